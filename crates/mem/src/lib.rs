@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory as hardware and a kernel's lowest layer see it.
+//!
+//! Three things live here, and none knows of processes, faults or caches:
+//! - [`addr`]: unit types for addresses and page numbers, so that no bare integer crosses a function as an address;
+//! - [`page_table`]: radix tables of any [`Geometry`], whose nodes sit in frames;
+//! - [`physical`]: one kernel's physical memory: Linux's buddy allocator with per-CPU lists.
+
+pub mod addr;
+pub mod geometry;
+pub mod page_table;
+pub mod physical;
+pub mod prefetch;
+
+pub use addr::{Frame, FrameRange, Gfn, Gpa, Gva, Gvn, Hpa, Pa, PageCount, Pfn, Va, Vpn, VpnRange};
+pub use geometry::{Geometry, Level, PageSize};
+pub use page_table::{Entry, Leaf, NodeId, PageTable};
+pub use physical::{Cpu, MigrateType, Order, Owner, PhysicalMemory};

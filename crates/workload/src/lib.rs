@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs, as the machine sees them: a stream of memory accesses, first touches and memory events.
+//!
+//! A [`Workload`] is pulled: the machine hands in a [`Batch`] to fill and gets told, by a [`Step`], what came. Traces of
+//! real programs and generators look the same from there on.
+
+pub mod stream;
+
+pub use stream::{Access, Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};

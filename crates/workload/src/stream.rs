@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The stream that every workload is: the types between a program and the machine that runs it.
+
+use std::path::PathBuf;
+
+use nestwalk_mem::{Gva, PageCount, Va, Vpn, VpnRange};
+
+/// One data access, packed into eight bytes: the address and whether it is a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub struct Access(u64);
+
+impl Access {
+    const STORE: u64 = 1 << 63;
+
+    /// An access to `gva`, which has at most 57 bits.
+    #[inline]
+    pub const fn new(gva: Gva, store: bool) -> Self {
+        Self(gva.0 | (store as u64) << 63)
+    }
+
+    /// A load from `gva`.
+    #[inline]
+    pub const fn load(gva: Gva) -> Self {
+        Self(gva.0)
+    }
+
+    /// A store to `gva`.
+    #[inline]
+    pub const fn store(gva: Gva) -> Self {
+        Self(gva.0 | Self::STORE)
+    }
+
+    /// Where.
+    #[inline]
+    pub const fn gva(self) -> Gva {
+        Gva(self.0 & !Self::STORE)
+    }
+
+    /// Whether it is a store.
+    #[inline]
+    pub const fn is_store(self) -> bool {
+        self.0 & Self::STORE != 0
+    }
+}
+
+/// A thread of the program, numbered from 0 in the order in which threads appear.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct ThreadId(pub u16);
+
+/// Something that the program asks of its kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryEvent {
+    /// A new mapping at a fixed address (a trace names the address that the program got).
+    Mmap {
+        /// Where.
+        range: VpnRange,
+        /// Whether stores are allowed.
+        writable: bool,
+        /// Whether it is private anonymous memory (otherwise of a file, or shared).
+        anonymous: bool,
+    },
+    /// A mapping, or part of one, goes.
+    Munmap {
+        /// Where.
+        range: VpnRange,
+    },
+    /// The heap's end moves.
+    Brk {
+        /// The new end.
+        end: Va,
+    },
+    /// A mapping moves or changes size.
+    Mremap {
+        /// Where it was.
+        from: VpnRange,
+        /// Where it is now.
+        to: VpnRange,
+    },
+    /// Protection changes.
+    Mprotect {
+        /// Where.
+        range: VpnRange,
+        /// Whether stores are allowed from now on.
+        writable: bool,
+    },
+    /// Advice.
+    Madvise {
+        /// Where.
+        range: VpnRange,
+        /// Linux's `MADV_*` number.
+        advice: u32,
+    },
+    /// The process forks; the stream goes on with the parent.
+    Fork,
+    /// The last child that is alive exits.
+    ChildExit,
+}
+
+/// What the machine does with the accesses that follow.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Phase {
+    /// Only page faults happen: memory is brought into the state that the program would have given it.
+    Populate,
+    /// TLBs, page-walk caches and caches work, and nothing is counted.
+    Warm,
+    /// All works and all is counted.
+    Measure,
+}
+
+/// What a call of [`Workload::next`] brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// [`Batch::accesses`] by [`Batch::thread`].
+    Accesses,
+    /// [`Batch::touches`]: pages touched for the first time, in order, in a stretch whose accesses are not known.
+    Touches,
+    /// The program asks its kernel for something.
+    Event(MemoryEvent),
+    /// What follows belongs to this phase. A measuring phase that follows a skipped stretch is a new window (of a sampled trace).
+    Phase(Phase),
+    /// The program has ended.
+    End,
+}
+
+/// Room for what a workload yields. The machine owns one and hands it in again and again, so nothing is allocated a batch.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Who does it.
+    pub thread: ThreadId,
+    /// For [`Step::Accesses`]: the accesses in program order, at most [`Batch::ACCESSES_MAX`].
+    pub accesses: Vec<Access>,
+    /// For [`Step::Accesses`]: the instructions that the thread executed meanwhile, the accesses' own included.
+    pub instructions: u64,
+    /// For [`Step::Touches`]: page, and whether the first touch is a store.
+    pub touches: Vec<(Vpn, bool)>,
+}
+
+impl Batch {
+    /// A workload fills in at most this many accesses or touches at a time.
+    pub const ACCESSES_MAX: usize = 1 << 14;
+
+    /// Empties it for the next step, keeping the room.
+    pub fn clear(&mut self) {
+        self.accesses.clear();
+        self.touches.clear();
+        self.instructions = 0;
+    }
+}
+
+/// What is known of a workload before it runs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WorkloadFacts {
+    /// Its name in tables.
+    pub name: String,
+    /// Pages that it will have touched at its end, exactly or at the most.
+    pub footprint: PageCount,
+    /// Accesses that it will yield, if known (for the progress bar).
+    pub accesses: Option<u64>,
+    /// Threads.
+    pub threads: u16,
+}
+
+/// Why a workload cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkloadError {
+    /// A file cannot be read at all.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is not what it should be. `what` names the place and the remedy.
+    #[error("{}: at byte {offset}: {what}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        offset: u64,
+        /// What is wrong there and what can be done.
+        what: String,
+    },
+    /// A generator's parameter is impossible.
+    #[error("workload {name}: {what}")]
+    Parameter {
+        /// The workload.
+        name: String,
+        /// What is wrong and what would be right.
+        what: String,
+    },
+}
+
+/// A program: a stream of steps. Same parameters and same seed, same stream.
+pub trait Workload {
+    /// What is known before it runs.
+    fn facts(&self) -> WorkloadFacts;
+
+    /// Fills `batch` (which it clears first) with what comes next.
+    ///
+    /// # Errors
+    /// When a trace cannot be read on.
+    fn next(&mut self, batch: &mut Batch) -> Result<Step, WorkloadError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_is_eight_bytes_and_keeps_its_parts() {
+        assert_eq!(size_of::<Access>(), 8);
+        let access = Access::new(Gva(0x01ff_ffff_ffff_ffff), true);
+        assert!(access.is_store() && access.gva() == Gva(0x01ff_ffff_ffff_ffff));
+        assert!(!Access::load(Gva(4096)).is_store());
+    }
+}
