@@ -6,12 +6,14 @@
 //! - [`page_table`]: radix tables of any [`Geometry`], whose nodes sit in frames;
 //! - [`physical`]: one kernel's physical memory: Linux's buddy allocator with per-CPU lists.
 
+pub mod access;
 pub mod addr;
 pub mod geometry;
 pub mod page_table;
 pub mod physical;
 pub mod prefetch;
 
+pub use access::Access;
 pub use addr::{Frame, FrameRange, Gfn, Gpa, Gva, Gvn, Hpa, Pa, PageCount, Pfn, Va, Vpn, VpnRange};
 pub use geometry::{Geometry, Level, PageSize};
 pub use page_table::{Entry, Leaf, NodeId, PageTable};
