@@ -239,6 +239,18 @@ impl PageTable {
         }
     }
 
+    /// Sets `flags` (accessed, dirty) in entry `index` of `node`, as the hardware does on its way through the table.
+    /// Writes nothing when they are set already. The flags must not be ones that say what kind of entry it is.
+    #[inline]
+    pub fn mark(&mut self, node: NodeId, index: usize, flags: u64) {
+        let slot = self.slot(node, index);
+        let entry = &mut self.entries[slot];
+        debug_assert!(entry.is_present() && flags & (Entry::PRESENT | Entry::LEAF) == 0);
+        if !entry.has(flags) {
+            *entry = entry.with(flags);
+        }
+    }
+
     /// The number of nodes, the root included.
     pub fn node_count(&self) -> u64 {
         (self.frames.len() - self.free.len()) as u64
