@@ -22,6 +22,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -403,7 +404,11 @@ static void on_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint64_t
     }
 }
 
-#define CLONE_VM_FLAG 0x100u
+/* QEMU starts a thread for a clone that shares memory, and really forks for a vfork. */
+static bool starts_thread(int64_t num, uint64_t flags)
+{
+    return num == SYS_clone && (flags & CLONE_VM) && !(flags & CLONE_VFORK);
+}
 
 static void on_syscall_return(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64_t result)
 {
@@ -447,7 +452,7 @@ static void on_syscall_return(qemu_plugin_id_t id, unsigned vcpu, int64_t num, i
         event.op = EVENT_CLONE;
         event.addr = event.len = 0;
         event.arg = num == SYS_clone ? a[0] : 0;
-        event.flags = num == SYS_clone && (a[0] & CLONE_VM_FLAG) ? WHAT_THREAD : WHAT_PROCESS;
+        event.flags = starts_thread(num, a[0]) ? WHAT_THREAD : WHAT_PROCESS;
         break;
     default:
         return;
