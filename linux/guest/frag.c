@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * frag MIB ORDER TAG [SEED]
+ *
+ * Touch MIB MiB of anonymous memory for the first time, one write a page, in
+ * the given order, and print the fragmentation of the host page table that
+ * results. ORDER: "seq", "rand" (Fisher-Yates from SEED) or "strideK" (pages
+ * 0, K, 2K ..., then 1, K+1 ...).
+ */
+#include "common.h"
+#include <time.h>
+
+static void fill_order(uint32_t *order, size_t pages, const char *name, uint64_t seed)
+{
+	size_t i, r, stride, n = 0;
+
+	for (i = 0; i < pages; i++)
+		order[i] = i;
+	if (!strcmp(name, "rand")) {
+		for (i = pages - 1; i; i--) {
+			size_t j = next_random(&seed) % (i + 1);
+			uint32_t t = order[i];
+
+			order[i] = order[j];
+			order[j] = t;
+		}
+	} else if (!strncmp(name, "stride", 6)) {
+		stride = strtoul(name + 6, NULL, 10);
+		if (!stride)
+			die("stride");
+		for (r = 0; r < stride; r++)
+			for (i = r; i < pages; i += stride)
+				order[n++] = i;
+	} else if (strcmp(name, "seq")) {
+		fprintf(stderr, "frag: unknown order %s\n", name);
+		exit(2);
+	}
+}
+
+static double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+int main(int argc, char **argv)
+{
+	size_t pages, i, k;
+	struct fragmentation f;
+	uint64_t seed, *frame;
+	uint32_t *order;
+	double t;
+	char *p;
+
+	if (argc < 4) {
+		fprintf(stderr, "usage: frag MIB seq|rand|strideK TAG [SEED]\n");
+		return 2;
+	}
+	pages = strtoul(argv[1], NULL, 0) << 8;
+	seed = argc > 4 ? strtoull(argv[4], NULL, 0) : 88172645463325252ULL;
+	p = map_aligned(pages << PAGE_SHIFT);
+	order = malloc(pages * sizeof(*order));
+	frame = malloc(pages * sizeof(*frame));
+	if (!order || !frame)
+		die("malloc");
+	fill_order(order, pages, argv[2], seed);
+
+	t = seconds();
+	for (i = 0; i < pages; i++)
+		p[(size_t)order[i] << PAGE_SHIFT] = 1;
+	t = seconds() - t;
+
+	read_frames(p, pages, frame);
+	for (i = 0; i < pages; i++)
+		if (!frame[i]) {
+			fprintf(stderr, "frag: frame of page %zu hidden or absent\n", i);
+			return 1;
+		}
+	fragmentation_of(frame, pages, &f);
+	printf("FRAG {\"tag\":\"%s\",\"mib\":%zu,\"order\":\"%s\",\"seed\":%llu,\"groups\":%zu,\"mean\":%.4f,\"distribution\":[",
+	       argv[3], pages >> 8, argv[2], (unsigned long long)seed, f.complete,
+	       fragmentation_mean(&f));
+	for (k = 1; k <= GROUP_PAGES; k++)
+		printf("%zu%s", f.groups[k], k < GROUP_PAGES ? "," : "]");
+	printf(",\"fault_ns\":%.0f}\n", t * 1e9 / pages);
+	return 0;
+}

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0
+# Shell helpers of the guest-side tests.
+ok() { echo "ok - $*"; }
+not_ok() { echo "not ok - $*"; }
+check() { # check DESCRIPTION COMMAND...
+	_d=$1
+	shift
+	if "$@"; then ok "$_d"; else not_ok "$_d"; fi
+}
+meminfo() { awk -v k="$1:" '$1 == k {print $2}' /proc/meminfo; }
+vmstat() { awk -v k="$1" '$1 == k {print $2}' /proc/vmstat; }
+
+# start_corunners COUNT MIB SEED: returns once each has finished a first round.
+start_corunners() {
+	CORUNNERS=
+	rm -f /tmp/ready.*
+	_i=0
+	while [ $_i -lt "$1" ]; do
+		corun "$2" $(($3 + _i)) /tmp/ready.$_i &
+		CORUNNERS="$CORUNNERS $!"
+		_i=$((_i + 1))
+	done
+	while [ "$(ls /tmp/ready.* 2>/dev/null | wc -l)" -lt "$1" ]; do sleep 0.2; done
+}
+stop_corunners() {
+	kill $CORUNNERS
+	wait $CORUNNERS 2>/dev/null
+	rm -f /tmp/corun.* /tmp/ready.*
+	CORUNNERS=
+}
+settle() { # per-CPU and deferred frees done, so that MemFree can be compared
+	sync
+	echo 3 > /proc/sys/vm/drop_caches
+	sleep 0.3
+	echo 3 > /proc/sys/vm/drop_caches
+}

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Unpack, patch, configure and build the kernels, the guest programs and the initramfs.
+
+Everything lands in one build directory (NESTWALK_LINUX_BUILD, default linux/build);
+each step is skipped when its inputs have not changed.
+"""
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+LINUX = Path(__file__).resolve().parent.parent
+BUILD = Path(os.environ.get("NESTWALK_LINUX_BUILD", LINUX / "build")).resolve()
+SOURCE_PACKAGE = "linux-source-6.1"
+SOURCE_VERSION = "6.1.192-2"
+TARBALL = Path(f"/usr/src/{SOURCE_PACKAGE}.tar.xz")
+PACKAGES = {
+    f"{SOURCE_PACKAGE}={SOURCE_VERSION}": TARBALL, "build-essential": "gcc", "make": "make", "flex": "flex",
+    "bison": "bison", "bc": "bc", "libelf-dev": Path("/usr/include/libelf.h"), "cpio": "cpio", "xz-utils": "xz",
+    "qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "ccache": "ccache", "patch": "patch",
+    "libglib2.0-dev": Path("/usr/include/glib-2.0/glib.h"),
+}
+# Debug checks are a second kernel; "stock" is the unpatched tree.
+KINDS = {
+    "stock": ["base"],
+    "nestwalk": ["base", "nestwalk"],
+    "debug": ["base", "nestwalk", "debug"],
+    "kasan": ["base", "nestwalk", "kasan"],
+}
+PROGRAMS = ["frag", "corun"]
+JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
+
+
+def run(*args, **kw):
+    """Run a command, show its output only when it fails."""
+    kw.setdefault("cwd", BUILD)
+    r = subprocess.run([str(a) for a in args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw)
+    if r.returncode:
+        sys.stdout.write(r.stdout[-6000:])
+        sys.exit(f"failed ({r.returncode}): {' '.join(map(str, args))}")
+    return r.stdout
+
+
+def missing_packages():
+    """Packages whose marker file or program is absent, or whose pinned version is not the installed one."""
+    absent = []
+    for package, marker in PACKAGES.items():
+        there = marker.exists() if isinstance(marker, Path) else shutil.which(marker)
+        if there and "=" in package:
+            name, version = package.split("=")
+            r = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", name], stdout=subprocess.PIPE, text=True)
+            there = r.stdout == version
+        if not there:
+            absent.append(package)
+    return absent
+
+
+def deps():
+    """Install what is missing when root; otherwise say exactly what to install."""
+    absent = missing_packages()
+    if not absent:
+        return
+    command = ["apt-get", "-o", "DPkg::Lock::Timeout=600", "install", "-y", "--no-install-recommends", *absent]
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        sys.exit("missing: " + " ".join(absent) + "\ninstall them first, as root:\n  " + " ".join(command))
+    env = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    r = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if r.returncode:
+        subprocess.run(["apt-get", "update"], env=env, stdout=subprocess.DEVNULL)
+        r = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if r.returncode or missing_packages():
+        sys.exit(r.stdout[-3000:] + "\nstill missing: " + " ".join(missing_packages()))
+
+
+def digest(*paths):
+    """One hash over the names and contents of files."""
+    h = hashlib.sha256()
+    for p in paths:
+        h.update(Path(p).name.encode() + b"\0" + Path(p).read_bytes())
+    return h.hexdigest()
+
+
+def stamped(stamp, value):
+    return stamp.exists() and stamp.read_text() == value
+
+
+def patches():
+    """The series, in order."""
+    series = LINUX / "patches" / "series"
+    if not series.exists():
+        return []
+    return [series.parent / name for name in series.read_text().split() if not name.startswith("#")]
+
+
+def source(kind):
+    """The kernel tree of a kind: stock, or with the series applied (never fuzzily)."""
+    tree = BUILD / ("source-stock" if kind == "stock" else "source-nestwalk")
+    wanted = [] if kind == "stock" else patches()
+    value = SOURCE_VERSION + digest(*wanted)
+    stamp = BUILD / f"{tree.name}.stamp"
+    if stamped(stamp, value):
+        return tree
+    BUILD.mkdir(parents=True, exist_ok=True)
+    pristine = BUILD / SOURCE_PACKAGE
+    if not (pristine / "Makefile").exists():
+        run("tar", "xf", TARBALL)
+    fresh = BUILD / (tree.name + ".new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    run("cp", "-al", pristine, fresh)
+    for p in wanted:
+        # patch(1) writes a new file and renames it, so the hard links to the pristine tree stay intact.
+        with open(p) as text:
+            run("patch", "-p1", "-s", "--fuzz=0", cwd=fresh, stdin=text)
+    if tree.exists():
+        # Keep the time stamps of what did not change, so that make rebuilds only what did.
+        run("rsync" if shutil.which("rsync") else "cp", *(["-a", "--delete", "--checksum", "--no-times", f"{fresh}/", tree]
+            if shutil.which("rsync") else ["-au", f"{fresh}/.", tree]))
+        shutil.rmtree(fresh)
+    else:
+        fresh.rename(tree)
+    stamp.write_text(value)
+    return tree
+
+
+def kernel(kind):
+    """Configure and build one kernel; returns its vmlinux."""
+    tree, out = source(kind), BUILD / f"kernel-{kind}"
+    fragments = [LINUX / "config" / f"{f}.fragment" for f in KINDS[kind]]
+    out.mkdir(parents=True, exist_ok=True)
+    stamp = out / "nestwalk.config.stamp"
+    env = dict(os.environ, KBUILD_BUILD_USER="nestwalk", KBUILD_BUILD_HOST="nestwalk",
+               KBUILD_BUILD_TIMESTAMP="2026-01-01 00:00:00 UTC")
+    env.setdefault("CCACHE_DIR", str(BUILD / "ccache"))
+    env.setdefault("CCACHE_BASEDIR", str(BUILD))
+    env.setdefault("CCACHE_NOHASHDIR", "1")
+    env.setdefault("CCACHE_MAXSIZE", "3G")
+    make = ["nice", "-n", "10", "make", "-s", "-C", tree, f"O={out}"]
+    value = digest(*fragments) + digest(*(patches() if kind != "stock" else []))
+    if not stamped(stamp, value):
+        run(*make, "tinyconfig", env=env)
+        run(tree / "scripts/kconfig/merge_config.sh", "-m", "-O", out, out / ".config", *fragments, cwd=tree, env=env)
+        run(*make, "olddefconfig", env=env)
+        config = (out / ".config").read_text().splitlines()
+        for line in (l for f in fragments for l in f.read_text().splitlines()):
+            if line.startswith("CONFIG_") and line not in config:
+                sys.exit(f"{kind}: option lost in configuration: {line}")
+        stamp.write_text(value)
+    cc = ["CC=ccache gcc"] if shutil.which("ccache") else []
+    run(*make, f"-j{JOBS}", *cc, "vmlinux", env=env)
+    return out / "vmlinux"
+
+
+def guest_programs():
+    """Static test programs for the initramfs."""
+    out = BUILD / "guest"
+    out.mkdir(parents=True, exist_ok=True)
+    header = LINUX / "guest" / "common.h"
+    for name in PROGRAMS:
+        src, exe = LINUX / "guest" / f"{name}.c", out / name
+        if exe.exists() and exe.stat().st_mtime > max(src.stat().st_mtime, header.stat().st_mtime):
+            continue
+        run("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", exe, src)
+    return [out / name for name in PROGRAMS]
+
+
+def initramfs(name="initramfs", extra=()):
+    """A compressed cpio with busybox, the programs, the scripts, and extra (path, file, mode) entries.
+
+    Made by the kernel's own gen_init_cpio, which needs no root for device nodes.
+    """
+    gen = BUILD / "gen_init_cpio"
+    if not gen.exists():
+        run("gcc", "-O2", "-o", gen, BUILD / SOURCE_PACKAGE / "usr/gen_init_cpio.c")
+    scripts = sorted((LINUX / "guest").glob("*.sh"))
+    lines = [f"dir /{d} 755 0 0" for d in ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")]
+    lines += ["nod /dev/console 600 0 0 c 5 1", "nod /dev/null 666 0 0 c 1 3",
+              f"file /bin/busybox {shutil.which('busybox')} 755 0 0", "slink /bin/sh busybox 777 0 0",
+              f"file /init {LINUX}/guest/init 755 0 0"]
+    lines += [f"file /bin/{p.name} {p} 755 0 0" for p in (*guest_programs(), *scripts)]
+    lines += [f"file {path} {file} {mode} 0 0" for path, file, mode in extra]
+    spec, out = BUILD / f"{name}.list", BUILD / f"{name}.cpio.gz"
+    spec.write_text("\n".join(lines) + "\n")
+    with open(out, "wb") as f:
+        cpio = subprocess.run([gen, spec], stdout=subprocess.PIPE, check=True).stdout
+        subprocess.run(["gzip", "-1"], input=cpio, stdout=f, check=True)
+    return out

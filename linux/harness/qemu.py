@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Boot a kernel under QEMU TCG (no KVM needed), keep its console, judge it."""
+import subprocess
+import sys
+import time
+
+from build import BUILD
+
+# Give the kernel the TSC frequency: calibration against an emulated PIT is noise, and nested guests hang on it.
+COMMAND_LINE = "console=ttyS0 panic=-1 nokaslr reboot=t quiet tsc_early_khz=2000000 tsc=unstable"
+
+
+class Failure(Exception):
+    """A test that did not hold; the message says which."""
+
+
+def command(kernel, initrd, test, *, cpu="max", cpus=2, mem=1024, append="", extra=(), icount=False):
+    """The QEMU command line of one boot."""
+    accel = ["-icount", "shift=0,sleep=off"] if icount else []
+    thread = "single" if icount else "multi"
+    return ["qemu-system-x86_64", "-M", "pc", "-accel", f"tcg,thread={thread}", *accel, "-cpu", cpu,
+            "-smp", f"{cpus},sockets={cpus}", "-m", str(mem), "-nodefaults", "-no-user-config", "-display", "none",
+            "-serial", "stdio", "-no-reboot", "-kernel", str(kernel), "-initrd", str(initrd),
+            "-append", f"{COMMAND_LINE} test={test} {append}", *extra]
+
+
+def boot(name, kernel, initrd, test, *, timeout=600, strict=True, **kw):
+    """Boot, run the guest script t-TEST.sh, return the console lines.
+
+    Fails when the guest does not reach its end, when a test says "not ok", or when the
+    kernel complained (lockdep, KASAN, bad page, ...).
+    """
+    logs = BUILD / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    log, start = logs / f"{name}.log", time.monotonic()
+    with open(log, "wb") as f:
+        try:
+            subprocess.run(["nice", "-n", "10", *command(kernel, initrd, test, **kw)], stdin=subprocess.DEVNULL,
+                           stdout=f, stderr=subprocess.STDOUT, timeout=timeout, check=False)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"{name}: no end after {timeout} s, see {log}") from None
+    lines = log.read_text(errors="replace").replace("\r", "").splitlines()
+    print(f"[{time.monotonic() - start:6.1f} s] booted {name}")
+    sys.stdout.flush()
+    if not any(l.startswith("DONE ") for l in lines):
+        raise Failure(f"{name}: the guest did not reach its end, see {log}\n" + "\n".join(lines[-15:]))
+    bad = [l for l in lines if l.startswith(("not ok", "SPLAT"))]
+    if strict and bad:
+        raise Failure(f"{name}:\n  " + "\n  ".join(bad[:40]) + f"\n  see {log}")
+    return lines
