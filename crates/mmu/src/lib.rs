@@ -1,2 +1,48 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory-management unit: caches, TLBs, page-walk caches and walkers.
+//! The memory-management unit: what happens between a program's access and the memory that serves it.
+//!
+//! A [`Core`] has TLBs, page-walk caches, an optional nested TLB and private data caches; cores share an [`Llc`]. It is
+//! handed accesses and a [`Walker`], the way in which virtual addresses become host-physical ones here:
+//! - [`Native`]: one page table;
+//! - [`Nested`]: a guest table whose nodes and pages lie in guest-physical memory, over a host table.
+//!
+//! Every step of a walk is a reference that goes through the caches and competes there with the program's data. The
+//! [`Counters`] say how many there were, which step of which walk each one was, and what served it.
+//!
+//! The core handles no page faults. [`Core::run`] stops *before* the access that needs one and says which; the machine
+//! asks the kernel in question and goes on from there.
+//!
+//! Promises: true LRU everywhere, to the last entry; the same accesses on the same tables give the same counters to the
+//! last bit, however they are cut into batches; nothing is allocated per access.
+
+mod cache;
+mod config;
+mod corunner;
+mod counters;
+mod error;
+mod hierarchy;
+mod lru;
+mod native;
+mod nested;
+mod prefetcher;
+mod processor;
+mod sets;
+mod tlb;
+mod walk_cache;
+mod walk_unit;
+mod walker;
+
+pub use cache::Cache;
+pub use config::{CacheConfig, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, PwcConfig, TlbConfig, WaysConfig};
+pub use corunner::{CoRunner, NoCoRunner, RandomCoRunner};
+pub use counters::{Counters, LatencyHistogram, Served, Table, TlbCounters, WalkEvents};
+pub use error::MmuError;
+pub use hierarchy::{Llc, PrivateCaches};
+pub use native::Native;
+pub use nested::Nested;
+pub use prefetcher::{InFlight, NoPrefetch, Prefetcher};
+pub use processor::{Asid, Core, RunEnd};
+pub use tlb::{Mapping, Tlbs};
+pub use walk_cache::{NestedTlb, WalkCache};
+pub use walk_unit::WalkUnit;
+pub use walker::{Fault, Walker};

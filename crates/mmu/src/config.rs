@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The geometry and the latencies of a core, as a machine file states them.
+//!
+//! Nothing here has a default that stands for hardware: what a file does not mention does not exist.
+
+use nestwalk_mem::{Hpa, PageSize};
+use serde::{Deserialize, Serialize};
+
+use crate::error::MmuError;
+
+/// Bytes of a cache line.
+pub(crate) const LINE_BYTES: u64 = 1 << nestwalk_mem::addr::LINE_SHIFT;
+
+/// A core with its private caches, and the last-level cache that it shares with others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MmuConfig {
+    /// First-level data cache.
+    pub l1d: CacheConfig,
+    /// Second-level cache, private.
+    pub l2: CacheConfig,
+    /// Last-level cache, shared.
+    pub llc: LlcConfig,
+    /// From the load to the data, when memory serves it.
+    pub memory_latency_cycles: u32,
+    /// The arrays of the first-level data TLB. Together they hold each page size at most once, and 4 KiB in any case.
+    pub l1_tlb: Vec<TlbConfig>,
+    /// The arrays of the second-level TLB; none if there is no second level.
+    #[serde(default)]
+    pub l2_tlb: Vec<TlbConfig>,
+    /// Page-walk caches for the program's own table (the guest's, in a VM).
+    #[serde(default)]
+    pub guest_pwc: PwcConfig,
+    /// Page-walk caches for the host's table, used in nested walks.
+    #[serde(default)]
+    pub host_pwc: PwcConfig,
+    /// Translations from guest-physical to host-physical pages, if there is such a thing.
+    #[serde(default)]
+    pub nested_tlb: Option<NestedTlbConfig>,
+}
+
+/// A set-associative cache of 64-byte lines. Any number of sets will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheConfig {
+    /// Its size. In files a number of bytes or a string such as `"32KiB"`.
+    #[serde(rename = "size", with = "size_text")]
+    pub bytes: u64,
+    /// Ways of a set.
+    pub ways: u32,
+    /// From the load to the data, when this cache serves it (not on top of the levels before it).
+    pub latency_cycles: u32,
+}
+
+/// The last-level cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LlcConfig {
+    /// Its size. In files a number of bytes or a string such as `"20MiB"`.
+    #[serde(rename = "size", with = "size_text")]
+    pub bytes: u64,
+    /// Ways of a set.
+    pub ways: u32,
+    /// From the load to the data, when this cache serves it.
+    pub latency_cycles: u32,
+    /// What it holds besides what the private caches hold.
+    pub policy: LlcPolicy,
+}
+
+/// How the last-level cache and the private ones go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LlcPolicy {
+    /// A line comes into all levels and leaves each on its own.
+    NonInclusive,
+    /// As above, and a line that leaves the last level leaves the private caches of every core, too.
+    Inclusive,
+    /// A victim cache: a line comes here when the L2 evicts it, and leaves when a core takes it back.
+    Exclusive,
+}
+
+/// One array of a TLB.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlbConfig {
+    /// The page sizes that it holds: `"4KiB"`, `"2MiB"`, `"1GiB"`.
+    #[serde(with = "page_sizes")]
+    pub sizes: Vec<PageSize>,
+    /// Entries in all.
+    pub entries: u32,
+    /// Ways of a set.
+    pub ways: u32,
+}
+
+/// Page-walk caches split by level: `plN` holds entries of level N that point to a node of level N - 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PwcConfig {
+    /// Of one look-up, which searches all levels at once.
+    pub latency_cycles: u32,
+    /// PMD entries.
+    pub pl2: Option<WaysConfig>,
+    /// PUD entries.
+    pub pl3: Option<WaysConfig>,
+    /// P4D or, with four levels, PGD entries.
+    pub pl4: Option<WaysConfig>,
+    /// PGD entries of five-level tables.
+    pub pl5: Option<WaysConfig>,
+}
+
+/// Entries and ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WaysConfig {
+    /// Entries in all.
+    pub entries: u32,
+    /// Ways of a set.
+    pub ways: u32,
+}
+
+/// The nested TLB: whole translations from guest-physical to host-physical 4 KiB pages, of guest tables and data alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NestedTlbConfig {
+    /// Entries in all.
+    pub entries: u32,
+    /// Ways of a set.
+    pub ways: u32,
+    /// Of one look-up, be it a hit or not.
+    pub latency_cycles: u32,
+}
+
+impl MmuConfig {
+    /// Says what is wrong, if anything is.
+    ///
+    /// # Errors
+    /// The first part that cannot be built.
+    pub fn validate(&self) -> Result<(), MmuError> {
+        cache_sets("l1d", self.l1d.bytes, self.l1d.ways)?;
+        cache_sets("l2", self.l2.bytes, self.l2.ways)?;
+        cache_sets("llc", self.llc.bytes, self.llc.ways)?;
+        validate_tlb_level("l1_tlb", &self.l1_tlb)?;
+        validate_tlb_level("l2_tlb", &self.l2_tlb)?;
+        if !self.l1_tlb.iter().any(|array| array.sizes.contains(&PageSize::Small)) {
+            return Err(MmuError::NoSmallPages);
+        }
+        for (place, pwc) in [("guest_pwc", &self.guest_pwc), ("host_pwc", &self.host_pwc)] {
+            for (level, ways) in pwc.levels() {
+                entry_sets(&format!("{place}.pl{level}"), ways.entries, ways.ways)?;
+            }
+        }
+        if let Some(nested) = self.nested_tlb {
+            entry_sets("nested_tlb", nested.entries, nested.ways)?;
+        }
+        Ok(())
+    }
+
+    /// Says whether lines below `end` (physical memory and, above it, the co-runner's space) can be told apart.
+    ///
+    /// # Errors
+    /// Names the cache that cannot, and how much would do.
+    pub fn validate_memory(&self, end: Hpa) -> Result<(), MmuError> {
+        let caches = [
+            ("l1d", self.l1d.bytes, self.l1d.ways),
+            ("l2", self.l2.bytes, self.l2.ways),
+            ("llc", self.llc.bytes, self.llc.ways),
+        ];
+        for (place, bytes, ways) in caches {
+            let sets = u64::from(cache_sets(place, bytes, ways)?);
+            // One tag value stands for "empty".
+            let limit = sets * u64::from(u32::MAX) * LINE_BYTES;
+            if end.0 > limit {
+                return Err(MmuError::MemoryTooLarge { place: place.into(), sets, bytes: end.0, limit });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PwcConfig {
+    /// The levels that exist, leaf side first.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = (u8, WaysConfig)> + use<> {
+        [self.pl2, self.pl3, self.pl4, self.pl5].into_iter().zip(2..).filter_map(|(ways, level)| Some((level, ways?)))
+    }
+}
+
+/// The most ways that a structure may have.
+pub(crate) const WAYS_MAX: u32 = 1024;
+
+fn ways_are_sane(place: &str, ways: u32) -> Result<(), MmuError> {
+    match ways {
+        0 => Err(MmuError::ZeroWays { place: place.into() }),
+        ways if ways > WAYS_MAX => Err(MmuError::TooManyWays { place: place.into(), ways, max: WAYS_MAX }),
+        _ => Ok(()),
+    }
+}
+
+/// The sets of a cache.
+pub(crate) fn cache_sets(place: &str, bytes: u64, ways: u32) -> Result<u32, MmuError> {
+    ways_are_sane(place, ways)?;
+    let set_bytes = u64::from(ways) * LINE_BYTES;
+    if bytes == 0 {
+        return Err(MmuError::Empty { place: place.into() });
+    }
+    let below = bytes / set_bytes * set_bytes;
+    match u32::try_from(bytes / set_bytes) {
+        Ok(sets) if below == bytes && sets < 1 << 26 => Ok(sets),
+        _ => Err(MmuError::Indivisible {
+            place: place.into(),
+            bytes,
+            ways,
+            line: LINE_BYTES,
+            below,
+            above: below + set_bytes,
+        }),
+    }
+}
+
+/// The sets of a table of entries.
+pub(crate) fn entry_sets(place: &str, entries: u32, ways: u32) -> Result<u32, MmuError> {
+    ways_are_sane(place, ways)?;
+    if entries == 0 {
+        return Err(MmuError::Empty { place: place.into() });
+    }
+    if entries % ways != 0 {
+        return Err(MmuError::IndivisibleEntries { place: place.into(), entries, ways });
+    }
+    Ok(entries / ways)
+}
+
+fn validate_tlb_level(place: &str, arrays: &[TlbConfig]) -> Result<(), MmuError> {
+    for array in arrays {
+        entry_sets(place, array.entries, array.ways)?;
+    }
+    for size in PageSize::ALL {
+        let holders: usize = arrays.iter().map(|array| array.sizes.iter().filter(|&&s| s == size).count()).sum();
+        if holders > 1 {
+            return Err(MmuError::SizeTwice { place: place.into(), size: page_sizes::text(size) });
+        }
+    }
+    Ok(())
+}
+
+/// Sizes as people write them: a number of bytes, or a string with KiB, MiB, GiB or TiB.
+mod size_text {
+    use serde::de::{Error, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+
+    pub fn serialize<S: Serializer>(bytes: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        match UNITS.iter().find(|(_, shift)| *bytes != 0 && bytes.trailing_zeros() >= *shift) {
+            Some((unit, shift)) => serializer.serialize_str(&format!("{}{unit}", bytes >> shift)),
+            None => serializer.serialize_u64(*bytes),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        deserializer.deserialize_any(Size)
+    }
+
+    struct Size;
+
+    impl Visitor<'_> for Size {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a number of bytes, or a string such as \"32KiB\", \"1.5MiB\" or \"2GiB\"")
+        }
+
+        fn visit_u64<E: Error>(self, bytes: u64) -> Result<u64, E> {
+            Ok(bytes)
+        }
+
+        fn visit_i64<E: Error>(self, bytes: i64) -> Result<u64, E> {
+            u64::try_from(bytes).map_err(|_| E::custom(format!("{bytes} is negative; expected a size in bytes")))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+            parse(text)
+                .ok_or_else(|| E::custom(format!("{text:?} is no size; write for example \"32KiB\" or \"1.5MiB\"")))
+        }
+    }
+
+    fn parse(text: &str) -> Option<u64> {
+        let text = text.trim();
+        let (digits, shift) = UNITS
+            .iter()
+            .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)))
+            .unwrap_or((text.strip_suffix('B').unwrap_or(text), 0));
+        let (whole, fraction) = digits.trim().split_once('.').unwrap_or((digits.trim(), ""));
+        if fraction.len() > 4 {
+            return None;
+        }
+        let scale = 10_u64.pow(fraction.len() as u32);
+        let parts = whole.parse::<u64>().ok()?.checked_mul(scale)?;
+        let parts = parts.checked_add(if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()? })?;
+        let bytes = parts.checked_mul(1 << shift)?;
+        (bytes % scale == 0).then_some(bytes / scale)
+    }
+}
+
+/// Page sizes as people write them.
+mod page_sizes {
+    use nestwalk_mem::PageSize;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub const fn text(size: PageSize) -> &'static str {
+        match size {
+            PageSize::Small => "4KiB",
+            PageSize::Huge => "2MiB",
+            PageSize::Giant => "1GiB",
+        }
+    }
+
+    pub fn serialize<S: Serializer>(sizes: &[PageSize], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(sizes.iter().map(|&size| text(size)))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PageSize>, D::Error> {
+        Vec::<String>::deserialize(deserializer)?
+            .iter()
+            .map(|name| {
+                PageSize::ALL.into_iter().find(|&size| text(size) == name).ok_or_else(|| {
+                    D::Error::custom(format!("{name:?} is no page size; there are \"4KiB\", \"2MiB\" and \"1GiB\""))
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can be wrong with a configuration.
+
+/// Why a [`MmuConfig`](crate::MmuConfig) cannot be built. Each message names the place in the file and the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MmuError {
+    /// No ways.
+    #[error("[{place}]: ways = 0; a structure has at least one way")]
+    ZeroWays {
+        /// The part of the machine file.
+        place: String,
+    },
+    /// More ways than the simulator keeps.
+    #[error("[{place}]: ways = {ways}; at most {max} are supported")]
+    TooManyWays {
+        /// The part of the machine file.
+        place: String,
+        /// What was asked for.
+        ways: u32,
+        /// The most there can be.
+        max: u32,
+    },
+    /// A cache whose size its ways and lines do not divide.
+    #[error(
+        "[{place}]: size = {bytes} bytes is no multiple of {ways} ways of {line}-byte lines; {below} or {above} would be"
+    )]
+    Indivisible {
+        /// The part of the machine file.
+        place: String,
+        /// What was asked for.
+        bytes: u64,
+        /// Its ways.
+        ways: u32,
+        /// Bytes of a line.
+        line: u64,
+        /// The nearest smaller size that would do.
+        below: u64,
+        /// The nearest larger one.
+        above: u64,
+    },
+    /// A cache or table with nothing in it.
+    #[error("[{place}]: it has no entries; leave the part out, or give it some")]
+    Empty {
+        /// The part of the machine file.
+        place: String,
+    },
+    /// A table whose entries its ways do not divide.
+    #[error("[{place}]: {entries} entries is no multiple of {ways} ways")]
+    IndivisibleEntries {
+        /// The part of the machine file.
+        place: String,
+        /// What was asked for.
+        entries: u32,
+        /// Its ways.
+        ways: u32,
+    },
+    /// The first-level TLB must be able to hold every translation, if need be in pieces.
+    #[error("[[l1_tlb]]: no array holds \"4KiB\" translations; add it to the sizes of one")]
+    NoSmallPages,
+    /// Two arrays of one level hold the same page size.
+    #[error("[[{place}]]: more than one array holds {size} translations; each size belongs to one")]
+    SizeTwice {
+        /// The part of the machine file.
+        place: String,
+        /// The page size.
+        size: &'static str,
+    },
+    /// Line addresses are kept as 32-bit tags.
+    #[error(
+        "[{place}]: with {sets} sets it cannot tell lines of {bytes} bytes of physical memory apart; the most is {limit}"
+    )]
+    MemoryTooLarge {
+        /// The part of the machine file.
+        place: String,
+        /// Its sets.
+        sets: u64,
+        /// Physical memory (and the co-runner's space above it) in bytes.
+        bytes: u64,
+        /// The most that is possible.
+        limit: u64,
+    },
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A core: TLBs, walk unit, private caches, counters, and the loops that run accesses through them.
+
+use nestwalk_mem::{Access, Gva, Hpa, VpnRange};
+
+use crate::config::MmuConfig;
+use crate::corunner::CoRunner;
+use crate::counters::{Counters, TlbCounters};
+use crate::error::MmuError;
+use crate::hierarchy::{Llc, PrivateCaches};
+use crate::prefetcher::{NoPrefetch, Prefetcher};
+use crate::tlb::{Lookup, Mapping, Tlbs};
+use crate::walk_unit::WalkUnit;
+use crate::walker::{Fault, Walker};
+
+/// Tells the entries of processes (or of VMs) apart, so that a switch needs no flush (PCID, VPID).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Asid(pub u16);
+
+impl Asid {
+    /// The bits of a key that are not the process.
+    pub(crate) const MASK: u64 = (1 << 48) - 1;
+
+    pub(crate) const fn key(self) -> u64 {
+        (self.0 as u64) << 48
+    }
+
+    pub(crate) const fn part(key: u64) -> u64 {
+        key & !Self::MASK
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum RunEnd {
+    /// All accesses are done.
+    Done,
+    /// Access `index` needs a page fault first. It has not been counted: handle the fault and run on from `index`.
+    Fault {
+        /// Which access.
+        index: usize,
+        /// What is needed.
+        fault: Fault,
+    },
+}
+
+/// One core. `P` is its page-table prefetcher.
+#[derive(Clone, Debug)]
+pub struct Core<P = NoPrefetch> {
+    tlbs: Tlbs,
+    unit: WalkUnit<P>,
+    counters: Counters,
+    hints: bool,
+}
+
+impl Core {
+    /// A core without a prefetcher, all empty.
+    ///
+    /// # Errors
+    /// When the configuration cannot be built.
+    pub fn new(config: &MmuConfig) -> Result<Self, MmuError> {
+        Self::with_prefetcher(config, NoPrefetch)
+    }
+}
+
+impl<P: Prefetcher> Core<P> {
+    /// A core, all empty.
+    ///
+    /// # Errors
+    /// When the configuration cannot be built.
+    pub fn with_prefetcher(config: &MmuConfig, prefetcher: P) -> Result<Self, MmuError> {
+        Ok(Self {
+            tlbs: Tlbs::new(config)?,
+            unit: WalkUnit::new(config, prefetcher)?,
+            counters: Counters::default(),
+            hints: true,
+        })
+    }
+
+    /// Simulates `accesses` in full, in order, up to the first that needs a page fault.
+    pub fn run<W: Walker, C: CoRunner>(
+        &mut self,
+        llc: &mut Llc,
+        walker: &mut W,
+        accesses: &[Access],
+        corunner: &mut C,
+    ) -> RunEnd {
+        for (index, access) in accesses.iter().enumerate() {
+            let (gva, store) = (access.gva(), access.is_store());
+            let mapping = match self.translate(llc, walker, gva, store) {
+                Ok(mapping) => mapping,
+                Err(fault) => {
+                    self.unit.abort(&mut self.counters);
+                    return RunEnd::Fault { index, fault };
+                }
+            };
+            self.counters.tlb.accesses += 1;
+            self.counters.tlb.stores += u64::from(store);
+            let hpa: Hpa = mapping.frame_of(gva.page()).address() + gva.page_offset();
+            let served = self.unit.data(llc, hpa);
+            self.counters.data[served as usize] += 1;
+            self.counters.data_cycles += self.unit.caches.latency(served);
+            if C::ACTIVE {
+                let served = self.unit.data(llc, corunner.next());
+                self.counters.corunner[served as usize] += 1;
+            }
+        }
+        RunEnd::Done
+    }
+
+    #[inline(always)]
+    fn translate<W: Walker>(&mut self, llc: &mut Llc, walker: &mut W, gva: Gva, store: bool) -> Result<Mapping, Fault> {
+        match self.tlbs.find(gva.page(), store) {
+            Lookup::Miss => {
+                self.unit.begin(llc, gva);
+                let mapping = walker.walk(&mut self.unit, llc, gva, store)?;
+                self.unit.commit(&mut self.counters);
+                self.tlbs.insert(gva.page(), mapping);
+                self.counters.tlb.misses[mapping.size as usize] += 1;
+                Ok(mapping)
+            }
+            hit => Ok(Self::hit(&mut self.tlbs, &mut self.counters.tlb, walker, gva, store, hit)),
+        }
+    }
+
+    #[inline(always)]
+    fn hit<W: Walker>(
+        tlbs: &mut Tlbs,
+        counters: &mut TlbCounters,
+        walker: &mut W,
+        gva: Gva,
+        store: bool,
+        lookup: Lookup,
+    ) -> Mapping {
+        let mapping = match lookup {
+            Lookup::L1(mapping) => {
+                counters.l1_hits[mapping.size as usize] += 1;
+                mapping
+            }
+            Lookup::L2(mapping) => {
+                counters.l2_hits[mapping.size as usize] += 1;
+                mapping
+            }
+            Lookup::Miss => unreachable!("the caller walks"),
+        };
+        if store && !mapping.dirty {
+            walker.set_dirty(gva);
+            tlbs.set_dirty(gva.page());
+        }
+        mapping
+    }
+
+    /// Lets only the TLBs see `accesses`: exact hits and misses ([`Counters::functional`]), no caches, no latencies. It
+    /// keeps the TLBs' contents right over the stretches of a trace between the windows that are simulated in full.
+    pub fn run_functional<W: Walker>(&mut self, walker: &mut W, accesses: &[Access]) -> RunEnd {
+        for (index, access) in accesses.iter().enumerate() {
+            let (gva, store) = (access.gva(), access.is_store());
+            match self.tlbs.find(gva.page(), store) {
+                Lookup::Miss => {
+                    let mapping = match walker.resolve(gva, store) {
+                        Ok(mapping) => mapping,
+                        Err(fault) => return RunEnd::Fault { index, fault },
+                    };
+                    self.tlbs.insert(gva.page(), mapping);
+                    self.counters.functional.misses[mapping.size as usize] += 1;
+                }
+                hit => {
+                    Self::hit(&mut self.tlbs, &mut self.counters.functional, walker, gva, store, hit);
+                }
+            }
+            self.counters.functional.accesses += 1;
+            self.counters.functional.stores += u64::from(store);
+        }
+        RunEnd::Done
+    }
+
+    /// What it has counted so far.
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.counters.clone();
+        counters.prefetches = self.unit.prefetches_issued();
+        counters
+    }
+
+    /// Its prefetcher, to set range registers and the like.
+    pub fn prefetcher_mut(&mut self) -> &mut P {
+        &mut self.unit.prefetcher
+    }
+
+    /// Its TLBs.
+    pub fn tlbs(&self) -> &Tlbs {
+        &self.tlbs
+    }
+
+    /// Its L1-D and L2.
+    pub fn caches(&self) -> &PrivateCaches {
+        &self.unit.caches
+    }
+
+    /// Switches to another process (`guest`) and, nested, another VM (`host`). Entries of others stay but are not used.
+    pub fn switch_to(&mut self, guest: Asid, host: Asid) {
+        self.tlbs.switch_to(guest);
+        self.unit.guest_pwc.switch_to(guest);
+        self.unit.host_pwc.switch_to(host);
+        if let Some(nested) = &mut self.unit.nested_tlb {
+            nested.switch_to(host);
+        }
+    }
+
+    /// The program's kernel changed the table for `pages` of the process in use (`INVLPG`, once or in a row): their
+    /// translations go, and so does all that the page-walk caches know of the process.
+    pub fn invalidate(&mut self, pages: VpnRange) {
+        self.tlbs.invalidate(pages);
+        self.unit.guest_pwc.flush();
+    }
+
+    /// The guest flushed the process in use (`MOV CR3`, `INVPCID`): host structures stay.
+    pub fn flush_guest(&mut self) {
+        self.tlbs.flush();
+        self.unit.guest_pwc.flush();
+    }
+
+    /// The host changed its table (`INVEPT`): everything that came from it goes, combined translations included.
+    pub fn flush_nested(&mut self) {
+        self.flush_all();
+    }
+
+    /// Everything goes but the data caches.
+    pub fn flush_all(&mut self) {
+        self.tlbs.flush_all();
+        self.unit.guest_pwc.flush_all();
+        self.unit.host_pwc.flush_all();
+        if let Some(nested) = &mut self.unit.nested_tlb {
+            nested.flush_all();
+        }
+    }
+
+    /// Whether the simulation may fetch ahead from its own memory (it does by default). Makes no difference to any
+    /// result.
+    pub fn set_hints(&mut self, on: bool) {
+        self.hints = on;
+    }
+
+    /// Checks what must always hold in each of its structures.
+    ///
+    /// # Panics
+    /// When something does not hold.
+    pub fn check_invariants(&self) {
+        self.tlbs.check_invariants();
+        self.unit.guest_pwc.check_invariants();
+        self.unit.host_pwc.check_invariants();
+        if let Some(nested) = &self.unit.nested_tlb {
+            nested.check_invariants();
+        }
+        self.unit.caches.l1d().check_invariants();
+        self.unit.caches.l2().check_invariants();
+        let Counters { walk_cycles, guest_walk_cycles, host_walk_cycles, .. } = self.counters;
+        assert_eq!(walk_cycles, guest_walk_cycles + host_walk_cycles, "walk cycles by table");
+    }
+}

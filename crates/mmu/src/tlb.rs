@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The data TLBs: two levels of arrays, each of which holds translations of one or more page sizes.
+//!
+//! - A look-up searches the first level, then the second. A hit in the second brings the translation into the first as
+//!   well; a walk brings it into both. What an array evicts goes nowhere.
+//! - A level that has no array for a translation's size takes in the piece of it around the access, of the largest size
+//!   that it holds (as processors without 1 GiB entries do).
+//! - A store that finds a translation without write permission is a miss, and takes the translation out: the hardware
+//!   walks again before it raises a fault.
+
+use nestwalk_mem::{Gva, Gvn, PageSize, Pfn, VpnRange};
+
+use crate::config::{MmuConfig, TlbConfig, entry_sets};
+use crate::error::MmuError;
+use crate::lru::Lru;
+use crate::processor::Asid;
+
+/// A translation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// The host-physical frame of its first 4 KiB page.
+    pub frame: Pfn,
+    /// Its size: the smaller one of the guest's and the host's leaf.
+    pub size: PageSize,
+    /// Whether stores are allowed (by guest and host).
+    pub writable: bool,
+    /// Whether all leaves behind it have their dirty bits set, so that a store needs nothing more.
+    pub dirty: bool,
+}
+
+impl Mapping {
+    const DIRTY: u64 = 1;
+    const WRITABLE: u64 = 2;
+
+    #[inline(always)]
+    fn pack(self) -> u64 {
+        self.frame.0 << 2 | u64::from(self.writable) * Self::WRITABLE | u64::from(self.dirty) * Self::DIRTY
+    }
+
+    #[inline(always)]
+    fn unpack(bits: u64, size: PageSize) -> Self {
+        Self { frame: Pfn(bits >> 2), size, writable: bits & Self::WRITABLE != 0, dirty: bits & Self::DIRTY != 0 }
+    }
+
+    /// The 4 KiB frame behind `page`, which is one of the pages of this translation.
+    #[inline(always)]
+    pub fn frame_of(self, page: Gvn) -> Pfn {
+        Pfn(self.frame.0 + (page.0 & (self.size.pages() - 1)))
+    }
+
+    /// The piece of `size` (not larger than this translation) that holds `page`.
+    #[inline]
+    #[must_use]
+    pub fn piece(self, page: Gvn, size: PageSize) -> Self {
+        debug_assert!(size <= self.size);
+        Self { frame: self.frame_of(page).align_down(size.order()), size, ..self }
+    }
+}
+
+/// Where a translation was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lookup {
+    L1(Mapping),
+    L2(Mapping),
+    Miss,
+}
+
+/// The arrays of one level.
+#[derive(Clone, Debug)]
+struct TlbLevel {
+    arrays: Box<[Lru]>,
+    /// By page size: which array, if any.
+    array_of: [Option<u8>; 3],
+    /// By page size: entries that are there. A size of which there are none need not be searched.
+    resident: [u32; 3],
+}
+
+#[inline(always)]
+fn key(page: Gvn, size: PageSize, asid: u64) -> u64 {
+    (page.0 >> size.order()) << 2 | size as u64 | asid
+}
+
+#[inline(always)]
+fn size_of_key(key: u64) -> usize {
+    (key & 3) as usize
+}
+
+impl TlbLevel {
+    fn new(place: &str, arrays: &[TlbConfig]) -> Result<Self, MmuError> {
+        let mut array_of = [None; 3];
+        let mut built = Vec::new();
+        for (index, array) in arrays.iter().enumerate() {
+            built.push(Lru::new(entry_sets(place, array.entries, array.ways)?, array.ways));
+            for &size in &array.sizes {
+                array_of[size as usize] = Some(index as u8);
+            }
+        }
+        Ok(Self { arrays: built.into(), array_of, resident: [0; 3] })
+    }
+
+    /// The array that holds `size`, if there is one, and the set of `page` in it.
+    #[inline(always)]
+    fn place(&self, page: Gvn, size: PageSize) -> Option<(usize, usize)> {
+        let array = usize::from(self.array_of[size as usize]?);
+        Some((array, self.arrays[array].set_of(page.0 >> size.order())))
+    }
+
+    #[inline(always)]
+    fn find(&mut self, page: Gvn, asid: u64) -> Option<Mapping> {
+        for size in PageSize::ALL {
+            if self.resident[size as usize] == 0 {
+                continue;
+            }
+            if let Some((array, set)) = self.place(page, size)
+                && let Some(bits) = self.arrays[array].find(set, key(page, size, asid))
+            {
+                return Some(Mapping::unpack(bits, size));
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn holds(&self, page: Gvn, asid: u64) -> bool {
+        PageSize::ALL.into_iter().any(|size| {
+            self.resident[size as usize] != 0
+                && self
+                    .place(page, size)
+                    .is_some_and(|(array, set)| self.arrays[array].peek(set, key(page, size, asid)).is_some())
+        })
+    }
+
+    /// Takes in the largest piece of `mapping` around `page` that this level can hold.
+    #[inline]
+    fn insert(&mut self, page: Gvn, mapping: Mapping, asid: u64) {
+        let fits = |&size: &PageSize| size <= mapping.size && self.array_of[size as usize].is_some();
+        let Some(size) = PageSize::ALL.into_iter().rev().find(fits) else { return };
+        let Some((array, set)) = self.place(page, size) else { return };
+        let gone = self.arrays[array].insert(set, key(page, size, asid), mapping.piece(page, size).pack());
+        self.resident[size as usize] += 1;
+        if let Some(gone) = gone {
+            self.resident[size_of_key(gone)] -= 1;
+        }
+    }
+
+    /// Every entry that covers `page`.
+    fn for_each_covering(&mut self, page: Gvn, asid: u64, mut act: impl FnMut(&mut Lru, usize, u64) -> bool) {
+        for size in PageSize::ALL {
+            if let Some((array, set)) = self.place(page, size)
+                && act(&mut self.arrays[array], set, key(page, size, asid))
+            {
+                self.resident[size as usize] -= 1;
+            }
+        }
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
+        for array in &mut self.arrays {
+            array.retain(&mut keep, |gone| self.resident[size_of_key(gone)] -= 1);
+        }
+    }
+
+    fn check_invariants(&self) {
+        let mut counted = [0; 3];
+        for (index, array) in self.arrays.iter().enumerate() {
+            array.check_invariants();
+            array.for_each(|set, key| {
+                let size = size_of_key(key);
+                assert_eq!(self.array_of[size], Some(index as u8), "{key:#x} stands in an array of other sizes");
+                assert_eq!(array.set_of((key & Asid::MASK) >> 2), set, "{key:#x} stands in a wrong set");
+                counted[size] += 1;
+            });
+        }
+        assert_eq!(counted, self.resident, "entries by size");
+    }
+}
+
+/// Both levels.
+#[derive(Clone, Debug)]
+pub struct Tlbs {
+    l1: TlbLevel,
+    l2: TlbLevel,
+    asid: u64,
+}
+
+impl Tlbs {
+    /// Empty ones.
+    ///
+    /// # Errors
+    /// When the configuration cannot be built.
+    pub fn new(config: &MmuConfig) -> Result<Self, MmuError> {
+        config.validate()?;
+        let (l1, l2) = (TlbLevel::new("l1_tlb", &config.l1_tlb)?, TlbLevel::new("l2_tlb", &config.l2_tlb)?);
+        Ok(Self { l1, l2, asid: 0 })
+    }
+
+    /// Looks for the translation of `page` for a load or a store.
+    #[inline(always)]
+    pub(crate) fn find(&mut self, page: Gvn, store: bool) -> Lookup {
+        let found = match self.l1.find(page, self.asid) {
+            Some(mapping) => Lookup::L1(mapping),
+            None => match self.l2.find(page, self.asid) {
+                Some(mapping) => Lookup::L2(mapping),
+                None => return Lookup::Miss,
+            },
+        };
+        let (Lookup::L1(mapping) | Lookup::L2(mapping)) = found else { return found };
+        if store && !mapping.writable {
+            self.drop_page(page);
+            return Lookup::Miss;
+        }
+        if let Lookup::L2(mapping) = found {
+            self.l1.insert(page, mapping, self.asid);
+        }
+        found
+    }
+
+    /// Whether [`Tlbs::find`] would find `page`. Changes nothing.
+    #[inline]
+    pub(crate) fn holds(&self, page: Gvn) -> bool {
+        self.l1.holds(page, self.asid) || self.l2.holds(page, self.asid)
+    }
+
+    /// Takes in what a walk found.
+    #[inline]
+    pub(crate) fn insert(&mut self, page: Gvn, mapping: Mapping) {
+        self.l1.insert(page, mapping, self.asid);
+        self.l2.insert(page, mapping, self.asid);
+    }
+
+    /// Remembers that the leaves behind `page` are dirty now.
+    #[cold]
+    pub(crate) fn set_dirty(&mut self, page: Gvn) {
+        for level in [&mut self.l1, &mut self.l2] {
+            level.for_each_covering(page, self.asid, |array, set, key| {
+                array.update(set, key, |bits| bits | Mapping::DIRTY);
+                false
+            });
+        }
+    }
+
+    fn drop_page(&mut self, page: Gvn) {
+        for level in [&mut self.l1, &mut self.l2] {
+            level.for_each_covering(page, self.asid, |array, set, key| array.remove(set, key));
+        }
+    }
+
+    pub(crate) fn switch_to(&mut self, asid: Asid) {
+        self.asid = asid.key();
+    }
+
+    /// Takes out every translation of the process in use that covers part of `pages`.
+    pub fn invalidate(&mut self, pages: VpnRange) {
+        let asid = self.asid;
+        if pages.len() <= 8 {
+            (pages.start.0..pages.end.0).for_each(|page| self.drop_page(Gvn(page)));
+            return;
+        }
+        let overlaps = |key: u64| {
+            let order = PageSize::ALL[size_of_key(key)].order();
+            let first = ((key & Asid::MASK) >> 2) << order;
+            first < pages.end.0 && pages.start.0 < first + (1 << order)
+        };
+        self.l1.retain(|key| Asid::part(key) != asid || !overlaps(key));
+        self.l2.retain(|key| Asid::part(key) != asid || !overlaps(key));
+    }
+
+    /// Takes out every translation of the process in use.
+    pub fn flush(&mut self) {
+        let asid = self.asid;
+        self.l1.retain(|key| Asid::part(key) != asid);
+        self.l2.retain(|key| Asid::part(key) != asid);
+    }
+
+    /// Takes out everything.
+    pub fn flush_all(&mut self) {
+        self.l1.retain(|_| false);
+        self.l2.retain(|_| false);
+    }
+
+    /// The translation held for `gva`, if any, first level first. Changes nothing.
+    pub fn peek(&self, gva: Gva) -> Option<Mapping> {
+        let page = gva.page();
+        [&self.l1, &self.l2].into_iter().find_map(|level| {
+            PageSize::ALL.into_iter().find_map(|size| {
+                let (array, set) = level.place(page, size)?;
+                Some(Mapping::unpack(level.arrays[array].peek(set, key(page, size, self.asid))?, size))
+            })
+        })
+    }
+
+    /// Checks what must always hold: no entry twice, none in a wrong set or array, counts by size right.
+    ///
+    /// # Panics
+    /// When something does not hold.
+    pub fn check_invariants(&self) {
+        self.l1.check_invariants();
+        self.l2.check_invariants();
+    }
+}

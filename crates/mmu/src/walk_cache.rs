@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What shortens a walk: page-walk caches split by level, and the nested TLB.
+//!
+//! All levels of a page-walk cache are searched at once; the hit nearest to the leaf counts and is the only one whose
+//! place in the LRU order changes. It gives the node to go on with. Leaf entries never come in: they belong to the TLBs.
+//!
+//! As in ASAP's evaluation, guest and host tables have caches of their own, and the guest's hold guest-physical
+//! pointers: after a hit the host walk for the node that was found is still to be done.
+
+use nestwalk_mem::{Geometry, Level, NodeId, PageSize, Pfn, Vpn, VpnRange};
+
+use crate::config::{NestedTlbConfig, PwcConfig, entry_sets};
+use crate::error::MmuError;
+use crate::lru::Lru;
+use crate::processor::Asid;
+
+/// Page-walk caches of one table.
+#[derive(Clone, Debug)]
+pub struct WalkCache {
+    latency_cycles: u64,
+    /// Place `n` has entries of level `n + 2`.
+    levels: [Option<Lru>; 4],
+    asid: u64,
+}
+
+impl WalkCache {
+    /// Empty ones. `place` is the part of the machine file, for messages.
+    ///
+    /// # Errors
+    /// When the configuration cannot be built.
+    pub fn new(place: &str, config: &PwcConfig) -> Result<Self, MmuError> {
+        let mut levels = [const { None }; 4];
+        for (level, ways) in config.levels() {
+            let sets = entry_sets(&format!("{place}.pl{level}"), ways.entries, ways.ways)?;
+            levels[usize::from(level) - 2] = Some(Lru::new(sets, ways.ways));
+        }
+        Ok(Self { latency_cycles: config.latency_cycles.into(), levels, asid: 0 })
+    }
+
+    /// Cycles of a look-up.
+    #[inline(always)]
+    pub fn latency_cycles(&self) -> u64 {
+        self.latency_cycles
+    }
+
+    /// Whether there is any.
+    #[inline]
+    pub fn exists(&self) -> bool {
+        self.levels.iter().any(Option::is_some)
+    }
+
+    /// The lowest node known for `page`, and the level of the entry that points to it.
+    #[inline]
+    pub fn find(&mut self, geometry: Geometry, page: Vpn) -> Option<(NodeId, Level)> {
+        for (lru, level) in self.levels.iter_mut().zip(2..) {
+            if level > geometry.levels() {
+                break;
+            }
+            let Some(lru) = lru else { continue };
+            let number = page.0 >> geometry.entry_order(Level(level));
+            let set = lru.set_of(number);
+            if let Some(node) = lru.find(set, number | self.asid) {
+                return Some((NodeId(node as u32), Level(level)));
+            }
+        }
+        None
+    }
+
+    /// Takes in that the entry of `level` for `page` points to `node`. It must not be there yet.
+    #[inline]
+    pub fn insert(&mut self, geometry: Geometry, page: Vpn, level: Level, node: NodeId) {
+        if let Some(lru) = &mut self.levels[level.index() - 1] {
+            let number = page.0 >> geometry.entry_order(level);
+            let set = lru.set_of(number);
+            lru.insert(set, number | self.asid, node.0.into());
+        }
+    }
+
+    /// Whose entries are used from now on.
+    pub(crate) fn switch_to(&mut self, asid: Asid) {
+        self.asid = asid.key();
+    }
+
+    /// Takes out everything of the process in use (`INVLPG` does no less).
+    pub fn flush(&mut self) {
+        let asid = self.asid;
+        self.levels.iter_mut().flatten().for_each(|lru| lru.retain(|key| Asid::part(key) != asid, |_| ()));
+    }
+
+    /// Takes out everything.
+    pub fn flush_all(&mut self) {
+        self.levels.iter_mut().flatten().for_each(|lru| lru.retain(|_| false, |_| ()));
+    }
+
+    /// Checks what must always hold: no entry twice.
+    ///
+    /// # Panics
+    /// When something does not hold.
+    pub fn check_invariants(&self) {
+        self.levels.iter().flatten().for_each(Lru::check_invariants);
+    }
+}
+
+/// What the host's table says of one of its pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HostPage {
+    /// The 4 KiB frame behind the page.
+    pub frame: Pfn,
+    /// The size of the leaf that maps it.
+    pub size: PageSize,
+    /// Whether stores are allowed.
+    pub writable: bool,
+    /// Whether the leaf's dirty bit is set.
+    pub dirty: bool,
+}
+
+impl HostPage {
+    fn pack(self) -> u64 {
+        self.frame.0 << 4 | (self.size as u64) << 2 | u64::from(self.writable) << 1 | u64::from(self.dirty)
+    }
+
+    fn unpack(bits: u64) -> Self {
+        Self {
+            frame: Pfn(bits >> 4),
+            size: PageSize::ALL[(bits >> 2 & 3) as usize],
+            writable: bits & 2 != 0,
+            dirty: bits & 1 != 0,
+        }
+    }
+}
+
+/// Translations of 4 KiB pages of the host process that is the VM.
+#[derive(Clone, Debug)]
+pub struct NestedTlb {
+    latency_cycles: u64,
+    lru: Lru,
+    asid: u64,
+}
+
+impl NestedTlb {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// When the configuration cannot be built.
+    pub fn new(config: &NestedTlbConfig) -> Result<Self, MmuError> {
+        let sets = entry_sets("nested_tlb", config.entries, config.ways)?;
+        Ok(Self { latency_cycles: config.latency_cycles.into(), lru: Lru::new(sets, config.ways), asid: 0 })
+    }
+
+    /// Cycles of a look-up.
+    #[inline(always)]
+    pub fn latency_cycles(&self) -> u64 {
+        self.latency_cycles
+    }
+
+    /// What is known of `page`; for a `write` only what allows it and needs no dirty bit to be set.
+    #[inline]
+    pub(crate) fn find(&mut self, page: Vpn, write: bool) -> Option<HostPage> {
+        let (set, key) = (self.lru.set_of(page.0), page.0 | self.asid);
+        let found = HostPage::unpack(self.lru.find(set, key)?);
+        if write && !(found.writable && found.dirty) {
+            self.lru.remove(set, key);
+            return None;
+        }
+        Some(found)
+    }
+
+    /// Takes in a translation that is not there yet.
+    #[inline]
+    pub(crate) fn insert(&mut self, page: Vpn, found: HostPage) {
+        let set = self.lru.set_of(page.0);
+        self.lru.insert(set, page.0 | self.asid, found.pack());
+    }
+
+    pub(crate) fn switch_to(&mut self, asid: Asid) {
+        self.asid = asid.key();
+    }
+
+    /// Takes out what it knows of `pages`.
+    pub fn invalidate(&mut self, pages: VpnRange) {
+        let asid = self.asid;
+        self.lru.retain(|key| Asid::part(key) != asid || !pages.contains(Vpn(key ^ asid)), |_| ());
+    }
+
+    /// Takes out everything.
+    pub fn flush_all(&mut self) {
+        self.lru.retain(|_| false, |_| ());
+    }
+
+    /// Checks what must always hold: no entry twice.
+    ///
+    /// # Panics
+    /// When something does not hold.
+    pub fn check_invariants(&self) {
+        self.lru.check_invariants();
+    }
+}
