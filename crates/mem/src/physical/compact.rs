@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Compaction: one scanner finds pages to move from the low end of memory upwards, another free frames to move them to
+//! from the high end downwards, until a block of the wanted order is free or the scanners meet (`compact_zone`).
+//!
+//! This is the direct, asynchronous compaction that a huge page fault does: movable pageblocks only, at most 32 pages at a
+//! time, and an aligned block of the wanted order is given up as soon as something in it cannot be moved
+//! (`isolate_migratepages_block` with `skip_on_failure`). Scanners go on where the last call stopped and pass over
+//! pageblocks that had nothing for them, until a pass over the whole memory has ended. Left out are the two searches that
+//! start from the free lists (`fast_find_migrateblock`, `fast_isolate_freepages`), which find the same blocks sooner, and
+//! the deferral after failures, which is the caller's. Per-CPU lists are emptied first rather than in between.
+
+use crate::addr::PageCount;
+
+use super::table::{Kind, MAX_ORDER, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State};
+use super::{COSTLY_ORDER, Compaction, Migrate, Order, PhysicalMemory};
+
+/// Pages isolated at a time (`COMPACT_CLUSTER_MAX`).
+const CLUSTER_MAX: usize = 32;
+/// At a fragmentation index up to this, memory is short rather than fragmented (`sysctl_extfrag_threshold`).
+const EXTFRAG_THRESHOLD: i64 = 500;
+
+/// Where the scanners stand between calls (`compact_cached_migrate_pfn`, `compact_cached_free_pfn`), and their room.
+pub(super) struct Scanners {
+    migrate: Pfn32,
+    free: Pfn32,
+    /// Pages about to be moved.
+    pages: Vec<Pfn32>,
+    /// Frames to move them to; the next one is the last.
+    targets: Vec<Pfn32>,
+}
+
+impl Scanners {
+    pub(super) fn new(frames: u32) -> Self {
+        Self { migrate: 0, free: frames - PAGEBLOCK, pages: Vec::new(), targets: Vec::new() }
+    }
+
+    fn met(&self) -> bool {
+        self.free >> PAGEBLOCK_ORDER <= self.migrate >> PAGEBLOCK_ORDER
+    }
+}
+
+impl PhysicalMemory {
+    /// Moves movable pages until a block of `order` is free for a movable allocation, or the scanners have met
+    /// (Linux's `compact_zone`). Does nothing if such a block is free already, or too little is free to succeed
+    /// (`compaction_suitable`).
+    ///
+    /// # Panics
+    /// If the order is above [`Order::MAX`].
+    pub fn compact(&mut self, order: Order, migrate: &mut dyn Migrate) -> Compaction {
+        assert!(order <= Order::MAX, "no blocks of order {}", order.0);
+        self.drain();
+        let mut done = Compaction { succeeded: self.is_available(order), ..Compaction::default() };
+        if done.succeeded || !self.is_suitable(order) {
+            return done;
+        }
+        if self.scanners.migrate == 0 {
+            self.zone.table.blocks.iter_mut().for_each(|block| block.skip = false);
+        }
+        loop {
+            if self.scanners.met() {
+                (self.scanners.migrate, self.scanners.free) = (0, self.zone.table.len() - PAGEBLOCK);
+                break;
+            }
+            if self.scanners.migrate % PAGEBLOCK == 0 && self.is_available(order) {
+                break;
+            }
+            self.isolate_pages(order, &mut done);
+            if !self.move_cluster(order, migrate, &mut done) {
+                break;
+            }
+        }
+        self.release_targets();
+        done.succeeded = self.is_available(order);
+        done
+    }
+
+    /// Whether a movable allocation of `order` would succeed without compaction (the end of `__compact_finished`).
+    fn is_available(&self, order: Order) -> bool {
+        let zone = &self.zone;
+        (order.0..=MAX_ORDER).any(|o| !zone.lists.is_empty(o, Kind::Movable) || zone.would_steal(o, Kind::Movable))
+    }
+
+    /// Whether there is enough free memory for compaction to work with, and its lack of contiguity is what ails
+    /// (`compaction_suitable`).
+    fn is_suitable(&self, order: Order) -> bool {
+        let gap = 2 << order.0;
+        let marks = self.watermarks();
+        let mark = if order.0 > COSTLY_ORDER { marks.low } else { marks.min };
+        self.zone.free > mark.0 + gap
+            && (order.0 <= COSTLY_ORDER || self.fragmentation_index(order) > EXTFRAG_THRESHOLD)
+    }
+
+    /// In thousandths: towards 0, an allocation of `order` fails for lack of memory; towards 1000, for fragmentation
+    /// (`__fragmentation_index`). Only meaningful while no such block is free.
+    pub fn fragmentation_index(&self, order: Order) -> i64 {
+        let counts = self.free_blocks();
+        let blocks: i64 = counts.iter().map(|&count| count as i64).sum();
+        if blocks == 0 {
+            return 0;
+        }
+        if counts[usize::from(order.0)..].iter().any(|&count| count > 0) {
+            return -1000;
+        }
+        1000 - (1000 + self.zone.free as i64 * 1000 / (1 << order.0)) / blocks
+    }
+
+    /// Finds the next pages to move (`isolate_migratepages`): goes to the next suitable pageblock, then through it until a
+    /// cluster is full.
+    fn isolate_pages(&mut self, order: Order, done: &mut Compaction) {
+        self.scanners.pages.clear();
+        while !self.scanners.met() {
+            let at = self.scanners.migrate;
+            let block = self.zone.table.block(at);
+            if block.kind == Kind::Movable && !(at % PAGEBLOCK == 0 && block.skip) {
+                return self.isolate_pages_of_block(order, done);
+            }
+            self.scanners.migrate = (at / PAGEBLOCK + 1) * PAGEBLOCK;
+        }
+    }
+
+    /// Linux's `isolate_migratepages_block`, asynchronous and direct.
+    fn isolate_pages_of_block(&mut self, order: Order, done: &mut Compaction) {
+        let from = self.scanners.migrate;
+        let end = (from / PAGEBLOCK + 1) * PAGEBLOCK;
+        let mut at = from;
+        while at < end && self.scanners.pages.len() < CLUSTER_MAX {
+            done.scanned.0 += 1;
+            let (start, head) = self.zone.table.find_head(at);
+            if head.state() == State::Free {
+                at = start + (1 << head.order());
+            } else if head.state() == State::Allocated && self.can_move(at) {
+                self.scanners.pages.push(at);
+                at += 1;
+            } else {
+                // The rest of the aligned block of the wanted order is not worth the trouble.
+                self.scanners.pages.retain(|&page| page >> order.0 != at >> order.0);
+                at = ((at >> order.0) + 1) << order.0;
+            }
+        }
+        if at >= end && self.scanners.pages.is_empty() && from % PAGEBLOCK == 0 {
+            self.zone.table.block_mut(from).skip = true;
+        }
+        self.scanners.migrate = at;
+    }
+
+    /// Moves the isolated pages (`migrate_pages`). `false` if there is nowhere to move them.
+    fn move_cluster(&mut self, order: Order, migrate: &mut dyn Migrate, done: &mut Compaction) -> bool {
+        for index in 0..self.scanners.pages.len() {
+            let from = self.scanners.pages[index];
+            let Some(to) = self.next_target(self.scanners.pages.len() - index, done) else {
+                // The scanners have met, as far as room goes.
+                return self.scanners.met();
+            };
+            if self.move_page(from, to, migrate) {
+                self.free_to_buddy(from, 0);
+                done.migrated.0 += 1;
+            } else {
+                self.scanners.targets.push(to);
+                self.scanners.migrate = self.scanners.migrate.max(((from >> order.0) + 1) << order.0);
+            }
+        }
+        true
+    }
+
+    /// A frame to move a page to (`compaction_alloc`).
+    fn next_target(&mut self, wanted: usize, done: &mut Compaction) -> Option<Pfn32> {
+        if self.scanners.targets.is_empty() {
+            self.isolate_targets(wanted, done);
+        }
+        self.scanners.targets.pop()
+    }
+
+    /// Takes free frames until there are as many as pages to move (`isolate_freepages`): out of movable pageblocks that
+    /// are not free as a whole, from the high end, handed out highest first (`split_map_pages`).
+    fn isolate_targets(&mut self, wanted: usize, done: &mut Compaction) {
+        while !self.scanners.met() && self.scanners.targets.len() < wanted {
+            let start = self.scanners.free / PAGEBLOCK * PAGEBLOCK;
+            let end = start + PAGEBLOCK;
+            let block = self.zone.table.block(start);
+            let whole = self.zone.table.find_head(start).1.order() >= PAGEBLOCK_ORDER;
+            let mut at = self.scanners.free;
+            if block.kind == Kind::Movable && !block.skip && !whole {
+                at = self.isolate_targets_of_block(at, end, wanted, done);
+                if at >= end && start == self.scanners.free && self.scanners.targets.is_empty() {
+                    self.zone.table.block_mut(start).skip = true;
+                }
+            } else {
+                at = end;
+            }
+            self.scanners.free = if at < end { at } else { start.saturating_sub(PAGEBLOCK) };
+        }
+    }
+
+    /// Linux's `isolate_freepages_block`; says where it stopped.
+    fn isolate_targets_of_block(&mut self, from: Pfn32, end: Pfn32, wanted: usize, done: &mut Compaction) -> Pfn32 {
+        let mut at = from;
+        while at < end && self.scanners.targets.len() < wanted {
+            done.scanned.0 += 1;
+            let (start, head) = self.zone.table.find_head(at);
+            let next = start + (1 << head.order());
+            if head.state() == State::Free {
+                if self.zone.free <= self.watermarks().min.0 + (1 << head.order()) {
+                    return end;
+                }
+                self.take_block(start, head.order());
+                self.scanners.targets.extend(start..next);
+            }
+            at = next;
+        }
+        at
+    }
+
+    /// Frees the frames that were not needed (`release_freepages`).
+    fn release_targets(&mut self) {
+        while let Some(pfn) = self.scanners.targets.pop() {
+            // The free scanner goes back, so that the next call finds them.
+            if pfn >> PAGEBLOCK_ORDER > self.scanners.free >> PAGEBLOCK_ORDER {
+                self.scanners.free = pfn / PAGEBLOCK * PAGEBLOCK;
+            }
+            self.free_to_buddy(pfn, 0);
+        }
+    }
+}
+
+/// Sums up several calls.
+impl std::ops::AddAssign for Compaction {
+    fn add_assign(&mut self, other: Self) {
+        self.migrated = PageCount(self.migrated.0 + other.migrated.0);
+        self.scanned = PageCount(self.scanned.0 + other.scanned.0);
+        self.succeeded |= other.succeeded;
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The words of a physical memory: orders, processors, migrate types, owners.
+
+use crate::addr::{Frame, PageCount, Vpn};
+
+/// log2 of a block's frames: 0 to [`Order::MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct Order(pub u8);
+
+impl Order {
+    /// One frame.
+    pub const PAGE: Self = Self(0);
+    /// 2 MiB, a pageblock on x86-64.
+    pub const HUGE: Self = Self(9);
+    /// 4 MiB, Linux 6.1's largest (`MAX_ORDER - 1`).
+    pub const MAX: Self = Self(10);
+
+    /// Its frames.
+    #[inline]
+    pub const fn frames(self) -> u64 {
+        1 << self.0
+    }
+}
+
+/// A processor of the kernel that owns this memory (its per-CPU lists).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct Cpu(pub u16);
+
+/// What an allocation may be grouped with (Linux's `enum migratetype`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MigrateType {
+    /// Cannot be moved: page tables, kernel data.
+    Unmovable,
+    /// User pages.
+    Movable,
+    /// Caches that can be dropped.
+    Reclaimable,
+}
+
+/// Who has an allocated frame: the reverse mapping that migration and reclaim follow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Owner {
+    /// Nobody said (yet). Cannot be moved.
+    #[default]
+    Unknown,
+    /// The kernel itself. Cannot be moved.
+    Kernel,
+    /// A node of the page table of `process`. Cannot be moved.
+    TableNode {
+        /// The process whose table it is.
+        process: u16,
+    },
+    /// Mapped (first) at `page` of `process`. Can be moved if it is not shared.
+    Page {
+        /// The process that maps it.
+        process: u16,
+        /// Where: at most 45 bits, a page of a 57-bit address.
+        page: Vpn,
+    },
+    /// Set aside by a memory manager for `process`, not mapped (PTEMagnet, FreeBSD, Quicksilver).
+    Reserved {
+        /// The process it is meant for.
+        process: u16,
+    },
+    /// A clean page of the page cache that no process maps. Moving it needs no [`Migrate`], and it can be dropped
+    /// ([`PhysicalMemory::drop_cache`](super::PhysicalMemory::drop_cache)).
+    Cache,
+}
+
+impl Owner {
+    const PAGE_BITS: u32 = 45;
+    const PROCESS_SHIFT: u32 = Self::PAGE_BITS;
+    const TAG_SHIFT: u32 = Self::PROCESS_SHIFT + 16;
+
+    /// Eight bytes: three bits of tag, the process, the page. All zeroes is [`Owner::Unknown`], as in fresh metadata.
+    #[inline]
+    pub(super) fn pack(self) -> u64 {
+        let (tag, process, page) = match self {
+            Self::Unknown => (0, 0, 0),
+            Self::Kernel => (1, 0, 0),
+            Self::TableNode { process } => (2, process, 0),
+            Self::Page { process, page } => (3, process, page.0),
+            Self::Reserved { process } => (4, process, 0),
+            Self::Cache => (5, 0, 0),
+        };
+        assert!(page >> Self::PAGE_BITS == 0, "{page:#x} is no page of a 57-bit address");
+        tag << Self::TAG_SHIFT | u64::from(process) << Self::PROCESS_SHIFT | page
+    }
+
+    /// The inverse of [`Owner::pack`].
+    #[inline]
+    pub(super) fn unpack(bits: u64) -> Self {
+        let process = (bits >> Self::PROCESS_SHIFT) as u16;
+        match bits >> Self::TAG_SHIFT {
+            0 => Self::Unknown,
+            1 => Self::Kernel,
+            2 => Self::TableNode { process },
+            3 => Self::Page { process, page: Vpn(bits & ((1 << Self::PAGE_BITS) - 1)) },
+            4 => Self::Reserved { process },
+            5 => Self::Cache,
+            tag => unreachable!("owner tag {tag}"),
+        }
+    }
+
+    /// Whether the frame is on an LRU list of Linux, so that compaction may take it (`PageLRU`).
+    #[inline]
+    pub(super) fn is_movable(self) -> bool {
+        matches!(self, Self::Page { .. } | Self::Cache)
+    }
+}
+
+/// How a [`PhysicalMemory`](super::PhysicalMemory) is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryConfig {
+    /// Its size.
+    pub frames: PageCount,
+    /// Processors, each with lists of its own.
+    pub cpus: u16,
+}
+
+/// Why a [`PhysicalMemory`](super::PhysicalMemory) cannot be made.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum MemoryError {
+    /// Too small or too large.
+    #[error("{frames} frames: a memory has at least 1024 (4 MiB) and fewer than 2^32 (16 TiB)")]
+    Size {
+        /// What was asked for.
+        frames: u64,
+    },
+    /// No processor.
+    #[error("a machine has at least one processor")]
+    NoCpu,
+}
+
+/// Moves a page on behalf of compaction: the os room implements it over its page tables.
+pub trait Migrate {
+    /// Copies the page and changes its mapping from `from` to `to`. `false` if it cannot be moved (then nothing changed).
+    fn migrate(&mut self, from: Frame, to: Frame, owner: Owner) -> bool;
+}
+
+/// What a [`PhysicalMemory::compact`](super::PhysicalMemory::compact) did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Compaction {
+    /// Pages moved.
+    pub migrated: PageCount,
+    /// Frames that the scanners looked at.
+    pub scanned: PageCount,
+    /// Whether a block of the wanted order is free now.
+    pub succeeded: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_survives_packing_at_its_limits() {
+        let owners = [
+            Owner::Unknown,
+            Owner::Kernel,
+            Owner::TableNode { process: u16::MAX },
+            Owner::Page { process: 0, page: Vpn(0) },
+            Owner::Page { process: u16::MAX, page: Vpn((1 << 45) - 1) },
+            Owner::Reserved { process: 7 },
+            Owner::Cache,
+        ];
+        owners.iter().for_each(|&owner| assert_eq!(Owner::unpack(owner.pack()), owner));
+        assert_eq!(Owner::Unknown.pack(), 0, "fresh metadata must read as Unknown");
+    }
+
+    #[test]
+    #[should_panic(expected = "no page of a 57-bit address")]
+    fn an_owner_page_beyond_57_bits_is_refused() {
+        Owner::Page { process: 0, page: Vpn(1 << 45) }.pack();
+    }
+}
