@@ -121,7 +121,7 @@ pub struct MemoryConfig {
 }
 
 /// Why a [`PhysicalMemory`](super::PhysicalMemory) cannot be made.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MemoryError {
     /// Too small or too large.
     #[error("{frames} frames: a memory has at least 1024 (4 MiB) and fewer than 2^32 (16 TiB)")]
