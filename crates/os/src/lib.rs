@@ -1,2 +1,54 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one kernel: processes, VMAs, page faults and memory managers.
+//! The one kernel: processes, mappings, page faults, and memory managers.
+//!
+//! A machine runs one [`Kernel`] (native), two (a guest over a host) or three (nested virtualisation). They are all of
+//! the same type: a VM is a [process](Kernel::host_vm) of its host whose memory is one mapping, and [`HostMemory`]
+//! turns a guest frame that the host has not mapped into a page fault of the host. What a policy does at one level it
+//! does at every level.
+//!
+//! - [`manager`]: how user memory is managed, one file a technique, stated along five events;
+//! - [`tables`]: where page-table nodes are put, one file a technique;
+//! - [`fragmentation`]: how far the host's page table is scattered, as the papers measure it;
+//! - [`op`]: a language of operations that drives tests, fuzzing and replays.
+//!
+//! Everything is deterministic: the same configuration and the same calls give the same frames.
+
+pub mod below;
+pub mod collapse;
+pub mod config;
+pub mod context;
+pub mod counters;
+pub mod error;
+mod fault;
+mod fork;
+pub mod fragmentation;
+mod hypercall;
+pub mod invalidation;
+pub mod kernel;
+mod madvise;
+pub mod manager;
+mod mappings;
+mod migrate;
+mod mremap;
+pub mod op;
+pub mod process;
+mod reclaim;
+mod start;
+pub mod state;
+pub mod tables;
+mod unmap;
+pub mod vma;
+
+pub use below::{Bare, Below, HostMemory, Hypercall, HypercallReply};
+pub use config::{KernelConfig, StartState};
+pub use context::Context;
+pub use counters::OsCounters;
+pub use error::OsError;
+pub use fault::FaultKind;
+pub use invalidation::{Invalidation, Scope};
+pub use kernel::Kernel;
+pub use madvise::Advice;
+pub use manager::{ManagerConfig, MemoryManager};
+pub use process::ProcessId;
+pub use tables::{TablePlacement, TableRegion, TablesConfig};
+pub use vma::{HugeAdvice, Vma, VmaFlags, VmaKind};

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What lies under a kernel's physical memory: nothing more (bare metal), or a process of another kernel (a VM).
+//!
+//! A kernel tells what lies below whenever it uses a frame itself: when it zeroes or copies a page or writes a table
+//! node. A frame of a guest that the host has not mapped is then an ordinary page fault in the host's kernel (an EPT
+//! violation is nothing else), so nesting works to any depth: [`HostMemory`] holds the `Below` of the host in turn.
+
+use nestwalk_mem::{Cpu, Frame, FrameRange, PageCount, Vpn, VpnRange};
+
+use crate::error::OsError;
+use crate::kernel::Kernel;
+use crate::process::ProcessId;
+
+/// What a guest kernel asks of the kernel below it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hypercall {
+    /// Please back these frames by huge pages as they are touched (HugeGPT's first, `KVM_HC_HGPT_REQ_MAP`).
+    PreferHuge(FrameRange),
+    /// Please make huge pages of what backs these frames now (HugeGPT's second, `KVM_HC_HGPT_REQ_GATHER`).
+    GatherHuge(FrameRange),
+    /// Please back these frames by contiguous frames of yours (ASAP: sorted guest tables).
+    MakeContiguous(FrameRange),
+}
+
+/// What comes back from a [`Hypercall`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HypercallReply {
+    /// There is nobody below, or it does not know the call: behave as the stock kernel.
+    Unsupported,
+    /// Done, for as many of the frames as was possible.
+    Done {
+        /// Frames that are now as was asked (for [`Hypercall::PreferHuge`]: all).
+        frames: PageCount,
+        /// For [`Hypercall::MakeContiguous`], when all of the frames are contiguous below: the first one there.
+        base: Option<Frame>,
+    },
+}
+
+/// What lies under a kernel's physical memory.
+pub trait Below {
+    /// The kernel reads (or, with `store`, writes) these frames of its own.
+    ///
+    /// # Errors
+    /// When there is no memory below to back them.
+    fn touch(&mut self, frames: FrameRange, store: bool) -> Result<(), OsError>;
+
+    /// The kernel asks for something. Counted by the caller.
+    fn hypercall(&mut self, call: Hypercall) -> HypercallReply;
+
+    /// The kernel fills these frames with zeroes.
+    ///
+    /// # Errors
+    /// As [`Below::touch`].
+    #[inline]
+    fn zero(&mut self, frames: FrameRange) -> Result<(), OsError> {
+        self.touch(frames, true)
+    }
+
+    /// The kernel copies one frame.
+    ///
+    /// # Errors
+    /// As [`Below::touch`].
+    fn copy(&mut self, from: Frame, to: Frame) -> Result<(), OsError> {
+        self.touch(FrameRange::single(from), false)?;
+        self.touch(FrameRange::single(to), true)
+    }
+
+    /// The kernel writes the page at `page` of `process`, which lies in `frame`, to its swap.
+    ///
+    /// # Errors
+    /// As [`Below::touch`].
+    fn swap_out(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
+        let _ = (process, page);
+        self.touch(FrameRange::single(frame), false)
+    }
+
+    /// The kernel reads the page at `page` of `process` from its swap into `frame`.
+    ///
+    /// # Errors
+    /// As [`Below::touch`].
+    fn swap_in(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
+        let _ = (process, page);
+        self.touch(FrameRange::single(frame), true)
+    }
+}
+
+/// Bare metal: every frame exists, and nobody listens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bare;
+
+impl Below for Bare {
+    #[inline]
+    fn touch(&mut self, _: FrameRange, _: bool) -> Result<(), OsError> {
+        Ok(())
+    }
+
+    fn hypercall(&mut self, _: Hypercall) -> HypercallReply {
+        HypercallReply::Unsupported
+    }
+}
+
+/// A VM's memory: one VMA of a process of the host.
+pub struct HostMemory<'a> {
+    /// The host.
+    pub host: &'a mut Kernel,
+    /// The VM's process in the host.
+    pub process: ProcessId,
+    /// Where in that process the guest's frame 0 lies.
+    pub base: Vpn,
+    /// The host's processor on which the guest runs now.
+    pub cpu: Cpu,
+    /// What lies below the host.
+    pub below: &'a mut dyn Below,
+}
+
+impl HostMemory<'_> {
+    /// The page of the VM's process at which the guest's `frame` lies.
+    #[inline]
+    pub fn page_of(&self, frame: Frame) -> Vpn {
+        self.base + frame.0
+    }
+
+    fn pages_of(&self, frames: FrameRange) -> VpnRange {
+        VpnRange::new(self.page_of(frames.start), frames.count)
+    }
+
+    #[cold]
+    fn fault(&mut self, page: Vpn, store: bool) -> Result<(), OsError> {
+        let frame = Frame(page.0 - self.base.0);
+        self.host
+            .fault(self.process, page, store, self.cpu, self.below)
+            .map(|_| ())
+            .map_err(|source| OsError::Host { frame, source: Box::new(source) })
+    }
+}
+
+impl Below for HostMemory<'_> {
+    #[inline]
+    fn touch(&mut self, frames: FrameRange, store: bool) -> Result<(), OsError> {
+        let pages = self.pages_of(frames);
+        let mut page = pages.start;
+        while page < pages.end {
+            let span = self.host.backed_span(self.process, page, store);
+            if span.0 == 0 {
+                self.fault(page, store)?;
+            }
+            page += span.0;
+        }
+        Ok(())
+    }
+
+    fn hypercall(&mut self, call: Hypercall) -> HypercallReply {
+        self.host.serve_hypercall(self.process, self.base, call, self.below)
+    }
+}

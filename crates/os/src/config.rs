@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A kernel's configuration, as it stands in scenario files.
+
+use nestwalk_mem::addr::PAGE_BYTES;
+use nestwalk_mem::{Geometry, PageCount};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::OsError;
+use crate::manager::ManagerConfig;
+use crate::tables::TablesConfig;
+
+/// Everything that makes a kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelConfig {
+    /// Its physical memory: `"16 GiB"`, `"512 MiB"`, `"64 KiB"`, or a number of bytes.
+    #[serde(with = "size")]
+    pub memory: PageCount,
+    /// Its processors.
+    #[serde(default = "one")]
+    pub cpus: u16,
+    /// Levels of its page tables: 4 or 5 (or `{ levels, index_bits }` for odd ones).
+    #[serde(default = "four_levels", with = "geometry")]
+    pub geometry: Geometry,
+    /// How user memory is managed.
+    #[serde(default)]
+    pub manager: ManagerConfig,
+    /// Where page-table nodes are put.
+    #[serde(default)]
+    pub tables: TablesConfig,
+    /// What the memory looks like before the first process begins.
+    #[serde(default)]
+    pub start: StartState,
+    /// Swap space. None: pages that were written cannot be reclaimed.
+    #[serde(default, with = "size")]
+    pub swap: PageCount,
+    /// Whether it answers hypercalls of its guests.
+    #[serde(default = "yes")]
+    pub hypercalls: bool,
+    /// The seed of everything random in it.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+impl KernelConfig {
+    /// A kernel with `memory`, and all else at its default: one processor, 4 levels, `linux4k`, nodes from the buddy
+    /// allocator, fresh memory, no swap.
+    pub fn new(memory: PageCount) -> Self {
+        Self {
+            memory,
+            cpus: 1,
+            geometry: Geometry::X86_4,
+            manager: ManagerConfig::default(),
+            tables: TablesConfig::default(),
+            start: StartState::default(),
+            swap: PageCount(0),
+            hypercalls: true,
+            seed: 0,
+        }
+    }
+}
+
+impl KernelConfig {
+    /// Whether all values are possible.
+    pub(crate) fn check(&self) -> Result<(), OsError> {
+        let share = |key: &'static str, value: u16| match value {
+            0..=1000 => Ok(()),
+            _ => Err(OsError::Config { key, what: format!("{value} of 1000: give 0 to 1000") }),
+        };
+        match self.start {
+            StartState::Fresh => Ok(()),
+            StartState::Fragmented { blocks_permille, frames_per_block, unmovable_permille } => {
+                share("start.blocks_permille", blocks_permille)?;
+                share("start.unmovable_permille", unmovable_permille)?;
+                if !(1..=512).contains(&frames_per_block) {
+                    let what = format!("{frames_per_block}: a 2 MiB block has 512 frames, give 1 to 512");
+                    return Err(OsError::Config { key: "start.frames_per_block", what });
+                }
+                Ok(())
+            }
+            StartState::Aged { used_permille, kept_permille } => {
+                share("start.used_permille", used_permille)?;
+                share("start.kept_permille", kept_permille)
+            }
+        }
+    }
+}
+
+/// What the memory looks like before the first process begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum StartState {
+    /// All free, in the largest blocks.
+    #[default]
+    Fresh,
+    /// In a share of all 2 MiB blocks some pages are in use, so that no such block can be had there without compaction
+    /// or reclaim (Frag-50 and Frag-100 of Quicksilver's paper).
+    Fragmented {
+        /// Of 1000 blocks, how many: 500 for Frag-50, 1000 for Frag-100.
+        blocks_permille: u16,
+        /// Pages in use in each, 1 to 512.
+        #[serde(default = "one")]
+        frames_per_block: u16,
+        /// Of 1000 such blocks, in how many the pages are the kernel's own and cannot be moved. In the others they are page cache.
+        #[serde(default)]
+        unmovable_permille: u16,
+    },
+    /// A machine that has run for a while: programs took memory page by page and gave it back in random order, but for some that
+    /// stays as page cache.
+    Aged {
+        /// Of 1000 frames, how many were in use at once.
+        used_permille: u16,
+        /// Of 1000 of those, how many stay.
+        kept_permille: u16,
+    },
+}
+
+const fn one() -> u16 {
+    1
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn four_levels() -> Geometry {
+    Geometry::X86_4
+}
+
+const UNITS: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// Reads a size with its unit: `"16 GiB"`, `"1.5 GiB"`, `"64KiB"`.
+///
+/// # Errors
+/// A sentence that says what is wrong, if it is none or no whole number of 4 KiB pages.
+pub fn parse_size(text: &str) -> Result<PageCount, String> {
+    let wrong = || format!("{text:?} is no size: write for example \"16 GiB\" (units: TiB, GiB, MiB, KiB, B)");
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(name, unit)| Some((text.trim().strip_suffix(name)?.trim_end(), *unit)))
+        .ok_or_else(wrong)?;
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let whole: u64 = whole.parse().map_err(|_| wrong())?;
+    if part.len() > 6 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let thousandths = if part.is_empty() { 0 } else { part.parse::<u64>().map_err(|_| wrong())? };
+    let fraction = u128::from(thousandths) * u128::from(unit) / 10u128.pow(part.len() as u32);
+    let bytes = u128::from(whole) * u128::from(unit) + fraction;
+    let bytes = u64::try_from(bytes).map_err(|_| wrong())?;
+    whole_pages(bytes).ok_or_else(|| format!("{text:?} is no multiple of 4 KiB"))
+}
+
+/// Writes a size in the largest unit that divides it.
+pub fn format_size(size: PageCount) -> String {
+    let bytes = size.bytes();
+    let (name, unit) = UNITS.iter().find(|(_, unit)| bytes % unit == 0 && bytes >= *unit).unwrap_or(&UNITS[4]);
+    format!("{} {name}", bytes / unit)
+}
+
+fn whole_pages(bytes: u64) -> Option<PageCount> {
+    (bytes % PAGE_BYTES == 0).then(|| PageCount::covering(bytes))
+}
+
+/// A [`PageCount`] as a size with its unit.
+pub mod size {
+    use serde::de::Error;
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Bytes(u64),
+        Text(String),
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(size: &PageCount, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format_size(*size))
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When it is no size.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PageCount, D::Error> {
+        match Written::deserialize(deserializer)? {
+            Written::Bytes(bytes) => {
+                whole_pages(bytes).ok_or_else(|| D::Error::custom(format!("{bytes} bytes are no multiple of 4 KiB")))
+            }
+            Written::Text(text) => parse_size(&text).map_err(D::Error::custom),
+        }
+    }
+}
+
+/// A [`Geometry`] as its number of levels.
+pub mod geometry {
+    use serde::de::Error;
+
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Levels(u8),
+        Odd { levels: u8, index_bits: u8 },
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(geometry: &Geometry, serializer: S) -> Result<S::Ok, S::Error> {
+        let (levels, index_bits) = (geometry.levels(), geometry.index_bits() as u8);
+        let written = if index_bits == 9 { Written::Levels(levels) } else { Written::Odd { levels, index_bits } };
+        written.serialize(serializer)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When there is no such geometry.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Geometry, D::Error> {
+        let (levels, index_bits) = match Written::deserialize(deserializer)? {
+            Written::Levels(levels) => (levels, 9),
+            Written::Odd { levels, index_bits } => (levels, index_bits),
+        };
+        Geometry::new(levels, index_bits)
+            .ok_or_else(|| D::Error::custom("a page table has 2 to 5 levels of 1 to 9 bits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_written() {
+        for (text, pages) in [("16 GiB", 4 << 20), ("64KiB", 16), ("1.5 GiB", 3 << 17), ("8192 B", 2)] {
+            assert_eq!(parse_size(text), Ok(PageCount(pages)), "{text}");
+            assert_eq!(parse_size(&format_size(PageCount(pages))), Ok(PageCount(pages)));
+        }
+        for text in ["16", "GiB", "-1 GiB", "1.x GiB", "5 B", "99999999 TiB"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_round_trips_and_unknown_keys_are_refused() {
+        let text = "memory = \"1 GiB\"\ngeometry = 5\n[manager]\nkind = \"thp\"\nenabled = \"madvise\"\n";
+        let config: KernelConfig = toml::from_str(text).unwrap();
+        assert_eq!(config.geometry, Geometry::X86_5);
+        let again: KernelConfig = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
+        assert_eq!(again, config);
+        let wrong = toml::from_str::<KernelConfig>("memory = \"1 GiB\"\nmanger = 1\n").unwrap_err();
+        assert!(wrong.to_string().contains("manger"), "{wrong}");
+        assert!(toml::from_str::<KernelConfig>("memory = \"1 GiB\"\ngeometry = 7\n").is_err());
+    }
+}

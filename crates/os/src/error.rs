@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Why a kernel cannot do what it was asked for.
+
+use nestwalk_mem::physical::MemoryError;
+use nestwalk_mem::{Frame, PageCount, Vpn, VpnRange};
+
+use crate::process::ProcessId;
+
+/// Why a kernel cannot do what it was asked for.
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
+pub enum OsError {
+    /// There is no such process (any more).
+    #[error("there is no process {}", .0.0)]
+    NoProcess(ProcessId),
+    /// All process numbers are in use.
+    #[error("all {0} process numbers are in use: let processes exit first")]
+    TooManyProcesses(u32),
+    /// An access outside all mappings.
+    #[error("process {} has nothing mapped at page {:#x}", process.0, page.0)]
+    Segfault {
+        /// Whose access.
+        process: ProcessId,
+        /// Where.
+        page: Vpn,
+    },
+    /// A store into a mapping that is read-only.
+    #[error("process {} may not store to page {:#x}: its mapping is read-only", process.0, page.0)]
+    ReadOnly {
+        /// Whose access.
+        process: ProcessId,
+        /// Where.
+        page: Vpn,
+    },
+    /// A range is empty, or lies outside of what the page table can map.
+    #[error("pages {:#x}..{:#x} are empty or outside of the address space", .0.start.0, .0.end.0)]
+    BadRange(VpnRange),
+    /// The address space has no gap that is large enough.
+    #[error("no gap of {} pages is left in the address space", .0.0)]
+    NoAddressSpace(PageCount),
+    /// No frame is free, and reclaim found nothing to give back.
+    #[error("out of memory: {} of {} frames are free, and nothing can be reclaimed", free.0, all.0)]
+    OutOfMemory {
+        /// Frames still free (the reserve below the lowest watermark).
+        free: PageCount,
+        /// All frames of this kernel.
+        all: PageCount,
+    },
+    /// What lies under this kernel's physical memory cannot back a frame.
+    #[error("the host cannot back guest frame {:#x}: {source}", frame.0)]
+    Host {
+        /// The frame of this kernel.
+        frame: Frame,
+        /// What the host says.
+        source: Box<OsError>,
+    },
+    /// The physical memory cannot be made.
+    #[error("physical memory: {0}")]
+    Memory(#[from] MemoryError),
+    /// A value in the configuration is impossible.
+    #[error("kernel configuration, `{key}`: {what}")]
+    Config {
+        /// The key.
+        key: &'static str,
+        /// What is wrong and what would be right.
+        what: String,
+    },
+}

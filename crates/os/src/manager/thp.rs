@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Linux's transparent huge pages for anonymous memory: 2 MiB at the first touch (`do_huge_pmd_anonymous_page`), and
+//! khugepaged, which makes huge pages of small ones later.
+//!
+//! Left out: the huge zero page (`use_zero_page`: a load maps a zeroed huge page), and direct reclaim on behalf of huge pages. A huge page
+//! of which a part is unmapped frees that part at once rather than at the next memory pressure (`deferred_split_scan`).
+
+use nestwalk_mem::{FrameRange, Level, Order, PageCount, PageSize, Vpn};
+use serde::{Deserialize, Serialize};
+
+use crate::collapse::{Candidate, CollapseLimits, examine};
+use crate::context::Context;
+use crate::error::OsError;
+use crate::manager::linux4k::map_one_page;
+use crate::manager::{Deallocation, Facts, Fault, MemoryManager, Preparation, Promotion, When};
+use crate::process::ProcessId;
+use crate::vma::{HugeAdvice, Vma, VmaKind};
+
+/// Its choices at the five events.
+pub const FACTS: Facts = Facts {
+    name: "thp",
+    source: "Linux 6.1, mm/huge_memory.c and mm/khugepaged.c; Zhu, Cox and Rixner (ATC 2020), section 2",
+    block: PageCount(512),
+    allocation: When::FaultOrDaemon,
+    preparation: Preparation::Full,
+    mapping: When::FaultOrDaemon,
+    promotion: Promotion::OutOfPlace,
+    deallocation: Deallocation::OnUnmap,
+};
+
+/// Where huge pages are used (`/sys/kernel/mm/transparent_hugepage/enabled`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enabled {
+    /// Everywhere but where the program has said `MADV_NOHUGEPAGE`.
+    #[default]
+    Always,
+    /// Where the program has said `MADV_HUGEPAGE`.
+    Madvise,
+    /// Nowhere.
+    Never,
+}
+
+/// What a fault does when no 2 MiB block is free (`.../defrag`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Defrag {
+    /// It compacts memory.
+    Always,
+    /// It takes a small page, and wakes the daemons that reclaim and compact.
+    Defer,
+    /// It compacts where the program has said `MADV_HUGEPAGE`, and defers elsewhere.
+    #[serde(rename = "defer+madvise")]
+    DeferMadvise,
+    /// It compacts where the program has said `MADV_HUGEPAGE`, and takes a small page elsewhere.
+    #[default]
+    Madvise,
+    /// It takes a small page.
+    Never,
+}
+
+/// Its parameters, with Linux's defaults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ThpConfig {
+    /// Where huge pages are used.
+    pub enabled: Enabled,
+    /// What a fault does when no block is free.
+    pub defrag: Defrag,
+    /// The daemon.
+    pub khugepaged: KhugepagedConfig,
+}
+
+/// khugepaged's parameters (`.../khugepaged/`), with Linux's defaults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KhugepagedConfig {
+    /// Whether it may compact memory.
+    pub defrag: bool,
+    /// Time between scans.
+    pub scan_sleep_ms: u64,
+    /// Time that it sleeps when there is no block.
+    pub alloc_sleep_ms: u64,
+    /// Pages that it looks at in a scan.
+    pub pages_to_scan: u64,
+    /// Pages of the 512 that may be missing.
+    pub max_ptes_none: u16,
+    /// Pages of the 512 that may be in swap.
+    pub max_ptes_swap: u16,
+    /// Pages of the 512 that may be shared.
+    pub max_ptes_shared: u16,
+}
+
+impl Default for KhugepagedConfig {
+    fn default() -> Self {
+        Self {
+            defrag: true,
+            scan_sleep_ms: 10_000,
+            alloc_sleep_ms: 60_000,
+            pages_to_scan: 4096,
+            max_ptes_none: 511,
+            max_ptes_swap: 64,
+            max_ptes_shared: 256,
+        }
+    }
+}
+
+/// How hard a fault tries to get a block (`vma_thp_gfp_mask`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Effort {
+    /// What is free.
+    Light,
+    /// What is free, and wake the daemons.
+    Wake,
+    /// Compact.
+    Direct,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Thp {
+    config: ThpConfig,
+    /// khugepaged goes on here.
+    cursor: (ProcessId, Vpn),
+    /// And not before this time, in ns.
+    wakes_ns: u64,
+}
+
+impl Thp {
+    /// With its daemon at the beginning.
+    pub fn new(config: ThpConfig) -> Self {
+        Self { config, cursor: (ProcessId(0), Vpn(0)), wakes_ns: config.khugepaged.scan_sleep_ms * 1_000_000 }
+    }
+
+    /// `hugepage_vma_check`.
+    fn allows(&self, vma: &Vma) -> bool {
+        let advised = match self.config.enabled {
+            Enabled::Always => vma.flags.advice != HugeAdvice::NoHuge,
+            Enabled::Madvise => vma.flags.advice == HugeAdvice::Huge,
+            Enabled::Never => false,
+        };
+        advised && vma.flags.kind == VmaKind::Anonymous
+    }
+
+    /// `vma_thp_gfp_mask`.
+    fn effort(&self, vma: &Vma) -> Effort {
+        let advised = vma.flags.advice == HugeAdvice::Huge;
+        match self.config.defrag {
+            Defrag::Always => Effort::Direct,
+            Defrag::Defer => Effort::Wake,
+            Defrag::DeferMadvise if advised => Effort::Direct,
+            Defrag::DeferMadvise => Effort::Wake,
+            Defrag::Madvise if advised => Effort::Direct,
+            Defrag::Madvise | Defrag::Never => Effort::Light,
+        }
+    }
+
+    /// Whether a huge page may serve the fault: the mapping allows it and holds all of it, and there are no PTEs yet.
+    fn suits(&self, cx: &Context<'_>, fault: &Fault) -> Result<bool, OsError> {
+        let order = PageSize::Huge.order();
+        let table = &cx.state.processes.get(fault.process)?.table;
+        let geometry = table.geometry();
+        Ok(self.allows(&fault.vma)
+            && fault.vma.holds_block(fault.page, order)
+            && geometry.levels() > Level::PMD.0
+            && geometry.entry_order(Level::PMD) == order
+            && table.lowest_node(fault.page).1 > Level::PTE)
+    }
+
+    /// `do_huge_pmd_anonymous_page`; `None` when there is no block.
+    fn map_huge(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<Option<PageSize>, OsError> {
+        let effort = self.effort(&fault.vma);
+        let Some(frame) = cx.huge_frame(effort == Effort::Direct) else {
+            if effort == Effort::Wake {
+                cx.state.wake_background();
+                cx.compact_later(Order::HUGE);
+            }
+            return Ok(None);
+        };
+        let frames = FrameRange::new(frame, PageCount(PageSize::Huge.pages()));
+        let first = fault.page.align_down(PageSize::Huge.order());
+        let mapped =
+            cx.zero(frames).and_then(|()| cx.map(fault.process, first, frame, PageSize::Huge, fault.leaf_flags()));
+        match mapped {
+            Ok(()) => Ok(Some(PageSize::Huge)),
+            Err(error) => {
+                cx.free(frames);
+                Err(error)
+            }
+        }
+    }
+
+    /// `khugepaged_do_scan`: looks at up to `pages_to_scan` pages. Returns how long to sleep, in ms.
+    fn scan(&mut self, cx: &mut Context<'_>) -> Result<u64, OsError> {
+        let config = self.config.khugepaged;
+        let (mut progress, mut rounds) = (0, 0);
+        while progress < config.pages_to_scan {
+            let Some((process, first)) = self.next_candidate(cx, &mut rounds)? else { break };
+            progress += PageSize::Huge.pages();
+            cx.state.counters.pages_scanned += PageSize::Huge.pages();
+            if examine(cx.state, process, first, &self.limits())? != Candidate::Suitable {
+                continue;
+            }
+            let Some(frame) = cx.huge_frame(config.defrag) else { return Ok(config.alloc_sleep_ms) };
+            cx.collapse(process, first, frame, &mut |cx, _, frame| cx.free(FrameRange::single(frame)))?;
+        }
+        Ok(config.scan_sleep_ms)
+    }
+
+    fn limits(&self) -> CollapseLimits {
+        let config = self.config.khugepaged;
+        CollapseLimits {
+            none_max: config.max_ptes_none,
+            swap_max: config.max_ptes_swap,
+            shared_max: config.max_ptes_shared,
+            referenced: true,
+        }
+    }
+
+    /// The next aligned 2 MiB in a mapping that allows huge pages, and moves the cursor past it. `None` after one round
+    /// over all processes.
+    fn next_candidate(&mut self, cx: &Context<'_>, rounds: &mut usize) -> Result<Option<(ProcessId, Vpn)>, OsError> {
+        let size = PageSize::Huge.pages();
+        loop {
+            let (at, page) = self.cursor;
+            let Some(process) = cx.state.processes.round_robin(at) else { return Ok(None) };
+            let page = if process == at { page } else { Vpn(0) };
+            let vmas = &cx.state.processes.get(process)?.vmas;
+            let fits = |vma: &Vma| {
+                let first = Vpn(vma.range.start.max(page).0.next_multiple_of(size));
+                (self.allows(vma) && vma.holds_block(first, PageSize::Huge.order())).then_some(first)
+            };
+            if let Some(first) = vmas.from(page).find_map(fits) {
+                self.cursor = (process, first + size);
+                return Ok(Some((process, first)));
+            }
+            self.cursor = (ProcessId(process.0.wrapping_add(1)), Vpn(0));
+            *rounds += 1;
+            if *rounds > cx.state.processes.len() {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl MemoryManager for Thp {
+    fn facts(&self) -> &'static Facts {
+        &FACTS
+    }
+
+    fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
+        if self.suits(cx, fault)? {
+            if let Some(size) = self.map_huge(cx, fault)? {
+                return Ok(size);
+            }
+            let size = map_one_page(cx, fault)?;
+            cx.state.counters.huge_fallbacks += 1;
+            return Ok(size);
+        }
+        map_one_page(cx, fault)
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
+        if self.config.enabled == Enabled::Never {
+            return Ok(());
+        }
+        while self.wakes_ns <= cx.state.now_ns {
+            let sleep_ms = self.scan(cx)?;
+            self.wakes_ns += sleep_ms.max(1) * 1_000_000;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One language of operations on a kernel, for property tests, fuzzing and the replay of failures.
+//!
+//! Processes are named by their place among those alive, so that any list of operations means something: tools may shorten it
+//! freely.
+
+use nestwalk_mem::{Cpu, PageCount, Va, Vpn, VpnRange};
+
+use crate::below::Below;
+use crate::error::OsError;
+use crate::fault::FaultKind;
+use crate::kernel::Kernel;
+use crate::madvise::Advice;
+use crate::process::ProcessId;
+use crate::vma::VmaFlags;
+
+/// Which process: the n-th of those alive, modulo their number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Nth(pub u16);
+
+/// An operation on a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// A new process.
+    Spawn,
+    /// [`Kernel::mmap`].
+    Mmap(Nth, VpnRange, VmaFlags),
+    /// A load or store: a [fault](Kernel::fault) if the hardware cannot do it by itself.
+    Touch(Nth, Vpn, bool, Cpu),
+    /// [`Kernel::munmap`].
+    Unmap(Nth, VpnRange),
+    /// [`Kernel::brk`].
+    Brk(Nth, Va),
+    /// [`Kernel::mremap`].
+    Mremap(Nth, VpnRange, VpnRange),
+    /// [`Kernel::mprotect`].
+    Mprotect(Nth, VpnRange, bool),
+    /// [`Kernel::madvise`].
+    Madvise(Nth, VpnRange, Advice),
+    /// [`Kernel::fork`].
+    Fork(Nth),
+    /// [`Kernel::exit`].
+    Exit(Nth),
+    /// [`Kernel::reclaim`].
+    Pressure(PageCount),
+    /// [`Kernel::tick`], that many ns later.
+    Tick(u64),
+}
+
+/// What an operation did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// There is no process to do it, or it is done.
+    Done,
+    /// There is a new process.
+    New(ProcessId),
+    /// The hardware did it by itself, or with the help of this fault.
+    Touched(Option<FaultKind>),
+}
+
+impl Op {
+    /// The process that it concerns.
+    pub fn process(&self, kernel: &Kernel) -> Option<ProcessId> {
+        let (Self::Mmap(nth, ..)
+        | Self::Touch(nth, ..)
+        | Self::Unmap(nth, ..)
+        | Self::Brk(nth, ..)
+        | Self::Mremap(nth, ..)
+        | Self::Mprotect(nth, ..)
+        | Self::Madvise(nth, ..)
+        | Self::Fork(nth)
+        | Self::Exit(nth)) = self
+        else {
+            return None;
+        };
+        let alive: Vec<ProcessId> = kernel.processes().collect();
+        (!alive.is_empty()).then(|| alive[usize::from(nth.0) % alive.len()])
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Those of the kernel's method.
+    pub fn apply(&self, kernel: &mut Kernel, below: &mut dyn Below) -> Result<Outcome, OsError> {
+        match *self {
+            Self::Spawn => return kernel.spawn(below).map(Outcome::New),
+            Self::Pressure(pages) => return kernel.reclaim(pages, Cpu(0), below).map(|_| Outcome::Done),
+            Self::Tick(ns) => return kernel.tick(kernel.clock() + ns, below).map(|()| Outcome::Done),
+            _ => {}
+        }
+        let Some(process) = self.process(kernel) else { return Ok(Outcome::Done) };
+        match *self {
+            Self::Mmap(_, range, flags) => kernel.mmap(process, range, flags, below)?,
+            Self::Unmap(_, range) => kernel.munmap(process, range, below)?,
+            Self::Brk(_, end) => kernel.brk(process, end, below)?,
+            Self::Mremap(_, from, to) => kernel.mremap(process, from, to, below)?,
+            Self::Mprotect(_, range, writable) => kernel.mprotect(process, range, writable, below)?,
+            Self::Madvise(_, range, advice) => kernel.madvise(process, range, advice, below)?,
+            Self::Exit(_) => kernel.exit(process, below)?,
+            Self::Fork(_) => return kernel.fork(process, below).map(Outcome::New),
+            Self::Touch(_, page, store, cpu) => {
+                let fault = if kernel.backed_span(process, page, store) == PageCount(0) {
+                    Some(kernel.fault(process, page, store, cpu, below)?)
+                } else {
+                    None
+                };
+                return Ok(Outcome::Touched(fault));
+            }
+            Self::Spawn | Self::Pressure(_) | Self::Tick(_) => unreachable!("done above"),
+        }
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Processes: an address space each, that is mappings and a page table.
+
+use nestwalk_mem::{Cpu, PageTable, Vpn};
+
+use crate::error::OsError;
+use crate::vma::Vmas;
+
+/// A process of one kernel. Numbers are handed out in a circle, as Linux does, so that one that has exited is not soon used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize)]
+#[repr(transparent)]
+pub struct ProcessId(pub u16);
+
+/// An address space.
+#[derive(Debug)]
+pub struct Process {
+    /// Its mappings.
+    pub vmas: Vmas,
+    /// Its page table.
+    pub table: PageTable,
+    /// Where it ran last: its freed pages go to that processor's lists.
+    pub cpu: Cpu,
+    /// Start and end of its heap, once it has one.
+    pub(crate) heap: Option<(Vpn, Vpn)>,
+    /// The parent, if a fork made it.
+    pub parent: Option<ProcessId>,
+}
+
+/// All processes of a kernel.
+#[derive(Debug, Default)]
+pub struct Processes {
+    slots: Vec<Option<Box<Process>>>,
+    next: usize,
+    live: usize,
+}
+
+impl Processes {
+    /// Numbers that there are.
+    const NUMBERS: usize = 1 << 15;
+
+    pub(crate) fn insert(&mut self, process: Process) -> Result<ProcessId, OsError> {
+        if self.live == Self::NUMBERS {
+            return Err(OsError::TooManyProcesses(Self::NUMBERS as u32));
+        }
+        while self.slots.get(self.next).is_some_and(Option::is_some) {
+            self.next = (self.next + 1) % Self::NUMBERS;
+        }
+        if self.next == self.slots.len() {
+            self.slots.push(None);
+        }
+        let id = ProcessId(self.next as u16);
+        self.slots[self.next] = Some(Box::new(process));
+        self.next = (self.next + 1) % Self::NUMBERS;
+        self.live += 1;
+        Ok(id)
+    }
+
+    pub(crate) fn remove(&mut self, id: ProcessId) -> Option<Box<Process>> {
+        let process = self.slots.get_mut(usize::from(id.0))?.take();
+        self.live -= usize::from(process.is_some());
+        process
+    }
+
+    /// The process `id`.
+    ///
+    /// # Errors
+    /// When there is none.
+    #[inline]
+    pub fn get(&self, id: ProcessId) -> Result<&Process, OsError> {
+        self.slots.get(usize::from(id.0)).and_then(Option::as_deref).ok_or(OsError::NoProcess(id))
+    }
+
+    /// The process `id`.
+    ///
+    /// # Errors
+    /// When there is none.
+    #[inline]
+    pub fn get_mut(&mut self, id: ProcessId) -> Result<&mut Process, OsError> {
+        self.slots.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut).ok_or(OsError::NoProcess(id))
+    }
+
+    /// How many are alive.
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Whether none is alive.
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// Those alive, by number.
+    pub fn iter(&self) -> impl Iterator<Item = (ProcessId, &Process)> {
+        self.slots.iter().enumerate().filter_map(|(i, slot)| Some((ProcessId(i as u16), slot.as_deref()?)))
+    }
+
+    /// The first one alive whose number is `from` or more, else the first of all: for daemons that go round.
+    pub fn round_robin(&self, from: ProcessId) -> Option<ProcessId> {
+        let alive = |&i: &usize| self.slots[i].is_some();
+        let from = usize::from(from.0).min(self.slots.len());
+        (from..self.slots.len()).chain(0..from).find(alive).map(|i| ProcessId(i as u16))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nestwalk_mem::{Frame, Geometry};
+
+    use super::*;
+
+    fn process() -> Process {
+        Process {
+            vmas: Vmas::default(),
+            table: PageTable::new(Geometry::X86_4, Frame(0)),
+            cpu: Cpu(0),
+            heap: None,
+            parent: None,
+        }
+    }
+
+    #[test]
+    fn numbers_are_not_used_again_at_once() {
+        let mut all = Processes::default();
+        let a = all.insert(process()).unwrap();
+        assert!(all.remove(a).is_some() && all.remove(a).is_none());
+        let b = all.insert(process()).unwrap();
+        assert_ne!(a, b);
+        assert_eq!(all.get(a).err(), Some(OsError::NoProcess(a)));
+        assert_eq!((all.len(), all.round_robin(ProcessId(7))), (1, Some(b)));
+    }
+}
