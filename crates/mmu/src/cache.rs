@@ -1,34 +1,43 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One level of set-associative cache with true LRU.
 //!
-//! A cache knows which lines it holds and in which order they were used, nothing else: no data, no dirty bits. Each set is a
-//! row of 32-bit tags, the most recently used first, so that a look-up, the change of order after a hit and the
-//! replacement after a miss are one pass over the row.
+//! A cache knows which lines it holds and in which order they were used, nothing else: no data, no dirty bits. Each set
+//! is a [row](crate::row) of 32-bit tags, the most recently used first.
 
 use nestwalk_mem::prefetch::prefetch;
 
+use crate::row::{EMPTY, Quad, quads, use_tag};
 use crate::sets::Sets;
-
-/// No line. Memory sizes are checked so that no line has this tag.
-const EMPTY: u32 = u32::MAX;
 
 /// A cache of lines, which are numbers: address / 64.
 #[derive(Clone, Debug)]
 pub struct Cache {
     sets: Sets,
     ways: usize,
-    tags: Box<[u32]>,
+    /// Quads of a row.
+    stride: usize,
+    rows: Box<[Quad]>,
+}
+
+/// What using a line did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Use {
+    pub hit: bool,
+    set: usize,
+    /// The tag that stood last before.
+    last: u32,
 }
 
 impl Cache {
     /// An empty cache.
     ///
     /// # Panics
-    /// When there are no sets or no ways.
+    /// When there are no sets, no ways, or more than 64 ways.
     pub fn new(sets: u32, ways: u32) -> Self {
-        assert!(ways > 0, "a cache has at least one way");
+        assert!((1..=64).contains(&ways), "a cache has 1 to 64 ways");
         let (sets, ways) = (Sets::new(sets), ways as usize);
-        Self { sets, ways, tags: vec![EMPTY; sets.count() * ways].into() }
+        let stride = quads(ways);
+        Self { sets, ways, stride, rows: vec![[EMPTY; 4]; sets.count() * stride].into() }
     }
 
     #[inline(always)]
@@ -39,62 +48,79 @@ impl Cache {
     }
 
     #[inline(always)]
-    fn row(&mut self, set: usize) -> &mut [u32] {
-        &mut self.tags[set * self.ways..][..self.ways]
+    fn row(&self, set: usize) -> &[Quad] {
+        &self.rows[set * self.stride..][..self.stride]
+    }
+
+    /// Uses `line`, bringing it in if need be.
+    #[inline(always)]
+    pub(crate) fn touch(&mut self, line: u64) -> Use {
+        let (set, tag) = self.place(line);
+        let row = &mut self.rows[set * self.stride..][..self.stride];
+        let (hit, last) = use_tag(row, self.ways, tag);
+        Use { hit, set, last }
+    }
+
+    /// The line that had to go.
+    #[inline(always)]
+    pub(crate) fn victim(&self, touched: Use) -> Option<u64> {
+        (!touched.hit && touched.last != EMPTY).then(|| self.sets.join(touched.set, u64::from(touched.last)))
     }
 
     /// Uses `line`, bringing it in if need be. Whether it was there, and the line that had to go for it.
-    #[inline]
     pub fn access(&mut self, line: u64) -> (bool, Option<u64>) {
-        let (set, tag) = self.place(line);
-        let mut carry = tag;
-        for slot in self.row(set) {
-            let there = std::mem::replace(slot, carry);
-            if there == tag {
-                return (true, None);
-            }
-            carry = there;
-        }
-        (false, (carry != EMPTY).then(|| self.sets.join(set, u64::from(carry))))
+        let touched = self.touch(line);
+        (touched.hit, self.victim(touched))
     }
 
     /// Takes `line` out. Whether it was there.
     pub fn remove(&mut self, line: u64) -> bool {
         let (set, tag) = self.place(line);
-        let row = self.row(set);
+        let row = &mut self.rows[set * self.stride..][..self.stride].as_flattened_mut()[..self.ways];
         match row.iter().position(|&there| there == tag) {
             Some(way) => {
-                row.copy_within(way + 1.., way);
-                row[row.len() - 1] = EMPTY;
+                row[way..].rotate_left(1);
+                row[self.ways - 1] = EMPTY;
                 true
             }
             None => false,
         }
     }
 
+    /// Takes out the lines that `keep` does not want.
+    pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
+        for set in 0..self.sets.count() {
+            let lines: Vec<u64> = self.lines_of(set).collect();
+            lines.into_iter().filter(|&line| !keep(line)).for_each(|line| {
+                self.remove(line);
+            });
+        }
+    }
+
     /// Whether `line` is there. Changes nothing.
     pub fn contains(&self, line: u64) -> bool {
         let (set, tag) = self.place(line);
-        self.tags[set * self.ways..][..self.ways].contains(&tag)
+        self.row(set).as_flattened()[..self.ways].contains(&tag)
     }
 
     /// Takes everything out.
     pub fn clear(&mut self) {
-        self.tags.fill(EMPTY);
+        self.rows.fill([EMPTY; 4]);
     }
 
     /// Brings the row of `line` near to the processor that runs the simulation. Changes nothing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hint(&self, line: u64) {
         let (set, _) = self.place(line);
-        if let Some(tag) = self.tags.get(set * self.ways) {
-            prefetch(tag);
+        if let Some(row) = self.rows.get(set * self.stride..(set + 1) * self.stride) {
+            prefetch(&row[0]);
+            prefetch(&row[row.len() - 1]);
         }
     }
 
     /// The lines of a set, the most recently used first.
     pub fn lines_of(&self, set: usize) -> impl Iterator<Item = u64> {
-        self.tags[set * self.ways..][..self.ways]
+        self.row(set).as_flattened()[..self.ways]
             .iter()
             .filter(|&&tag| tag != EMPTY)
             .map(move |&tag| self.sets.join(set, u64::from(tag)))
@@ -111,12 +137,75 @@ impl Cache {
     /// With a message that names the set, if something does not hold.
     pub fn check_invariants(&self) {
         for set in 0..self.sets.count() {
-            let row = &self.tags[set * self.ways..][..self.ways];
+            let row = self.row(set).as_flattened();
             let used = row.iter().position(|&tag| tag == EMPTY).unwrap_or(row.len());
+            assert!(used <= self.ways, "set {set}: more lines than ways in {row:?}");
             assert!(row[used..].iter().all(|&tag| tag == EMPTY), "set {set}: a hole in {row:?}");
             for (way, tag) in row[..used].iter().enumerate() {
                 assert!(!row[..way].contains(tag), "set {set}: a line stands twice in {row:?}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Each set a list of lines, the latest first: obviously LRU.
+    struct Naive {
+        ways: usize,
+        sets: Vec<Vec<u64>>,
+    }
+
+    impl Naive {
+        fn remove(&mut self, line: u64) -> bool {
+            let index = (line % self.sets.len() as u64) as usize;
+            let before = self.sets[index].len();
+            self.sets[index].retain(|&there| there != line);
+            self.sets[index].len() < before
+        }
+
+        fn access(&mut self, line: u64) -> (bool, Option<u64>) {
+            let hit = self.remove(line);
+            let index = (line % self.sets.len() as u64) as usize;
+            self.sets[index].insert(0, line);
+            (hit, (self.sets[index].len() > self.ways).then(|| self.sets[index].pop().unwrap()))
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_cache_is_a_naive_lru(
+            sets in prop::sample::select(vec![1_u32, 2, 3, 7, 12, 64]),
+            ways in 1_u32..24,
+            far in prop::sample::select(vec![0_u64, 1 << 31]),
+            uses in prop::collection::vec((0_u64..600, prop::bool::weighted(0.9)), 1..3000),
+        ) {
+            let mut cache = Cache::new(sets, ways);
+            let mut naive = Naive { ways: ways as usize, sets: vec![Vec::new(); sets as usize] };
+            for (line, access) in uses {
+                let line = line + far;
+                if access {
+                    prop_assert_eq!(cache.access(line), naive.access(line));
+                } else {
+                    prop_assert_eq!(cache.remove(line), naive.remove(line));
+                }
+            }
+            cache.check_invariants();
+            for (set, lines) in naive.sets.iter().enumerate() {
+                prop_assert_eq!(&cache.lines_of(set).collect::<Vec<_>>(), lines);
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_just_used_is_the_last_to_go() {
+        let mut cache = Cache::new(1, 3);
+        assert_eq!([1, 2, 3].map(|line| cache.access(line).0), [false; 3]);
+        assert_eq!(cache.access(1), (true, None));
+        assert_eq!(cache.access(4), (false, Some(2)));
+        assert_eq!(cache.lines_of(0).collect::<Vec<_>>(), [4, 1, 3]);
     }
 }

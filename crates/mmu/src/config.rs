@@ -184,20 +184,21 @@ impl PwcConfig {
     }
 }
 
-/// The most ways that a structure may have.
-pub(crate) const WAYS_MAX: u32 = 1024;
+/// The most ways that a cache may have, and a table of entries.
+const CACHE_WAYS_MAX: u32 = 64;
+const ENTRY_WAYS_MAX: u32 = 4096;
 
-fn ways_are_sane(place: &str, ways: u32) -> Result<(), MmuError> {
+fn ways_are_sane(place: &str, ways: u32, max: u32) -> Result<(), MmuError> {
     match ways {
         0 => Err(MmuError::ZeroWays { place: place.into() }),
-        ways if ways > WAYS_MAX => Err(MmuError::TooManyWays { place: place.into(), ways, max: WAYS_MAX }),
+        ways if ways > max => Err(MmuError::TooManyWays { place: place.into(), ways, max }),
         _ => Ok(()),
     }
 }
 
 /// The sets of a cache.
 pub(crate) fn cache_sets(place: &str, bytes: u64, ways: u32) -> Result<u32, MmuError> {
-    ways_are_sane(place, ways)?;
+    ways_are_sane(place, ways, CACHE_WAYS_MAX)?;
     let set_bytes = u64::from(ways) * LINE_BYTES;
     if bytes == 0 {
         return Err(MmuError::Empty { place: place.into() });
@@ -218,7 +219,7 @@ pub(crate) fn cache_sets(place: &str, bytes: u64, ways: u32) -> Result<u32, MmuE
 
 /// The sets of a table of entries.
 pub(crate) fn entry_sets(place: &str, entries: u32, ways: u32) -> Result<u32, MmuError> {
-    ways_are_sane(place, ways)?;
+    ways_are_sane(place, ways, ENTRY_WAYS_MAX)?;
     if entries == 0 {
         return Err(MmuError::Empty { place: place.into() });
     }

@@ -76,7 +76,8 @@ impl WalkEvents {
     /// Per table a place for a miss and for hits at levels 1 to 5.
     const NESTED_TLB: usize = Self::REFERENCES + 2 * Self::SIDE;
     const PREFETCH_HITS: usize = Self::NESTED_TLB + 2;
-    pub(crate) const LEN: usize = 160;
+    /// A place for every `u8`, so that no code is out of bounds.
+    pub(crate) const LEN: usize = 256;
 
     /// The place of a step's references served by the L1-D: levels as numbers from 0 to 5.
     #[inline(always)]

@@ -1,30 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A small set-associative table with true LRU: what TLBs, page-walk caches and the nested TLB are made of.
+//!
+//! Each entry carries the time of its last use on the table's own clock, which advances at every use, so no two times
+//! are equal and the smallest of a set is the least recently used. An entry that is not there has time 0.
 
 use crate::sets::Sets;
 
 /// No entry.
 const EMPTY: u64 = u64::MAX;
 
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Slot {
-    key: u64,
-    value: u64,
-}
-
-/// Keys with values. The caller says which set a key belongs to. Rows stand in order of use, the latest first.
+/// Keys with values. The caller says which set a key belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct Lru {
     sets: Sets,
     ways: usize,
-    slots: Box<[Slot]>,
+    clock: u64,
+    /// Per set `ways` keys, then as many times, then as many values.
+    rows: Box<[u64]>,
+}
+
+/// The way that holds `key`, else the number of ways. Without branches: where a key stands is anyone's guess.
+#[inline(always)]
+fn way_of(keys: &[u64], key: u64) -> usize {
+    let mut way = keys.len();
+    for (index, &there) in keys.iter().enumerate() {
+        way = if there == key { index } else { way };
+    }
+    way
 }
 
 impl Lru {
     pub fn new(sets: u32, ways: u32) -> Self {
         let (sets, ways) = (Sets::new(sets), ways as usize);
-        Self { sets, ways, slots: vec![Slot { key: EMPTY, value: 0 }; sets.count() * ways].into() }
+        let mut rows = vec![0; sets.count() * ways * 3].into_boxed_slice();
+        rows.chunks_mut(3 * ways).for_each(|row| row[..ways].fill(EMPTY));
+        Self { sets, ways, clock: 0, rows }
     }
 
     /// The set of a page number.
@@ -33,92 +43,156 @@ impl Lru {
         self.sets.split(number).0
     }
 
+    /// Keys, times and values of a set.
     #[inline(always)]
-    fn row(&mut self, set: usize) -> &mut [Slot] {
-        &mut self.slots[set * self.ways..][..self.ways]
+    fn row(&mut self, set: usize) -> (&mut [u64], &mut [u64], &mut [u64]) {
+        let row = &mut self.rows[set * 3 * self.ways..][..3 * self.ways];
+        let (keys, rest) = row.split_at_mut(self.ways);
+        let (times, values) = rest.split_at_mut(self.ways);
+        (keys, times, values)
+    }
+
+    #[inline(always)]
+    fn keys(&self, set: usize) -> &[u64] {
+        &self.rows[set * 3 * self.ways..][..self.ways]
+    }
+
+    #[inline(always)]
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
     }
 
     /// The value of `key`, which becomes the latest of its set.
-    #[inline]
+    #[inline(always)]
     pub fn find(&mut self, set: usize, key: u64) -> Option<u64> {
-        let row = self.row(set);
-        let way = row.iter().position(|slot| slot.key == key)?;
-        let slot = row[way];
-        for to in (1..=way).rev() {
-            row[to] = row[to - 1];
+        let now = self.tick();
+        let (keys, times, values) = self.row(set);
+        let way = way_of(keys, key);
+        if way < keys.len() {
+            times[way] = now;
+            Some(values[way])
+        } else {
+            None
         }
-        row[0] = slot;
-        Some(slot.value)
     }
 
     /// The value of `key`. Changes nothing.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&self, set: usize, key: u64) -> Option<u64> {
-        self.slots[set * self.ways..][..self.ways].iter().find(|slot| slot.key == key).map(|slot| slot.value)
+        let way = way_of(self.keys(set), key);
+        (way < self.ways).then(|| self.rows[set * 3 * self.ways + 2 * self.ways + way])
     }
 
     /// Puts in `key`, which is not there, as the latest of its set. The key that had to go for it.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, set: usize, key: u64, value: u64) -> Option<u64> {
         debug_assert!(self.peek(set, key).is_none(), "{key:#x} is there already");
-        let mut carry = Slot { key, value };
-        for slot in self.row(set) {
-            std::mem::swap(slot, &mut carry);
+        let now = self.tick();
+        let (keys, times, values) = self.row(set);
+        let (mut way, mut oldest) = (0, times[0]);
+        for (index, &time) in times.iter().enumerate().skip(1) {
+            (way, oldest) = if time < oldest { (index, time) } else { (way, oldest) };
         }
-        (carry.key != EMPTY).then_some(carry.key)
+        times[way] = now;
+        values[way] = value;
+        let gone = std::mem::replace(&mut keys[way], key);
+        (gone != EMPTY).then_some(gone)
     }
 
     /// Changes the value of `key`, if it is there, but not its place in the order.
     pub fn update(&mut self, set: usize, key: u64, change: impl FnOnce(u64) -> u64) {
-        if let Some(slot) = self.row(set).iter_mut().find(|slot| slot.key == key) {
-            slot.value = change(slot.value);
+        let (keys, _, values) = self.row(set);
+        if let Some(value) = values.get_mut(way_of(keys, key)) {
+            *value = change(*value);
         }
     }
 
     /// Takes `key` out. Whether it was there.
     pub fn remove(&mut self, set: usize, key: u64) -> bool {
-        let row = self.row(set);
-        let Some(way) = row.iter().position(|slot| slot.key == key) else { return false };
-        row.copy_within(way + 1.., way);
-        row[row.len() - 1].key = EMPTY;
+        let (keys, times, _) = self.row(set);
+        let way = way_of(keys, key);
+        if way == keys.len() {
+            return false;
+        }
+        (keys[way], times[way]) = (EMPTY, 0);
         true
     }
 
     /// Takes out all keys that `keep` does not want, and hands each to `gone`.
     pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool, mut gone: impl FnMut(u64)) {
-        for row in self.slots.chunks_mut(self.ways) {
-            let mut to = 0;
-            for from in 0..row.len() {
-                let slot = row[from];
-                if slot.key == EMPTY {
-                    break;
-                }
-                if keep(slot.key) {
-                    row[to] = slot;
-                    to += 1;
-                } else {
-                    gone(slot.key);
+        for set in 0..self.sets.count() {
+            let (keys, times, _) = self.row(set);
+            for (key, time) in keys.iter_mut().zip(times) {
+                if *key != EMPTY && !keep(*key) {
+                    gone(*key);
+                    (*key, *time) = (EMPTY, 0);
                 }
             }
-            row[to..].iter_mut().for_each(|slot| slot.key = EMPTY);
         }
     }
 
     /// Visits all keys with their sets.
     pub fn for_each(&self, mut visit: impl FnMut(usize, u64)) {
-        for (set, row) in self.slots.chunks(self.ways).enumerate() {
-            row.iter().filter(|slot| slot.key != EMPTY).for_each(|slot| visit(set, slot.key));
+        for set in 0..self.sets.count() {
+            self.keys(set).iter().filter(|&&key| key != EMPTY).for_each(|&key| visit(set, key));
         }
     }
 
-    /// Checks what must always hold: no key twice, and empty ways behind the used ones.
+    /// Checks what must always hold: no key twice, no time twice or of the future, no time where there is no key.
     pub fn check_invariants(&self) {
-        for (set, row) in self.slots.chunks(self.ways).enumerate() {
-            let used = row.iter().position(|slot| slot.key == EMPTY).unwrap_or(row.len());
-            assert!(row[used..].iter().all(|slot| slot.key == EMPTY), "set {set}: a hole in {row:?}");
-            for (way, slot) in row[..used].iter().enumerate() {
-                assert!(row[..way].iter().all(|other| other.key != slot.key), "set {set}: a key twice in {row:?}");
+        for (set, row) in self.rows.chunks(3 * self.ways).enumerate() {
+            let (keys, times) = (&row[..self.ways], &row[self.ways..2 * self.ways]);
+            for way in 0..self.ways {
+                let (key, time) = (keys[way], times[way]);
+                assert_eq!(key == EMPTY, time == 0, "set {set}: way {way} of {keys:x?} has time {time}");
+                assert!(time <= self.clock, "set {set}: way {way} was used in the future");
+                let twice = (0..way).any(|other| key != EMPTY && (keys[other] == key || times[other] == time));
+                assert!(!twice, "set {set}: a key or a time stands twice in {keys:x?}, {times:?}");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against lists of pairs, the latest first.
+        #[test]
+        fn a_table_is_a_naive_lru(
+            sets in prop::sample::select(vec![1_u32, 3, 8]),
+            ways in 1_u32..9,
+            ops in prop::collection::vec((0_u64..100, 0_u8..8), 1..2000),
+        ) {
+            let mut lru = Lru::new(sets, ways);
+            let mut naive: Vec<Vec<(u64, u64)>> = vec![Vec::new(); sets as usize];
+            for (time, (key, op)) in ops.into_iter().enumerate() {
+                let set = lru.set_of(key);
+                prop_assert_eq!(set as u64, key % u64::from(sets));
+                let list = &mut naive[set];
+                let at = list.iter().position(|pair| pair.0 == key);
+                match op {
+                    0 => {
+                        prop_assert_eq!(lru.remove(set, key), at.is_some());
+                        at.map(|at| list.remove(at));
+                    }
+                    _ => {
+                        let expected = at.map(|at| list.remove(at));
+                        prop_assert_eq!(lru.peek(set, key), expected.map(|pair| pair.1));
+                        prop_assert_eq!(lru.find(set, key), expected.map(|pair| pair.1));
+                        let pair = expected.unwrap_or((key, time as u64));
+                        list.insert(0, pair);
+                        if expected.is_none() {
+                            let gone = (list.len() > ways as usize).then(|| list.pop().unwrap().0);
+                            prop_assert_eq!(lru.insert(set, pair.0, pair.1), gone);
+                        }
+                    }
+                }
+            }
+            lru.check_invariants();
         }
     }
 }

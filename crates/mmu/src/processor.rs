@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A core: TLBs, walk unit, private caches, counters, and the loops that run accesses through them.
+//! A core: TLBs, walk unit, private caches and counters. How accesses run through it is in [`run`](crate::run).
 
-use nestwalk_mem::{Access, Gva, Hpa, VpnRange};
+use nestwalk_mem::VpnRange;
 
 use crate::config::MmuConfig;
-use crate::corunner::CoRunner;
-use crate::counters::{Counters, TlbCounters};
+use crate::counters::Counters;
 use crate::error::MmuError;
-use crate::hierarchy::{Llc, PrivateCaches};
+use crate::hierarchy::PrivateCaches;
 use crate::prefetcher::{NoPrefetch, Prefetcher};
-use crate::tlb::{Lookup, Mapping, Tlbs};
+use crate::tlb::Tlbs;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Walker};
+use crate::walker::Fault;
 
 /// Tells the entries of processes (or of VMs) apart, so that a switch needs no flush (PCID, VPID).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -48,10 +47,12 @@ pub enum RunEnd {
 /// One core. `P` is its page-table prefetcher.
 #[derive(Clone, Debug)]
 pub struct Core<P = NoPrefetch> {
-    tlbs: Tlbs,
-    unit: WalkUnit<P>,
-    counters: Counters,
-    hints: bool,
+    pub(crate) tlbs: Tlbs,
+    pub(crate) unit: WalkUnit<P>,
+    /// Whether to fetch ahead from the simulation's own memory.
+    pub(crate) hints: bool,
+    /// Walks of the batch before: how many to expect of the next.
+    pub(crate) recent_walks: usize,
 }
 
 impl Core {
@@ -70,114 +71,12 @@ impl<P: Prefetcher> Core<P> {
     /// # Errors
     /// When the configuration cannot be built.
     pub fn with_prefetcher(config: &MmuConfig, prefetcher: P) -> Result<Self, MmuError> {
-        Ok(Self {
-            tlbs: Tlbs::new(config)?,
-            unit: WalkUnit::new(config, prefetcher)?,
-            counters: Counters::default(),
-            hints: true,
-        })
-    }
-
-    /// Simulates `accesses` in full, in order, up to the first that needs a page fault.
-    pub fn run<W: Walker, C: CoRunner>(
-        &mut self,
-        llc: &mut Llc,
-        walker: &mut W,
-        accesses: &[Access],
-        corunner: &mut C,
-    ) -> RunEnd {
-        for (index, access) in accesses.iter().enumerate() {
-            let (gva, store) = (access.gva(), access.is_store());
-            let mapping = match self.translate(llc, walker, gva, store) {
-                Ok(mapping) => mapping,
-                Err(fault) => {
-                    self.unit.abort(&mut self.counters);
-                    return RunEnd::Fault { index, fault };
-                }
-            };
-            self.counters.tlb.accesses += 1;
-            self.counters.tlb.stores += u64::from(store);
-            let hpa: Hpa = mapping.frame_of(gva.page()).address() + gva.page_offset();
-            let served = self.unit.data(llc, hpa);
-            self.counters.data[served as usize] += 1;
-            self.counters.data_cycles += self.unit.caches.latency(served);
-            if C::ACTIVE {
-                let served = self.unit.data(llc, corunner.next());
-                self.counters.corunner[served as usize] += 1;
-            }
-        }
-        RunEnd::Done
-    }
-
-    #[inline(always)]
-    fn translate<W: Walker>(&mut self, llc: &mut Llc, walker: &mut W, gva: Gva, store: bool) -> Result<Mapping, Fault> {
-        match self.tlbs.find(gva.page(), store) {
-            Lookup::Miss => {
-                self.unit.begin(llc, gva);
-                let mapping = walker.walk(&mut self.unit, llc, gva, store)?;
-                self.unit.commit(&mut self.counters);
-                self.tlbs.insert(gva.page(), mapping);
-                self.counters.tlb.misses[mapping.size as usize] += 1;
-                Ok(mapping)
-            }
-            hit => Ok(Self::hit(&mut self.tlbs, &mut self.counters.tlb, walker, gva, store, hit)),
-        }
-    }
-
-    #[inline(always)]
-    fn hit<W: Walker>(
-        tlbs: &mut Tlbs,
-        counters: &mut TlbCounters,
-        walker: &mut W,
-        gva: Gva,
-        store: bool,
-        lookup: Lookup,
-    ) -> Mapping {
-        let mapping = match lookup {
-            Lookup::L1(mapping) => {
-                counters.l1_hits[mapping.size as usize] += 1;
-                mapping
-            }
-            Lookup::L2(mapping) => {
-                counters.l2_hits[mapping.size as usize] += 1;
-                mapping
-            }
-            Lookup::Miss => unreachable!("the caller walks"),
-        };
-        if store && !mapping.dirty {
-            walker.set_dirty(gva);
-            tlbs.set_dirty(gva.page());
-        }
-        mapping
-    }
-
-    /// Lets only the TLBs see `accesses`: exact hits and misses ([`Counters::functional`]), no caches, no latencies. It
-    /// keeps the TLBs' contents right over the stretches of a trace between the windows that are simulated in full.
-    pub fn run_functional<W: Walker>(&mut self, walker: &mut W, accesses: &[Access]) -> RunEnd {
-        for (index, access) in accesses.iter().enumerate() {
-            let (gva, store) = (access.gva(), access.is_store());
-            match self.tlbs.find(gva.page(), store) {
-                Lookup::Miss => {
-                    let mapping = match walker.resolve(gva, store) {
-                        Ok(mapping) => mapping,
-                        Err(fault) => return RunEnd::Fault { index, fault },
-                    };
-                    self.tlbs.insert(gva.page(), mapping);
-                    self.counters.functional.misses[mapping.size as usize] += 1;
-                }
-                hit => {
-                    Self::hit(&mut self.tlbs, &mut self.counters.functional, walker, gva, store, hit);
-                }
-            }
-            self.counters.functional.accesses += 1;
-            self.counters.functional.stores += u64::from(store);
-        }
-        RunEnd::Done
+        Ok(Self { tlbs: Tlbs::new(config)?, unit: WalkUnit::new(config, prefetcher)?, hints: true, recent_walks: 0 })
     }
 
     /// What it has counted so far.
     pub fn counters(&self) -> Counters {
-        let mut counters = self.counters.clone();
+        let mut counters = self.unit.counters.clone();
         counters.prefetches = self.unit.prefetches_issued();
         counters
     }
@@ -254,7 +153,7 @@ impl<P: Prefetcher> Core<P> {
         }
         self.unit.caches.l1d().check_invariants();
         self.unit.caches.l2().check_invariants();
-        let Counters { walk_cycles, guest_walk_cycles, host_walk_cycles, .. } = self.counters;
+        let Counters { walk_cycles, guest_walk_cycles, host_walk_cycles, .. } = self.unit.counters;
         assert_eq!(walk_cycles, guest_walk_cycles + host_walk_cycles, "walk cycles by table");
     }
 }

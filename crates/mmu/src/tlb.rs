@@ -60,8 +60,11 @@ impl Mapping {
 /// Where a translation was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lookup {
+    /// In the first level.
     L1(Mapping),
-    L2(Mapping),
+    /// In the second level, as an entry of `size`; now the first level has (a piece of) it, too.
+    L2 { first: Mapping, size: PageSize },
+    /// Nowhere.
     Miss,
 }
 
@@ -130,17 +133,19 @@ impl TlbLevel {
         })
     }
 
-    /// Takes in the largest piece of `mapping` around `page` that this level can hold.
-    #[inline]
-    fn insert(&mut self, page: Gvn, mapping: Mapping, asid: u64) {
+    /// Takes in the largest piece of `mapping` around `page` that this level can hold, and returns it.
+    #[inline(always)]
+    fn insert(&mut self, page: Gvn, mapping: Mapping, asid: u64) -> Option<Mapping> {
         let fits = |&size: &PageSize| size <= mapping.size && self.array_of[size as usize].is_some();
-        let Some(size) = PageSize::ALL.into_iter().rev().find(fits) else { return };
-        let Some((array, set)) = self.place(page, size) else { return };
-        let gone = self.arrays[array].insert(set, key(page, size, asid), mapping.piece(page, size).pack());
+        let size = PageSize::ALL.into_iter().rev().find(fits)?;
+        let (array, set) = self.place(page, size)?;
+        let piece = mapping.piece(page, size);
+        let gone = self.arrays[array].insert(set, key(page, size, asid), piece.pack());
         self.resident[size as usize] += 1;
         if let Some(gone) = gone {
             self.resident[size_of_key(gone)] -= 1;
         }
+        Some(piece)
     }
 
     /// Every entry that covers `page`.
@@ -197,22 +202,25 @@ impl Tlbs {
     /// Looks for the translation of `page` for a load or a store.
     #[inline(always)]
     pub(crate) fn find(&mut self, page: Gvn, store: bool) -> Lookup {
-        let found = match self.l1.find(page, self.asid) {
-            Some(mapping) => Lookup::L1(mapping),
-            None => match self.l2.find(page, self.asid) {
-                Some(mapping) => Lookup::L2(mapping),
-                None => return Lookup::Miss,
-            },
-        };
-        let (Lookup::L1(mapping) | Lookup::L2(mapping)) = found else { return found };
+        if let Some(mapping) = self.l1.find(page, self.asid) {
+            if store && !mapping.writable {
+                self.drop_page(page);
+                return Lookup::Miss;
+            }
+            return Lookup::L1(mapping);
+        }
+        let Some(mapping) = self.l2.find(page, self.asid) else { return Lookup::Miss };
         if store && !mapping.writable {
             self.drop_page(page);
             return Lookup::Miss;
         }
-        if let Lookup::L2(mapping) = found {
-            self.l1.insert(page, mapping, self.asid);
-        }
-        found
+        Lookup::L2 { first: self.fill_l1(page, mapping), size: mapping.size }
+    }
+
+    #[inline(always)]
+    fn fill_l1(&mut self, page: Gvn, mapping: Mapping) -> Mapping {
+        // The first level holds 4 KiB pieces at least: that was checked when it was made.
+        self.l1.insert(page, mapping, self.asid).unwrap_or(mapping)
     }
 
     /// Whether [`Tlbs::find`] would find `page`. Changes nothing.
@@ -221,11 +229,11 @@ impl Tlbs {
         self.l1.holds(page, self.asid) || self.l2.holds(page, self.asid)
     }
 
-    /// Takes in what a walk found.
-    #[inline]
-    pub(crate) fn insert(&mut self, page: Gvn, mapping: Mapping) {
-        self.l1.insert(page, mapping, self.asid);
+    /// Takes in what a walk found. What the first level holds of it now.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, page: Gvn, mapping: Mapping) -> Mapping {
         self.l2.insert(page, mapping, self.asid);
+        self.fill_l1(page, mapping)
     }
 
     /// Remembers that the leaves behind `page` are dirty now.
@@ -239,6 +247,7 @@ impl Tlbs {
         }
     }
 
+    #[cold]
     fn drop_page(&mut self, page: Gvn) {
         for level in [&mut self.l1, &mut self.l2] {
             level.for_each_covering(page, self.asid, |array, set, key| array.remove(set, key));

@@ -9,8 +9,8 @@
 //! A reference to a line that a prefetcher asked for in the same walk waits for what is left of its latency, and at least
 //! for an L1-D hit.
 //!
-//! Events go into a list and are counted when the walk has ended well, so that a walk which ends in a page fault leaves
-//! no trace in the counters but its own two.
+//! Events are counted as they happen and listed, so that those of a walk which ends in a page fault can be taken back:
+//! it leaves no trace in the counters but its own two.
 
 use nestwalk_mem::{Gpa, Gva, Hpa, addr::LINE_SHIFT};
 
@@ -33,6 +33,7 @@ pub struct WalkUnit<P> {
     pub(crate) host_pwc: WalkCache,
     pub(crate) nested_tlb: Option<NestedTlb>,
     pub(crate) prefetcher: P,
+    pub(crate) counters: Counters,
     in_flight: InFlight,
     events: [u8; EVENTS_MAX],
     event_count: usize,
@@ -48,6 +49,7 @@ impl<P: Prefetcher> WalkUnit<P> {
             host_pwc: WalkCache::new("host_pwc", &config.host_pwc)?,
             nested_tlb: config.nested_tlb.as_ref().map(NestedTlb::new).transpose()?,
             prefetcher,
+            counters: Counters::default(),
             in_flight: InFlight::default(),
             events: [0; EVENTS_MAX],
             event_count: 0,
@@ -115,42 +117,54 @@ impl<P: Prefetcher> WalkUnit<P> {
 
     #[inline(always)]
     fn event(&mut self, code: u8) {
-        self.events[self.event_count & (EVENTS_MAX - 1)] = code;
+        self.events[self.event_count % EVENTS_MAX] = code;
         self.event_count += 1;
+        self.counters.walk_events.0[usize::from(code)] += 1;
     }
 
-    /// The walk has found its translation: counts it. Its latency in cycles.
+    /// The walk has found its translation.
     #[inline(always)]
-    pub(crate) fn commit(&mut self, counters: &mut Counters) -> u64 {
+    pub(crate) fn commit(&mut self) {
         debug_assert!(self.event_count <= EVENTS_MAX);
-        for &code in &self.events[..self.event_count.min(EVENTS_MAX)] {
-            // The place is in range: codes are below `WalkEvents::LEN`.
-            if let Some(count) = counters.walk_events.0.get_mut(usize::from(code)) {
-                *count += 1;
-            }
-        }
-        counters.walk_cycles += self.cycles;
-        counters.host_walk_cycles += self.host_cycles;
-        counters.guest_walk_cycles += self.cycles - self.host_cycles;
-        counters.latency.add(self.cycles);
-        self.cycles
+        self.counters.walk_cycles += self.cycles;
+        self.counters.host_walk_cycles += self.host_cycles;
+        self.counters.guest_walk_cycles += self.cycles - self.host_cycles;
+        self.counters.latency.add(self.cycles);
     }
 
-    /// The walk has ended in a page fault: counts its references apart.
+    /// The walk has ended in a page fault: takes its events back and counts its references apart.
     #[cold]
-    pub(crate) fn abort(&mut self, counters: &mut Counters) {
-        let references = self.events[..self.event_count].iter().filter(|&&code| WalkEvents::is_reference(code)).count();
-        counters.aborted_walks += 1;
-        counters.aborted_references += references as u64;
+    pub(crate) fn abort(&mut self) {
+        let events = &self.events[..self.event_count];
+        events.iter().for_each(|&code| self.counters.walk_events.0[usize::from(code)] -= 1);
+        let references = events.iter().filter(|&&code| WalkEvents::is_reference(code)).count();
+        self.counters.aborted_walks += 1;
+        self.counters.aborted_references += references as u64;
     }
 
     pub(crate) fn prefetches_issued(&self) -> u64 {
         self.in_flight.issued()
     }
 
-    /// Refers to the data at `hpa` outside a walk.
+    /// The program refers to its data at `hpa`.
     #[inline(always)]
-    pub(crate) fn data(&mut self, llc: &mut Llc, hpa: Hpa) -> Served {
-        self.caches.access(llc, hpa.0 >> LINE_SHIFT)
+    pub(crate) fn data(&mut self, llc: &mut Llc, hpa: Hpa) {
+        let served = self.caches.access(llc, hpa.0 >> LINE_SHIFT);
+        self.counters.data[served as usize] += 1;
+        self.counters.data_cycles += self.caches.latency(served);
+    }
+
+    /// The program refers `count` times to the line that it referred to last.
+    #[inline(always)]
+    pub(crate) fn same_data(&mut self, count: u64) {
+        self.counters.data[Served::L1d as usize] += count;
+        self.counters.data_cycles += count * self.caches.latency(Served::L1d);
+    }
+
+    /// The co-runner refers to `hpa`.
+    #[inline(always)]
+    pub(crate) fn corunner(&mut self, llc: &mut Llc, hpa: Hpa) {
+        let served = self.caches.access(llc, hpa.0 >> LINE_SHIFT);
+        self.counters.corunner[served as usize] += 1;
     }
 }

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The three cases by which the hot path is judged: a guest of 16 GB with 4 KiB pages on both sides, whose pages and table
+//! nodes lie scattered over guest and host memory.
+
+use nestwalk_mem::{Access, Entry, Frame, Geometry, Gva, PageSize, PageTable, Vpn};
+use nestwalk_mmu::{Core, Llc, MmuConfig, Nested, NoCoRunner, RunEnd};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+/// log2 of the guest's data pages: 16 GB.
+const GUEST_ORDER: u32 = 22;
+/// Where the program's data begins.
+const DATA: Vpn = Vpn(0x7_f000_0000 & !0x3_ffff);
+/// Where the host's VMA for the guest begins.
+const BASE: Vpn = Vpn(0x7_e000_0000);
+
+/// What a case does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Case {
+    /// Uniformly random lines: every access walks.
+    AllWalks,
+    /// One access in ten goes to a random page, the others to sixteen hot ones.
+    TenthWalks,
+    /// Eight-byte words one after the other.
+    Sequential,
+}
+
+impl Case {
+    pub const ALL: [Self; 3] = [Self::AllWalks, Self::TenthWalks, Self::Sequential];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllWalks => "nested_all_walks",
+            Self::TenthWalks => "nested_tenth_walks",
+            Self::Sequential => "nested_sequential",
+        }
+    }
+
+    /// `count` accesses.
+    pub fn accesses(self, count: usize) -> Vec<Access> {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(42);
+        let first = DATA.address().0;
+        let bytes = 1 << (GUEST_ORDER + 12);
+        let address = |index: usize| match self {
+            Self::AllWalks => random.next_u64() % bytes & !7,
+            Self::TenthWalks if index % 10 == 0 => random.next_u64() % bytes & !7,
+            // Hot pages lie apart, as objects do.
+            Self::TenthWalks => (random.next_u64() % 16 * 37 << 12) + random.next_u64() % 4096 & !7,
+            Self::Sequential => index as u64 * 8 % bytes,
+        };
+        let mut address = address;
+        (0..count).map(|index| Access::new(Gva(first + address(index)), index % 4 == 0)).collect()
+    }
+}
+
+/// Guest and host tables.
+pub struct Machine {
+    guest: PageTable,
+    host: PageTable,
+    core: Core,
+    llc: Llc,
+}
+
+/// A permutation of the numbers below `2^bits` that keeps no neighbours together.
+fn scatter(number: u64, bits: u32) -> u64 {
+    let mask = (1 << bits) - 1;
+    let mixed = (number ^ number >> (bits / 2)).wrapping_mul(0x9e37_79b9_7f4a_7c15) & mask;
+    (mixed ^ mixed >> (bits / 2)).wrapping_mul(0xbf58_476d_1ce4_e5b9) & mask
+}
+
+impl Machine {
+    pub fn new() -> Self {
+        let bits = GUEST_ORDER + 1;
+        let mut guest_nodes = (1 << GUEST_ORDER..).map(|n| Frame(scatter(n, bits)));
+        let mut guest = PageTable::new(Geometry::X86_4, guest_nodes.next().unwrap());
+        let flags = Entry::WRITABLE;
+        for page in 0..1 << GUEST_ORDER {
+            let frame = Frame(scatter(page, bits));
+            guest.map(DATA + page, frame, PageSize::Small, flags, |_, _| guest_nodes.next().ok_or(())).unwrap();
+        }
+        let mut host_nodes = (1 << bits..).map(|n| Frame(scatter(n, bits + 1)));
+        let mut host = PageTable::new(Geometry::X86_4, host_nodes.next().unwrap());
+        for page in 0..1 << bits {
+            let frame = Frame(scatter(page, bits + 1));
+            host.map(BASE + page, frame, PageSize::Small, flags, |_, _| host_nodes.next().ok_or(())).unwrap();
+        }
+        let config: MmuConfig = toml::from_str(include_str!("../../tests/broadwell-asap.toml")).unwrap();
+        Self { guest, host, core: Core::new(&config).unwrap(), llc: Llc::new(&config).unwrap() }
+    }
+
+    pub fn core(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
+    /// Runs `accesses`, which need no faults.
+    pub fn run(&mut self, accesses: &[Access]) {
+        let mut walker = Nested { guest: &mut self.guest, host: &mut self.host, base: BASE };
+        for batch in accesses.chunks(1 << 14) {
+            assert_eq!(self.core.run(&mut self.llc, &mut walker, batch, &mut NoCoRunner), RunEnd::Done);
+        }
+    }
+}
