@@ -539,6 +539,7 @@ impl PageTable {
             return node;
         }
         let node = NodeId(u32::try_from(self.frames.len()).expect("fewer than 2^32 nodes"));
+        crate::huge::reserve(&mut self.entries, self.geometry.entries());
         self.entries.resize(self.entries.len() + self.geometry.entries(), Entry::NONE);
         self.frames.push(frame);
         self.used.push(0);
