@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Nestwalk: what page walks cost a program in a virtual machine, and which technique gives that time back.
+
+::
+
+    import nestwalk
+
+    frame = nestwalk.compare(quick=True)          # the bundled trace under ten configurations, a polars frame
+    both = nestwalk.comparison("bfs")             # the same as an object, with pictures and a report
+    both.plot_latency()
+    result = nestwalk.run("scenario.toml")        # one run
+    result.references
+
+Everything that can go wrong raises :class:`NestwalkError`, whose text is one line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nestwalk.errors import NestwalkError
+
+if TYPE_CHECKING:
+    from nestwalk.benchmarks import bench
+    from nestwalk.comparisons import Comparison, compare, comparison
+    from nestwalk.engine import catalog, run
+    from nestwalk.result import Result
+    from nestwalk.traces import trace_convert, trace_info
+
+__all__ = [
+    "Comparison",
+    "NestwalkError",
+    "Result",
+    "bench",
+    "catalog",
+    "compare",
+    "comparison",
+    "run",
+    "trace_convert",
+    "trace_info",
+]
+
+_HOMES = {
+    "Comparison": "comparisons",
+    "Result": "result",
+    "bench": "benchmarks",
+    "catalog": "engine",
+    "compare": "comparisons",
+    "comparison": "comparisons",
+    "run": "engine",
+    "trace_convert": "traces",
+    "trace_info": "traces",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for when it is asked for: the command starts fast, and a worker loads the engine only."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'nestwalk' has no attribute '{name}'")
+    import importlib
+
+    value = getattr(importlib.import_module(f"nestwalk.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """What there is, whether imported yet or not."""
+    return sorted([*globals(), *__all__])

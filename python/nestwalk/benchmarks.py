@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""How fast the simulator is on this machine, beside what it is held to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nestwalk import _native, data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPETITIONS = 5
+QUICK_REPETITIONS = 1
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a benchmark's figure is held against."""
+
+    what: str
+    """What the benchmark does."""
+    goal: float
+    """The least that this project wants."""
+    first_engine: float | None = None
+    """A throw-away engine of 150 lines without tuning: the floor."""
+
+
+REFERENCES = {
+    "nested_all_walks": Reference("nested walks, 16 GiB guest, every access walks", 4e6, 1.7e6),
+    "nested_tenth_walks": Reference("the same, one access in ten walks", 25e6, 11e6),
+    "nested_sequential": Reference("the same, sequential accesses", 250e6, 122e6),
+    "faults_two_level": Reference("page faults through guest and host kernel", 10e6),
+    "trace_decode": Reference("decoding the bundled trace", 150e6),
+}
+
+
+def bench(*, quick: bool = False, progress: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+    """Runs all benchmarks, several times each, and returns the best: ``name``, ``value``, ``unit``.
+
+    Args:
+        quick: Once each.
+        progress: Told the name of each when it begins.
+    """
+    repetitions = QUICK_REPETITIONS if quick else REPETITIONS
+    results = []
+    for name in _native.bench_names():
+        if progress is not None:
+            progress(name)
+        results.append(json.loads(_native.bench(name, repetitions, str(data.TRACES))))
+    return results

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The pictures, as altair charts, with units on their axes and colours that the colour-blind can tell apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import polars as pl
+
+from nestwalk import frames
+
+if TYPE_CHECKING:
+    from nestwalk.frames import Labelled
+
+SERVER_COLOURS = {"L1-D": "#a6cee3", "L2": "#5b9bc8", "LLC": "#f0b93a", "memory": "#d1495b"}
+PART_COLOURS = {
+    "instructions": "#9aa5b1",
+    "waiting for data": "#5b9bc8",
+    "page walks": "#d1495b",
+    "kernel work": "#f0b93a",
+}
+LINE_COLOURS = ["#7f8c99", "#2f6fa7", "#d1495b", "#e39b2d", "#4f9d69", "#8b6bb1", "#3bb3b3", "#a0704f"]
+VARIANT_COLOURS = ["#3f7fb5", "#d98032", "#6a9e58", "#8b6bb1"]
+FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
+LABEL_WIDTH = 260
+
+
+Picture = alt.Chart | alt.LayerChart | alt.FacetChart
+
+
+def latency(labelled: Labelled) -> Picture:
+    """Average walk latency by configuration, with its 95 % interval."""
+    frame = frames.rows(labelled).select(
+        "title",
+        "variant",
+        pl.col("walk_latency_cycles").alias("cycles"),
+        (pl.col("walk_latency_cycles") - pl.col("walk_latency_cycles_ci95").fill_null(0.0)).alias("low"),
+        (pl.col("walk_latency_cycles") + pl.col("walk_latency_cycles_ci95").fill_null(0.0)).alias("high"),
+        pl.col("walk_latency_cycles").round(0).cast(pl.Int64).cast(pl.String).alias("label"),
+    )
+    titles, variants = _order(labelled)
+    base = alt.Chart(frame).encode(
+        y=alt.Y("title:N", sort=titles, title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH)),
+        yOffset=alt.YOffset("variant:N", sort=variants),
+    )
+    bars = base.mark_bar().encode(
+        x=alt.X("cycles:Q", title="average walk latency, cycles"), color=_variant_colour(variants)
+    )
+    intervals = base.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
+    labels = base.mark_text(align="left", dx=4).encode(x="high:Q", text="label:N")
+    picture: Picture = alt.layer(bars, intervals, labels).properties(width=520, height=alt.Step(18))
+    return picture
+
+
+def time(labelled: Labelled) -> Picture:
+    """Estimated cycles an access, by what they are spent on."""
+    titles, variants = _order(labelled)
+    chart = (
+        alt.Chart(frames.time(labelled))
+        .mark_bar()
+        .encode(
+            x=alt.X("cycles:Q", title="estimated cycles an access", stack="zero"),
+            y=alt.Y("title:N", sort=titles, title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH)),
+            color=_colour("part:N", PART_COLOURS, "spent on"),
+            order="rank:O",
+        )
+        .properties(width=520, height=alt.Step(20))
+    )
+    return _rows_of_variants(chart, variants)
+
+
+def references(labelled: Labelled) -> Picture:
+    """References a walk to each level of each table, by what served them."""
+    titles, variants = _order(labelled)
+    chart = (
+        alt.Chart(frames.references(labelled))
+        .mark_bar()
+        .encode(
+            x=alt.X(
+                "place:N",
+                sort=frames.places(labelled),
+                title="level (h: of the host's table)",
+                axis=alt.Axis(labelAngle=-60),
+                scale=alt.Scale(domain=frames.places(labelled)),
+            ),
+            y=alt.Y("per_walk:Q", title="references a walk", stack="zero"),
+            color=_colour("server:N", SERVER_COLOURS, "served by"),
+            order="rank:O",
+        )
+        .properties(width=280, height=90)
+    )
+    return _grid(chart, titles, variants)
+
+
+def latency_distribution(labelled: Labelled) -> Picture:
+    """Share of the walks that took no longer than so many cycles."""
+    titles, variants = _order(labelled)
+    chart = (
+        alt.Chart(frames.latencies(labelled))
+        .mark_line(interpolate="step-before", strokeWidth=1.8)
+        .encode(
+            x=alt.X("cycles:Q", title="walk latency, cycles", scale=alt.Scale(type="log", nice=False)),
+            y=alt.Y(
+                "share:Q", title="walks that took no longer", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
+            ),
+            color=alt.Color("title:N", sort=titles, scale=alt.Scale(domain=titles, range=LINE_COLOURS), title=None),
+        )
+        .properties(width=320, height=220)
+    )
+    return _grid(chart, [], variants)
+
+
+def fragmentation(labelled: Labelled) -> Picture:
+    """Groups of 8 neighbouring guest pages by the lines that their host PTEs fill."""
+    titles, variants = _order(labelled)
+    chart = (
+        alt.Chart(frames.fragmentation(labelled))
+        .mark_bar(color=VARIANT_COLOURS[0])
+        .encode(
+            x=alt.X("lines:O", title="lines that hold a group's host PTEs", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("share:Q", title="share of groups", axis=alt.Axis(format="%", tickCount=4)),
+        )
+        .properties(width=160, height=110)
+    )
+    facet = alt.Facet("title:N", sort=titles, title=None)
+    if len(variants) > 1:
+        chart = chart.encode(
+            xOffset=alt.XOffset("variant:N", sort=variants), color=_variant_colour(variants)
+        ).properties(width=200)
+    picture: Picture = chart.facet(facet, columns=3)
+    return picture
+
+
+def _order(labelled: Labelled) -> tuple[list[str], list[str]]:
+    """Titles of configurations and of variants, each once, in their order."""
+    titles = list(dict.fromkeys(title for title, _, _ in labelled))
+    variants = list(dict.fromkeys(variant for _, variant, _ in labelled))
+    return titles, variants
+
+
+def _colour(field: str, colours: dict[str, str], title: str) -> alt.Color:
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    return alt.Color(field, scale=scale, sort=list(colours), title=title)
+
+
+def _variant_colour(variants: list[str]) -> alt.Color:
+    legend = alt.Legend(title=None) if len(variants) > 1 else None
+    return alt.Color("variant:N", sort=variants, scale=alt.Scale(domain=variants, range=VARIANT_COLOURS), legend=legend)
+
+
+def _rows_of_variants(chart: alt.Chart, variants: list[str]) -> Picture:
+    if len(variants) == 1:
+        return chart
+    picture: Picture = chart.facet(row=alt.Row("variant:N", sort=variants, title=None, header=_header()), spacing=12)
+    return picture
+
+
+def _grid(chart: alt.Chart, titles: list[str], variants: list[str]) -> Picture:
+    """A panel for each result: configurations downwards, variants across."""
+    channels: dict[str, Any] = {}
+    if len(titles) > 1:
+        channels["row"] = alt.Row("title:N", sort=titles, title=None, header=_header())
+    if len(variants) > 1:
+        channels["column"] = alt.Column("variant:N", sort=variants, title=None)
+    picture: Picture = chart.facet(**channels, spacing=10) if channels else chart
+    return picture
+
+
+def _header() -> alt.Header:
+    """Titles of rows above them, so that they read from left to right."""
+    return alt.Header(labelAngle=0, labelAlign="left", labelOrient="top", labelAnchor="start")
+
+
+def svg(chart: Picture) -> str:
+    """The chart as an SVG element, without a background, so that it suits light and dark pages."""
+    import vl_convert
+
+    themed = chart.configure(
+        background="transparent", font=FONT, view=alt.ViewConfig(stroke="#88888855")
+    ).configure_axis(
+        gridColor="#88888833", domainColor="#888888", tickColor="#888888", labelFontSize=11, titleFontSize=12
+    )
+    text: str = vl_convert.vegalite_to_svg(themed.to_dict())
+    return text

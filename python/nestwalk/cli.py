@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The command ``nestwalk``: options in, tables or JSON out. What works is elsewhere, and imported when it is needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nestwalk import _native
+from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, unknown
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+app = typer.Typer(
+    help="What page walks cost a program in a virtual machine, and which technique gives that time back.",
+    epilog=f"Exit codes: 0 done; {EXIT_ERROR} bad input (one line on standard error says what, where and what to do); "
+    f"{EXIT_INTERRUPTED} interrupted. Nothing is left half-written.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+trace_app = typer.Typer(help="Convert and look at traces.")
+app.add_typer(trace_app, name="trace")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Measure less: seconds instead of minutes, wider intervals.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="DIR", help="Write results.parquet, results.json and scenarios that make each run again."
+    ),
+]
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    *, version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False
+) -> None:
+    """Handles what concerns no single command."""
+    if version:
+        typer.echo(f"nestwalk {_native.version()}")
+        raise typer.Exit
+
+
+@app.command()
+def compare(
+    *,
+    trace: Annotated[str, typer.Option(metavar="FILE", help="A trace file, or the name of a bundled trace.")] = "redis",
+    machine: Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")] = "broadwell-asap",
+    matrix: Annotated[str, typer.Option(metavar="NAME", help="What is compared: a name or TOML file.")] = "standard",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROW", help="Make this row only, such as vm-4k or vm-4k+smt; repeatable."),
+    ] = None,
+    quick: Quick = False,
+    json_: Json = False,
+    out: Out = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The report [default: report.html, in DIR if given; none with --json]."),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time [default: one for each processor].")] = None,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 1,
+) -> None:
+    """Compare a program natively and in VMs, with and without huge pages and an SMT co-runner."""
+    from nestwalk import comparisons, files
+    from nestwalk.progress import watch
+
+    begun = time.monotonic()
+    plan = comparisons.plan(trace, machine=machine, seed=seed, quick=quick, configurations=only, matrix_name=matrix)
+    in_out = out is not None and report is None and not json_
+    target = Path("report.html") if report is None and out is None and not json_ else report
+    if out is not None:
+        files.check_directory(out)
+    if target is not None:
+        files.check_file(target)
+    with watch([cell.title for cell in plan.matrix.cells]) as watcher:
+        done = comparisons.execute(plan, jobs=jobs, watcher=watcher)
+    if out is not None:
+        done.save(out, report=in_out)
+    if target is not None:
+        done.write_report(target)
+    if json_:
+        _print_json(done.to_json())
+        return
+    from nestwalk import tables
+
+    _print(*tables.comparison_page(done, time.monotonic() - begun))
+    for path in (out, target):
+        if path is not None:
+            typer.echo(f"wrote {path}")
+
+
+@app.command()
+def run(
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO.toml", help="A scenario file, or a bundled one's name.")],
+    *,
+    quick: Quick = False,
+    json_: Json = False,
+    out: Out = None,
+    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's own.", min=0)] = None,
+) -> None:
+    """Run one scenario."""
+    from nestwalk import engine, files
+    from nestwalk.progress import share, watch
+
+    if out is not None:
+        files.check_directory(out)
+    with watch([scenario]) as watcher:
+        done = engine.run(scenario, quick=quick, seed=seed, progress=share(watcher))
+    if out is not None:
+        done.save(out)
+    if json_:
+        _print_json({**done.json, "quick": quick})
+        return
+    from nestwalk import tables
+
+    _print(*tables.result_page(done, quick=quick))
+    if out is not None:
+        typer.echo(f"wrote {out}")
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[
+        str | None, typer.Argument(help="machines, managers, workloads, scenarios or costs; all if left out.")
+    ] = None,
+    *,
+    json_: Json = False,
+) -> None:
+    """List machines, memory managers, workloads and scenarios."""
+    from nestwalk import engine
+
+    found = engine.catalog()
+    if kind is not None and kind not in found:
+        raise unknown("list", kind, engine.KINDS)
+    shown = found if kind is None else {kind: found[kind]}
+    if json_:
+        _print_json({"schema": 1, **shown})
+        return
+    for position, (name, entries) in enumerate(shown.items()):
+        width = max((len(entry["name"]) for entry in entries), default=0)
+        typer.echo(("\n" if position else "") + name)
+        for entry in entries:
+            typer.echo(f"  {entry['name']:{width}}  {entry['description']}")
+
+
+@app.command()
+def bench(*, quick: Quick = False, json_: Json = False) -> None:
+    """Measure how fast the simulator is here: the best of several runs."""
+    from nestwalk import benchmarks
+
+    def progress(name: str) -> None:
+        sys.stderr.write(f"{name} ...\n")
+
+    results = benchmarks.bench(quick=quick, progress=progress)
+    if json_:
+        _print_json({"schema": 1, "version": _native.version(), "quick": quick, "results": results})
+        return
+    from nestwalk import tables
+
+    _print(*tables.bench_page(results, benchmarks.REFERENCES, quick=quick))
+
+
+@trace_app.command()
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A capture (- for standard input; plain or zstd).")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="The trace to write.")],
+    *,
+    program: Annotated[str | None, typer.Option(help="What to call the program [default: SRC's name].")] = None,
+    command: Annotated[str | None, typer.Option(help="The command line that ran, to keep with the trace.")] = None,
+    tool: Annotated[str | None, typer.Option(help="What captured it, to keep with the trace.")] = None,
+    date: Annotated[str | None, typer.Option(help="When it was captured, to keep with the trace.")] = None,
+    level: Annotated[int | None, typer.Option(help="zstd's level, 1 to 22.")] = None,
+    total: Annotated[int | None, typer.Option(help="Accesses of SRC, where it cannot be read twice.")] = None,
+    sample_windows: Annotated[
+        int | None, typer.Option(help="Keep this many windows (with --period: at most) and all first touches.")
+    ] = None,
+    period: Annotated[
+        int | None, typer.Option(help="Keep a window in every so many accesses, and all first touches.")
+    ] = None,
+    warm: Annotated[int, typer.Option(help="Accesses of a window that warm up.")] = 1_000_000,
+    window: Annotated[int, typer.Option(help="Accesses of a window that are measured.")] = 200_000,
+    steady_from: Annotated[
+        str,
+        typer.Option(metavar="ACCESS", help="Where windows may begin: an access, or mark:N for a mark of the capture."),
+    ] = "0",
+    budget: Annotated[int | None, typer.Option(metavar="BYTES", help="About how large DST may become.")] = None,
+    seed: Annotated[int, typer.Option(help="What the places of the windows follow from.", min=0)] = 1,
+    json_: Json = False,
+) -> None:
+    """Convert a capture to a trace, whole or sampled."""
+    from nestwalk import traces
+    from nestwalk.progress import share, watch
+
+    sample = None
+    if sample_windows is not None or period is not None:
+        sample = traces.Sample(
+            windows=sample_windows,
+            period=period,
+            warm=warm,
+            window=window,
+            seed=seed,
+            budget=budget,
+            **traces.steady(steady_from),
+        )
+    with watch([str(destination)]) as watcher:
+        found = traces.trace_convert(
+            source,
+            destination,
+            program=program,
+            command=command,
+            tool=tool,
+            date=date,
+            level=level,
+            total=total,
+            sample=sample,
+            progress=share(watcher),
+        )
+    _print_facts(found, as_json=json_)
+
+
+@trace_app.command()
+def info(
+    trace: Annotated[str, typer.Argument(metavar="FILE", help="A trace file, or the name of a bundled trace.")],
+    *,
+    json_: Json = False,
+) -> None:
+    """Say what is in a trace."""
+    from nestwalk import traces
+
+    _print_facts(traces.trace_info(trace), as_json=json_)
+
+
+def _print_facts(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        _print_json({"schema": 1, **found})
+        return
+    from nestwalk import tables
+
+    _print(tables.facts(found))
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    json.dump(value, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+def _print(*things: RenderableType) -> None:
+    from nestwalk import tables
+
+    console = tables.console()
+    for thing in things:
+        console.print(thing)

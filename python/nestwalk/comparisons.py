@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The main job: one program under several configurations, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestwalk import data, files, matrix, pool, scenario
+from nestwalk.matrix import STANDARD
+from nestwalk.result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from nestwalk.charts import Picture
+    from nestwalk.matrix import Cell, Matrix
+
+DEFAULT_MACHINE = "broadwell-asap"
+DEFAULT_SEED = 1
+
+ROW_KEYS = (
+    "configuration",
+    "walks_per_kiloaccess",
+    "walk_latency_cycles",
+    "references_per_walk",
+    "guest_references_per_walk",
+    "host_references_per_walk",
+    "memory_served_share",
+    "walk_cycles_per_access",
+    "host_pt_fragmentation",
+    "relative_time",
+)
+"""Keys of a row that scripts may rely on, in the order of the table."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A comparison to be made."""
+
+    matrix: Matrix
+    trace: str
+    """A bundled trace's name, or a file's absolute path."""
+    machine: str
+    seed: int
+    quick: bool
+
+    def job(self, cell: Cell) -> pool.Job:
+        """The run of one cell."""
+        table: dict[str, Any] = {
+            "schema": 1,
+            "name": cell.name,
+            "description": cell.title,
+            "machine": self.machine,
+            "seed": self.seed,
+            "workload": {"trace": self.trace},
+        }
+        if self.quick:
+            table["sampling"] = scenario.quick_sampling(None)
+        text = scenario.write(matrix.merge(table, cell.scenario))
+        return pool.Job(cell.name, text, Path(f"{cell.name}.toml"))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison that was made: its results, as a frame, as pictures, and on disk."""
+
+    plan: Plan
+    results: tuple[Result, ...]
+    """One for each cell of the matrix, in its order."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The table's rows. Beside :data:`ROW_KEYS`: titles, and half of the 95 % intervals as ``*_ci95``."""
+        first = self.results[0].row["cycles_per_access"]
+        return [
+            {
+                **result.row,
+                "configuration": cell.name,
+                "title": cell.configuration.title,
+                "variant": cell.variant.title,
+                "relative_time": _quotient(result.row["cycles_per_access"], first),
+            }
+            for cell, result in zip(self.plan.matrix.cells, self.results, strict=True)
+        ]
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The rows as a frame, :data:`ROW_KEYS` first."""
+        import polars as pl
+
+        text = {"configuration", "title", "variant"}
+        rows = self.rows
+        order = [*ROW_KEYS, *(key for key in rows[0] if key not in ROW_KEYS)]
+        schema = {key: pl.String if key in text else pl.Float64 for key in order}
+        return pl.DataFrame(rows, schema=schema)
+
+    @property
+    def labelled(self) -> list[tuple[str, str, Result]]:
+        """Results with their titles, as the charts want them."""
+        cells = self.plan.matrix.cells
+        return [
+            (cell.configuration.title, cell.variant.title, result)
+            for cell, result in zip(cells, self.results, strict=True)
+        ]
+
+    def plot_latency(self) -> Picture:
+        """Average walk latency by configuration."""
+        from nestwalk import charts
+
+        return charts.latency(self.labelled)
+
+    def plot_references(self) -> Picture:
+        """Where each level's references were served (as in ASAP's figure 9)."""
+        from nestwalk import charts
+
+        return charts.references(self.labelled)
+
+    def plot_latency_distribution(self) -> Picture:
+        """Walks by latency."""
+        from nestwalk import charts
+
+        return charts.latency_distribution(self.labelled)
+
+    def plot_time(self) -> Picture:
+        """What the program's cycles are spent on."""
+        from nestwalk import charts
+
+        return charts.time(self.labelled)
+
+    def plot_fragmentation(self) -> Picture:
+        """Groups of 8 guest pages by the lines that hold their host PTEs."""
+        from nestwalk import charts
+
+        return charts.fragmentation(self.labelled)
+
+    def write_report(self, path: str | Path) -> Path:
+        """Writes all of it as one HTML file that needs no other, whole or not at all."""
+        from nestwalk import report
+
+        files.write_file(Path(path), report.render(self))
+        return Path(path)
+
+    def save(self, folder: str | Path, *, report: bool = True) -> Path:
+        """Writes ``results.parquet``, ``results.json``, ``report.html`` and ``scenarios``, which make each run again.
+
+        Whole or not at all; earlier results in ``folder`` are replaced.
+        """
+        from nestwalk import report as pages
+        from nestwalk import store
+
+        page = pages.render(self) if report else None
+        return store.save(Path(folder), self.frame, self.to_json(runs=True), self.results, page)
+
+    def to_json(self, *, runs: bool = False) -> dict[str, Any]:
+        """What ``nestwalk compare --json`` prints; with ``runs``, each run's whole result besides."""
+        value: dict[str, Any] = {
+            "schema": 1,
+            "version": self.results[0].version,
+            "trace": self.plan.trace,
+            "machine": self.plan.machine,
+            "seed": self.plan.seed,
+            "quick": self.plan.quick,
+            "rows": self.rows,
+        }
+        if runs:
+            value["runs"] = [result.json for result in self.results]
+        return value
+
+
+def _quotient(value: float | None, first: float | None) -> float | None:
+    return value / first if value is not None and first else None
+
+
+def plan(
+    trace: str | Path | None = None,
+    *,
+    machine: str = DEFAULT_MACHINE,
+    seed: int = DEFAULT_SEED,
+    quick: bool = False,
+    configurations: Sequence[str] | None = None,
+    matrix_name: str = STANDARD,
+) -> Plan:
+    """What :func:`comparison` will do, checked as far as that goes without the engine."""
+    chosen = matrix.load(matrix_name)
+    if configurations is not None:
+        chosen = chosen.only(configurations)
+    if machine.endswith(scenario.SUFFIX):
+        machine = str(Path(machine).absolute())
+    return Plan(chosen, data.reference(str(trace or data.DEFAULT_TRACE)), machine, seed, quick)
+
+
+def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Comparison:
+    """Makes the runs of ``plan``, ``jobs`` at a time (as many as there are processors, if None)."""
+    work = [plan.job(cell) for cell in plan.matrix.cells]
+    done = pool.run_all(work, pool.processors() if jobs is None else jobs, watcher or pool.Silent())
+    return Comparison(plan, tuple(Result(value) for value in done))
+
+
+def comparison(
+    trace: str | Path | None = None,
+    *,
+    machine: str = DEFAULT_MACHINE,
+    seed: int = DEFAULT_SEED,
+    quick: bool = False,
+    configurations: Sequence[str] | None = None,
+    matrix: str = STANDARD,
+    jobs: int | None = None,
+) -> Comparison:
+    """Compares one program under several configurations.
+
+    Args:
+        trace: A trace file or the name of a bundled trace (``nestwalk list workloads``); the bundled redis if None.
+        machine: A machine's name or the path of its TOML file.
+        seed: Everything random follows from it.
+        quick: Measure less: the same code, seconds instead of minutes, wider intervals.
+        configurations: Names of rows to make (``"vm-4k"``, ``"vm-4k+smt"``); all if None.
+        matrix: The name or the file of the matrix that says what is compared.
+        jobs: Runs at a time; as many as there are processors if None. Results do not depend on it.
+
+    Returns:
+        The results, with their frame, their pictures, ``save`` and ``write_report``.
+
+    Raises:
+        NestwalkError: When something is wrong with the input; one line says what, where, and what to do.
+    """
+    made = plan(trace, machine=machine, seed=seed, quick=quick, configurations=configurations, matrix_name=matrix)
+    return execute(made, jobs=jobs)
+
+
+def compare(
+    trace: str | Path | None = None,
+    *,
+    machine: str = DEFAULT_MACHINE,
+    seed: int = DEFAULT_SEED,
+    quick: bool = False,
+    configurations: Sequence[str] | None = None,
+    matrix: str = STANDARD,
+    jobs: int | None = None,
+) -> pl.DataFrame:
+    """The table of :func:`comparison`, as a frame: a row for each configuration, :data:`ROW_KEYS` first."""
+    return comparison(
+        trace, machine=machine, seed=seed, quick=quick, configurations=configurations, matrix=matrix, jobs=jobs
+    ).frame

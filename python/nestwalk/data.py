@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The traces that come with Nestwalk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nestwalk.errors import NestwalkError, unknown
+
+TRACES = Path(__file__).parent / "traces"
+SUFFIX = ".nwt"
+DEFAULT_TRACE = "redis"
+"""What the main job runs."""
+
+
+def traces() -> list[str]:
+    """Names of the bundled traces."""
+    return sorted(path.stem for path in TRACES.glob(f"*{SUFFIX}"))
+
+
+def reference(name: str) -> str:
+    """How a scenario names a trace: a bundled one by its name, a file by its absolute path.
+
+    Raises:
+        NestwalkError: When there is neither.
+    """
+    if name in traces():
+        return name
+    path = Path(name)
+    if path.is_file():
+        return str(path.absolute())
+    if "/" in name or path.suffix:
+        raise NestwalkError(f"{name}: no such file; give a trace file or one of {', '.join(traces())}")
+    raise unknown("trace", name, traces())
+
+
+def file(name: str) -> Path:
+    """The file of a trace, given by the name of a bundled one or by its path.
+
+    Raises:
+        NestwalkError: When there is neither.
+    """
+    found = reference(name)
+    return Path(found) if found.startswith("/") else TRACES / f"{found}{SUFFIX}"

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Frames over several results, in the shape that the charts draw: one row for each mark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from nestwalk.result import LEVEL_NAMES, SERVERS, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Labelled = Sequence[tuple[str, str, Result]]
+"""Results with the titles of their configuration and their variant."""
+
+SERVER_TITLES = {"l1d": "L1-D", "l2": "L2", "llc": "LLC", "memory": "memory"}
+PREFIXES = {"guest": "", "host": "h"}
+"""What stands before a level's name in pictures."""
+PARTS = {"work": "instructions", "data": "waiting for data", "walk": "page walks", "os": "kernel work"}
+"""What time is spent on, in the order of stacking, by its key in the statistics."""
+
+
+def rows(labelled: Labelled) -> pl.DataFrame:
+    """The comparison's values, with titles."""
+    found = [{**result.row, "title": title, "variant": variant} for title, variant, result in labelled]
+    return pl.DataFrame(found, infer_schema_length=None)
+
+
+def references(labelled: Labelled) -> pl.DataFrame:
+    """References a walk by level and server: ``title``, ``variant``, ``place``, ``server``, ``rank``, ``per_walk``."""
+    parts = [
+        result.references.select(
+            pl.lit(title).alias("title"),
+            pl.lit(variant).alias("variant"),
+            (pl.col("table").replace(PREFIXES) + pl.col("level_name")).alias("place"),
+            pl.col("served_by").replace(SERVER_TITLES).alias("server"),
+            pl.col("served_by").replace_strict({name: rank for rank, name in enumerate(SERVERS)}).alias("rank"),
+            "per_walk",
+        )
+        for title, variant, result in labelled
+    ]
+    return pl.concat(parts)
+
+
+def places(labelled: Labelled) -> list[str]:
+    """The levels of :func:`references`, root first: of the program's own table, then of the host's if there is one."""
+    order = []
+    for table, prefix in PREFIXES.items():
+        depths = [result.levels(table) for _, _, result in labelled if table == "guest" or result.virtualised]
+        deepest = max(depths, default=0)
+        names = [name for name in reversed(LEVEL_NAMES.values()) if name != "P4D" or deepest == len(LEVEL_NAMES)]
+        order += [prefix + name for name in names if deepest]
+    return order
+
+
+def latencies(labelled: Labelled) -> pl.DataFrame:
+    """Share of the walks that took no longer than so many cycles: ``title``, ``variant``, ``cycles``, ``share``.
+
+    The last bucket of a histogram has no upper end, so it is left out: a line ends below 1 if any walk fell into it.
+    """
+    parts = [
+        result.latency_histogram.head(-1)
+        .filter(pl.col("walks") > 0)
+        .select(
+            pl.lit(title).alias("title"),
+            pl.lit(variant).alias("variant"),
+            pl.col("to_cycles").alias("cycles"),
+            pl.col("share").cum_sum(),
+        )
+        for title, variant, result in labelled
+    ]
+    return pl.concat(parts)
+
+
+def time(labelled: Labelled) -> pl.DataFrame:
+    """Cycles an access by what they are spent on: ``title``, ``variant``, ``part``, ``rank``, ``cycles``."""
+    found: list[Mapping[str, Any]] = []
+    for title, variant, result in labelled:
+        statistics = result.statistics
+        for rank, (key, part) in enumerate(PARTS.items()):
+            cycles = statistics["cycles"][key] / statistics["accesses"] if statistics["accesses"] else 0.0
+            found.append({"title": title, "variant": variant, "part": part, "rank": rank, "cycles": cycles})
+    return pl.DataFrame(found)
+
+
+def fragmentation(labelled: Labelled) -> pl.DataFrame:
+    """Groups of 8 pages by the lines that their host PTEs fill: ``title``, ``variant``, ``lines``, ``share``.
+
+    Only of results that have such groups.
+    """
+    found: list[Mapping[str, Any]] = []
+    for title, variant, result in labelled:
+        metric = result.host_pt_fragmentation
+        if metric is None or not metric["groups"]:
+            continue
+        for lines, groups in enumerate(metric["distribution"], 1):
+            share = groups / metric["groups"]
+            found.append({"title": title, "variant": variant, "lines": lines, "share": share})
+    schema = {"title": pl.String, "variant": pl.String, "lines": pl.Int64, "share": pl.Float64}
+    return pl.DataFrame(found, schema=schema)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Runs side by side, each in a worker process (:mod:`nestwalk.worker`).
+
+Runs share nothing, so results do not depend on how many go at once or on which ends first. A process each, rather than
+a thread, means that one that is killed for want of memory is an error message and not the end of the command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from nestwalk import data
+from nestwalk.errors import NestwalkError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+WORKER = ["-m", "nestwalk.worker"]
+"""What Python is told to run for each job."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be made."""
+
+    name: str
+    """Its name in tables and messages."""
+    scenario: str
+    """TOML text."""
+    path: Path
+    """Its file's, for messages and relative paths; the file need not exist."""
+
+    def message(self) -> dict[str, str]:
+        """What a worker is told."""
+        return {"scenario": self.scenario, "path": str(self.path), "traces": str(data.TRACES)}
+
+
+class Watcher(Protocol):
+    """Somebody who is told how the runs get on, in the thread that called :func:`run_all`."""
+
+    def started(self, index: int) -> None:
+        """Run ``index`` begins."""
+
+    def advanced(self, index: int, share: float) -> None:
+        """``share`` of run ``index``, from 0 to 1, is done."""
+
+    def finished(self, index: int) -> None:
+        """Run ``index`` is done."""
+
+
+class Silent:
+    """A watcher that says nothing."""
+
+    def started(self, index: int) -> None:
+        """Nothing."""
+
+    def advanced(self, index: int, share: float) -> None:
+        """Nothing."""
+
+    def finished(self, index: int) -> None:
+        """Nothing."""
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def run_all(jobs: Sequence[Job], processes: int, watcher: Watcher) -> list[dict[str, Any]]:
+    """Makes all runs, ``processes`` at a time, and returns their results in the order of ``jobs``.
+
+    Raises:
+        NestwalkError: The first run that fails; the others are stopped.
+        KeyboardInterrupt: On Ctrl-C, after all workers are gone.
+    """
+    if processes < 1:
+        raise NestwalkError(f"{processes} jobs at a time are too few; give 1 or more")
+    crew = _Crew(jobs)
+    results: dict[int, dict[str, Any]] = {}
+    try:
+        crew.start(min(processes, len(jobs)))
+        while len(results) < len(jobs):
+            index, message = crew.messages.get()
+            if message is None:
+                watcher.started(index)
+            elif "progress" in message:
+                done, total = message["progress"]
+                watcher.advanced(index, min(done / total, 1.0) if total else 0.0)
+            elif "result" in message:
+                results[index] = message["result"]
+                watcher.finished(index)
+            else:
+                raise NestwalkError(f"{jobs[index].name}: {message['error']}")
+    finally:
+        crew.stop()
+    return [results[index] for index in range(len(jobs))]
+
+
+class _Crew:
+    """Threads that each look after one worker process at a time."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.messages: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
+        self._todo: queue.SimpleQueue[tuple[int, Job]] = queue.SimpleQueue()
+        for item in enumerate(jobs):
+            self._todo.put(item)
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, count: int) -> None:
+        for _ in range(count):
+            thread = threading.Thread(target=self._work, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Ends all workers and waits for them."""
+        with self._lock:
+            self._stopping = True
+            for process in self._processes:
+                process.kill()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                index, job = self._todo.get_nowait()
+            except queue.Empty:
+                return
+            process = self._launch()
+            if process is None:
+                return
+            self.messages.put((index, None))
+            try:
+                self._follow(process, index, job)
+            finally:
+                with self._lock:
+                    self._processes.discard(process)
+
+    def _launch(self) -> subprocess.Popen[str] | None:
+        """A new worker, unless all are to stop."""
+        with self._lock:
+            if self._stopping:
+                return None
+            process = subprocess.Popen(
+                [sys.executable, *WORKER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+            )
+            self._processes.add(process)
+            return process
+
+    def _follow(self, process: subprocess.Popen[str], index: int, job: Job) -> None:
+        """Passes on what a worker says until it ends."""
+        try:
+            with process:
+                job_in, messages_out, complaints = _pipes(process)
+                job_in.write(json.dumps(job.message()) + "\n")
+                job_in.close()
+                done = False
+                for line in messages_out:
+                    message = json.loads(line)
+                    done = "progress" not in message
+                    self.messages.put((index, message))
+                complaint = complaints.read()
+            if not done:
+                self.messages.put((index, {"error": _death(process.returncode, complaint)}))
+        except (OSError, ValueError) as error:  # it was killed in the middle of a line, or before it read its job
+            self.messages.put((index, {"error": _death(process.wait(), str(error))}))
+
+
+def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str], IO[str]]:
+    """Its standard input, output and error, all of which are pipes."""
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise ValueError("a worker has three pipes")
+    return process.stdin, process.stdout, process.stderr
+
+
+def _death(code: int, complaint: str) -> str:
+    """One line about a worker that ended without a result."""
+    if code < 0:
+        return f"its process was ended by signal {-code}; if memory ran out, run fewer at once (--jobs 1)"
+    last = complaint.strip().splitlines()[-1:] or ["it said nothing"]
+    return f"its process failed, which is a bug in Nestwalk; please report it with the scenario: {last[0]}"

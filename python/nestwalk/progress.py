@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What the command shows while it works, on standard error: bars on a terminal, lines anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from nestwalk.pool import Silent, Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rich.progress import Progress, TaskID
+
+
+class Lines:
+    """A line when a run ends."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Watches the runs called ``names``."""
+        self._names = names
+        self._begun: dict[int, float] = {}
+        self._count = 0
+
+    def started(self, index: int) -> None:
+        """Notes the time."""
+        self._begun[index] = time.monotonic()
+
+    def advanced(self, index: int, share: float) -> None:
+        """Nothing: lines are for logs."""
+
+    def finished(self, index: int) -> None:
+        """Says so."""
+        self._count += 1
+        seconds = time.monotonic() - self._begun[index]
+        sys.stderr.write(f"[{self._count}/{len(self._names)}] {self._names[index]}: {seconds:.1f} s\n")
+        sys.stderr.flush()
+
+
+class Bars:
+    """A bar over everything, with the time that is left, and one for each run that is under way."""
+
+    def __init__(self, progress: Progress, names: Sequence[str]) -> None:
+        """Watches the runs called ``names``."""
+        self._progress = progress
+        self._names = names
+        self._shares = [0.0] * len(names)
+        self._tasks: dict[int, TaskID] = {}
+        self._all = progress.add_task("all", total=float(len(names)))
+
+    def started(self, index: int) -> None:
+        """Adds its bar."""
+        self._tasks[index] = self._progress.add_task(self._names[index], total=1.0)
+
+    def advanced(self, index: int, share: float) -> None:
+        """Moves its bar and the one over everything."""
+        self._shares[index] = share
+        self._progress.update(self._tasks[index], completed=share)
+        self._progress.update(self._all, completed=sum(self._shares))
+
+    def finished(self, index: int) -> None:
+        """Takes its bar away."""
+        self.advanced(index, 1.0)
+        self._progress.remove_task(self._tasks[index])
+
+
+@contextmanager
+def watch(names: Sequence[str], *, quiet: bool = False) -> Iterator[Watcher]:
+    """The watcher that fits standard error, for runs called ``names``."""
+    if quiet:
+        yield Silent()
+    elif not sys.stderr.isatty():
+        yield Lines(names)
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            yield Bars(progress, names)
+
+
+def share(watcher: Watcher) -> Callable[[int, int | None], bool]:
+    """What tells ``watcher`` of the one run that it watches, in the form that the engine calls."""
+    watcher.started(0)
+
+    def progress(done: int, total: int | None) -> bool:
+        watcher.advanced(0, min(done / total, 1.0) if total else 0.0)
+        return True
+
+    return progress

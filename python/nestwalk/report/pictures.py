@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Charts as SVG elements of an HTML page."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import markupsafe
+
+from nestwalk import charts
+
+if TYPE_CHECKING:
+    from nestwalk.charts import Picture
+
+_NAMESPACE = re.compile(r' (?:xmlns|xmlns:xlink|version)="[^"]*"')
+_LABELLED_MARK = re.compile(r'<(path|text|line|g)( aria-label="([^"]*)"[^>]*)(?:/>|></\1>)')
+_INK = re.compile(r'(fill|stroke)="(?:black|#000|#000000|#333|#333333)"')
+
+
+def inline(chart: Picture) -> markupsafe.Markup:
+    """The chart as an element to put into HTML.
+
+    Its ink takes the colour of the page's text, so that it can be read on light and on dark; what each mark stands for
+    shows when the mouse rests on it.
+    """
+    text = charts.svg(chart)
+    text = _NAMESPACE.sub("", text)
+    text = _INK.sub(r'\1="currentColor"', text)
+    text = _LABELLED_MARK.sub(r"<\1\2><title>\3</title></\1>", text)
+    # It is our own drawing: the names in it were escaped when it was drawn.
+    return markupsafe.Markup(text)  # noqa: S704

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""A run's result as an object: its row of the comparison table, its counters, its frames and its pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from nestwalk.charts import Picture
+
+LEVEL_NAMES = {1: "PTE", 2: "PMD", 3: "PUD", 4: "P4D", 5: "PGD"}
+"""Names of page-table levels as the kernel has them; the root of a 4-level table is its PGD all the same."""
+
+SERVERS = ("l1d", "l2", "llc", "memory")
+"""What can serve a reference, nearest first."""
+
+
+class Result:
+    """What one run returned.
+
+    Attributes are read-only views of the engine's result; ``json`` is all of it, for what has no attribute.
+    """
+
+    def __init__(self, json_value: dict[str, Any]) -> None:
+        """Wraps the engine's result, parsed."""
+        self.json = json_value
+
+    @property
+    def name(self) -> str:
+        """The scenario's name."""
+        return str(self.json["name"])
+
+    @property
+    def version(self) -> str:
+        """The version of Nestwalk that made it."""
+        return str(self.json["version"])
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """Everything needed to make the run again: ``scenario``, ``machine``, ``costs``."""
+        value: dict[str, Any] = self.json["configuration"]
+        return value
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its row of the comparison table; a value that cannot be known is None. ``*_ci95``: half a 95 % interval."""
+        value: dict[str, Any] = self.json["row"]
+        return value
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """All counters of the measured part."""
+        value: dict[str, Any] = self.json["statistics"]
+        return value
+
+    @property
+    def host_pt_fragmentation(self) -> dict[str, Any] | None:
+        """``value``, ``distribution`` (groups of 8 pages on 1 to 8 lines) and ``groups``; None without a host table."""
+        value: dict[str, Any] | None = self.json["host_pt_fragmentation"]
+        return value
+
+    @property
+    def references(self) -> pl.DataFrame:
+        """References of walks: ``table``, ``level``, ``level_name``, ``served_by``, ``count``, ``per_walk``."""
+        import polars as pl
+
+        walks = self.statistics["walks"]
+        rows = [
+            {
+                "table": reference["table"],
+                "level": reference["level"],
+                "level_name": self.level_name(reference["table"], reference["level"]),
+                "served_by": reference["served_by"],
+                "count": reference["count"],
+                "per_walk": reference["count"] / walks if walks else 0.0,
+            }
+            for reference in self.statistics["references"]
+        ]
+        schema = {
+            "table": pl.String,
+            "level": pl.UInt8,
+            "level_name": pl.String,
+            "served_by": pl.String,
+            "count": pl.UInt64,
+            "per_walk": pl.Float64,
+        }
+        return pl.DataFrame(rows, schema=schema)
+
+    @property
+    def latency_histogram(self) -> pl.DataFrame:
+        """Walks by latency: ``from_cycles``, ``to_cycles``, ``walks``, ``share``. The last bucket has no upper end."""
+        import polars as pl
+
+        histogram = self.statistics["latency_histogram"]
+        width, counts = histogram["bucket_cycles"], histogram["counts"]
+        total = sum(counts)
+        rows = [
+            {
+                "from_cycles": bucket * width,
+                "to_cycles": (bucket + 1) * width,
+                "walks": count,
+                "share": count / total if total else 0.0,
+            }
+            for bucket, count in enumerate(counts)
+        ]
+        schema = {"from_cycles": pl.UInt64, "to_cycles": pl.UInt64, "walks": pl.UInt64, "share": pl.Float64}
+        return pl.DataFrame(rows, schema=schema)
+
+    @property
+    def virtualised(self) -> bool:
+        """Whether there is a host table below the program's."""
+        return len(self.configuration["scenario"]["kernels"]) > 1
+
+    def levels(self, table: str) -> int:
+        """Levels of the ``guest`` table (the only one, when native) or the ``host`` table."""
+        kernels = self.configuration["scenario"]["kernels"]
+        return int(kernels[0 if table == "host" else -1].get("levels") or 4)
+
+    def level_name(self, table: str, level: int) -> str:
+        """``PTE``, ``PMD`` ... of a level of ``table``."""
+        return "PGD" if level == self.levels(table) else LEVEL_NAMES[level]
+
+    def latency_percentile(self, percent: float) -> int | None:
+        """Cycles (a bucket's upper end) within which ``percent`` of the walks ended; None if there were no walks."""
+        histogram = self.statistics["latency_histogram"]
+        total, seen = sum(histogram["counts"]), 0
+        for bucket, count in enumerate(histogram["counts"]):
+            seen += count
+            if count and seen * 100 >= total * percent:
+                return int((bucket + 1) * histogram["bucket_cycles"])
+        return None
+
+    def plot_references(self) -> Picture:
+        """Where each level's references were served (as in ASAP's figure 9)."""
+        from nestwalk import charts
+
+        return charts.references([(self.name, "", self)])
+
+    def plot_latency_distribution(self) -> Picture:
+        """Walks by latency."""
+        from nestwalk import charts
+
+        return charts.latency_distribution([(self.name, "", self)])
+
+    def plot_time(self) -> Picture:
+        """What the program's cycles are spent on."""
+        from nestwalk import charts
+
+        return charts.time([(self.name, "", self)])
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The row as a frame."""
+        import polars as pl
+
+        schema = {key: pl.String if key == "configuration" else pl.Float64 for key in self.row}
+        return pl.DataFrame([self.row], schema=schema)
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes ``results.parquet``, ``results.json`` and, under ``scenarios``, what makes the run again.
+
+        Whole or not at all; earlier results in ``folder`` are replaced.
+        """
+        from nestwalk import store
+
+        return store.save(Path(folder), self.frame, self.json, [self])
+
+    def __repr__(self) -> str:
+        """Name and latency, for a notebook."""
+        keys = ("walks_per_kiloaccess", "walk_latency_cycles")
+        return f"Result({self.name!r}, {', '.join(f'{key}={self.row[key]}' for key in keys)})"

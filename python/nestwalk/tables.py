@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What the command prints: tables for people, on standard output."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nestwalk.result import SERVERS, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from nestwalk.benchmarks import Reference
+    from nestwalk.comparisons import Comparison
+
+WIDTH_OF_A_FILE = 150
+"""Columns of the output where it goes to no terminal."""
+
+PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
+NOTHING = "\N{EN DASH}"
+QUICK = "Quick: only the beginning was measured. Leave out --quick for figures to rely on."
+INTERVALS = f"{PLUS_MINUS}: half of the 95 % interval. Relative time: estimated, against the first row (docs/model.md)."
+
+COLUMNS = (
+    ("walks per\n1000 acc.", "walks_per_kiloaccess", 2),
+    ("walk latency,\ncycles", "walk_latency_cycles", 1),
+    ("references\na walk", "references_per_walk", 2),
+    ("to guest\ntable", "guest_references_per_walk", 2),
+    ("to host\ntable", "host_references_per_walk", 2),
+    ("served by\nmemory", "memory_served_share", None),
+    ("walk cycles\nan access", "walk_cycles_per_access", 2),
+    ("host PT\nfragm.", "host_pt_fragmentation", 2),
+    ("relative\ntime", "relative_time", 3),
+)
+"""Headings of the comparison, keys, and decimals (None: a share in per cent)."""
+
+
+def console() -> Console:
+    """Standard output, wide enough for a table where it is a file."""
+    return Console() if sys.stdout.isatty() else Console(width=WIDTH_OF_A_FILE, soft_wrap=False)
+
+
+def number(value: float | None, decimals: int | None, ci95: float | None = None) -> str:
+    """A value for people, with half of its 95 % interval if there is one."""
+    if value is None:
+        return NOTHING
+    if decimals is None:
+        return f"{100 * value:.1f} %"
+    text = f"{value:.{decimals}f}"
+    return f"{text} {PLUS_MINUS}{ci95:.{decimals}f}" if ci95 is not None else text
+
+
+def cells(row: Mapping[str, Any], columns: Sequence[tuple[str, str, int | None]] = COLUMNS) -> list[str]:
+    """A row's values for people, in the order of ``columns``."""
+    return [number(row.get(key), decimals, row.get(f"{key}_ci95")) for _, key, decimals in columns]
+
+
+def comparison(done: Comparison) -> Table:
+    """The main job's table, a section for each variant."""
+    table = _table(("configuration", *(heading for heading, _, _ in COLUMNS)))
+    variant = ""
+    for row in done.rows:
+        if row["variant"] != variant:
+            variant = row["variant"]
+            table.add_section()
+            table.add_row(Text(variant, style="italic"))
+        table.add_row(row["title"], *cells(row))
+    return table
+
+
+def comparison_page(done: Comparison, seconds: float) -> list[RenderableType]:
+    """All that ``nestwalk compare`` prints."""
+    plan = done.plan
+    head = f"{plan.trace} on {plan.machine}, seed {plan.seed}, in {seconds:.1f} s"
+    page: list[RenderableType] = [Text(head), Text(), comparison(done), Text()]
+    if plan.quick:
+        page.append(Text(QUICK))
+    page.append(Text(INTERVALS))
+    return page
+
+
+def result_page(run: Result, *, quick: bool) -> list[RenderableType]:
+    """All that ``nestwalk run`` prints."""
+    page: list[RenderableType] = [Text(run.name), Text(), row(run), Text(), references(run)]
+    return [*page, Text(), Text(QUICK)] if quick else page
+
+
+def row(run: Result) -> Table:
+    """One run's row, a value a line."""
+    table = _table(("", ""), header=False)
+    for (heading, _, _), text in zip(COLUMNS, cells(run.row), strict=True):
+        if text != NOTHING:
+            table.add_row(heading.replace("\n", " "), text)
+    cycles = number(run.row["cycles_per_access"], 2, run.row["cycles_per_access_ci95"])
+    table.add_row("estimated cycles an access", cycles)
+    return table
+
+
+def references(run: Result) -> Table:
+    """References a walk by level and by what served them."""
+    table = _table(("references a walk", *SERVERS))
+    counts = {(r["table"], r["level"], r["served_by"]): r["count"] for r in run.statistics["references"]}
+    places = sorted({(name, level) for name, level, _ in counts}, key=lambda place: (place[0], -place[1]))
+    walks = run.statistics["walks"]
+    for name, level in places:
+        served = [counts.get((name, level, server), 0) for server in SERVERS]
+        values = [number(count / walks if walks else None, 3) for count in served]
+        whose = f"{name} " if run.virtualised else ""
+        table.add_row(f"{whose}{run.level_name(name, level)}", *values)
+    return table
+
+
+def bench_page(
+    results: Sequence[Mapping[str, Any]], known: Mapping[str, Reference], *, quick: bool
+) -> list[RenderableType]:
+    """All that ``nestwalk bench`` prints."""
+    table = _table(("", "here", "goal", "first engine", "unit", ""))
+    for found in results:
+        reference = known.get(found["name"])
+        goal, first = (reference.goal, reference.first_engine) if reference else (None, None)
+        what = reference.what if reference else ""
+        table.add_row(found["name"], _millions(found["value"]), _millions(goal), _millions(first), found["unit"], what)
+    page: list[RenderableType] = [table]
+    return (
+        [*page, Text(), Text("Quick: each ran once; on a busy machine the best of several is what counts.")]
+        if quick
+        else page
+    )
+
+
+def _millions(value: float | None) -> str:
+    return NOTHING if value is None else f"{value / 1e6:.1f} M"
+
+
+def facts(found: Mapping[str, Any]) -> Table:
+    """Keys and values, a line each; of lists and tables only their length."""
+    table = _table(("", ""), right=False, header=False)
+    for key, value in found.items():
+        if key != "schema" and value not in (None, "", [], {}):
+            table.add_row(key.replace("_", " "), _plain(value))
+    return table
+
+
+def _plain(value: Any) -> str:
+    match value:
+        case list():
+            return str(len(value))
+        case dict():
+            return ", ".join(
+                f"{key.replace('_', ' ')} {_plain(item)}" for key, item in value.items() if item is not None
+            )
+        case float():
+            return f"{value:.3f}"
+        case int():
+            return f"{value:,}".replace(",", " ")
+        case _:
+            return str(value)
+
+
+def _table(headings: Sequence[str], *, right: bool = True, header: bool = True) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=header, header_style="bold")
+    for position, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if right and position else "left", no_wrap=bool(position) and right)
+    return table

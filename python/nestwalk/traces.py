@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Traces: converting captures of real programs, and looking at what a trace holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestwalk import _native, data, files
+from nestwalk.errors import NestwalkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MARK = "mark:"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a sampled trace keeps: all first touches, and windows of accesses at random places of equal stretches."""
+
+    windows: int | None = None
+    """So many windows over the whole capture; with ``period``, at most so many."""
+    period: int | None = None
+    """A window in every so many accesses."""
+    warm: int = 1_000_000
+    """Accesses of a window that warm up."""
+    window: int = 200_000
+    """Accesses of a window that are measured."""
+    seed: int = 1
+    """What the random places follow from."""
+    steady_access: int | None = None
+    """No window begins before this access."""
+    steady_mark: int | None = None
+    """No window begins before this mark of the capture."""
+    budget: int | None = None
+    """About how large the file may become, in bytes."""
+
+
+def steady(text: str) -> dict[str, int]:
+    """From ``"1000"`` or ``"mark:1"``, where the steady phase begins.
+
+    Raises:
+        NestwalkError: When it is neither.
+    """
+    key, number = ("steady_mark", text.removeprefix(MARK)) if text.startswith(MARK) else ("steady_access", text)
+    if not number.isdecimal():
+        raise NestwalkError(f"--steady-from {text}: give the number of an access, or {MARK}N for a mark of the capture")
+    return {key: int(number)}
+
+
+def trace_info(name: str | Path) -> dict[str, Any]:
+    """What is in a trace (a file, or the name of a bundled one): ``accesses``, ``footprint_bytes``, ``vmas`` and more.
+
+    Raises:
+        NestwalkError: When there is no such trace, or it is damaged.
+    """
+    found: dict[str, Any] = json.loads(_native.trace_info(str(data.file(str(name)))))
+    return found
+
+
+def trace_convert(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    program: str | None = None,
+    command: str | None = None,
+    tool: str | None = None,
+    date: str | None = None,
+    level: int | None = None,
+    total: int | None = None,
+    sample: Sample | None = None,
+    progress: Callable[[int, int | None], bool] | None = None,
+) -> dict[str, Any]:
+    """Converts a capture to a trace, which is there whole or not at all.
+
+    Args:
+        source: The capture, plain or zstd; ``-`` is standard input.
+        destination: The trace to write.
+        program: What to call it in tables.
+        command: The command line that ran, to keep with the trace.
+        tool: What captured it, likewise.
+        date: When, likewise.
+        level: zstd's level, 1 to 22.
+        total: Accesses of the capture, where it cannot be read twice.
+        sample: What to keep; everything if None.
+        progress: Told of accesses done and to be done (if known); ends the conversion by returning False.
+
+    Returns:
+        ``accesses``, ``bytes_per_access`` and what the trace says of itself.
+
+    Raises:
+        NestwalkError: When the capture is damaged or unreadable, or the trace cannot be written.
+    """
+    files.check_file(Path(destination))
+    options = {
+        "program": program,
+        "command": command,
+        "tool": tool,
+        "date": date,
+        "level": level,
+        "total": total,
+        "sample": None if sample is None else asdict(sample),
+    }
+    found: dict[str, Any] = json.loads(
+        _native.trace_convert(str(source), str(destination), json.dumps(options), progress)
+    )
+    return found

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What the tests share: the installed command, and what it makes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+EXECUTABLE = Path(sys.executable).with_name("nestwalk")
+REPOSITORY = Path(__file__).parents[2]
+
+GENERATOR = """
+schema = 1
+name = "tiny"
+machine = "broadwell-asap"
+
+[workload.generator]
+kind = "gups"
+footprint = "64 MiB"
+accesses = {accesses}
+
+[[kernels]]
+manager = {{ kind = "linux4k" }}
+
+[[kernels]]
+manager = {{ kind = "thp" }}
+"""
+
+
+def run_command(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the installed ``nestwalk`` as a user would."""
+    assert EXECUTABLE.exists(), f"{EXECUTABLE}: the package is not installed beside this Python; ./dev test does that"
+    return subprocess.run(
+        [EXECUTABLE, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False, timeout=600
+    )
+
+
+@dataclass(frozen=True)
+class Made:
+    """A comparison that the command made."""
+
+    json: dict[str, Any]
+    folder: Path
+    process: subprocess.CompletedProcess[str]

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Bad input: one line that names place and remedy, exit code 2, and nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import GENERATOR, REPOSITORY, Command
+
+import nestwalk
+
+GOOD = GENERATOR.format(accesses=1000)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_written(tmp_path: Path) -> Iterator[None]:
+    """No test here may leave more behind than it made itself."""
+    yield
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left <= {"tiny.toml", "mine.toml", "cut.nwt", "bad.nwt", "precious"}
+
+
+def refused(command: Command, *arguments: str | Path) -> str:
+    """The one line that the command says, having written nothing."""
+    done = command(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("nestwalk: error: ")
+    assert "Traceback" not in done.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cmpare"], "'compare'"),
+        (["compare", "--sead", "1"], "--seed"),
+        (["compare", "--seed", "x"], "'x'"),
+        (["compare", "--jobs", "0"], "give 1 or more"),
+        (["compare", "--trace", "rdis"], "did you mean 'redis'?"),
+        (["compare", "--trace", "nowhere/x.nwt"], "nowhere/x.nwt: no such file"),
+        (["compare", "--machine", "brodwell-asap"], "did you mean 'broadwell-asap'?"),
+        (["compare", "--machine", "nowhere.toml"], "nowhere.toml"),
+        (["compare", "--only", "vm4k"], "did you mean 'vm-4k'?"),
+        (["compare", "--matrix", "standart"], "did you mean 'standard'?"),
+        (["compare", "--matrix", "nowhere.toml"], "nowhere.toml: No such file"),
+        (["compare", "--report", "no/such/dir/report.html"], "there is no directory"),
+        (["compare", "--out", "no/such/dir"], "there is no directory"),
+        (["run"], "SCENARIO.toml"),
+        (["run", "nowhere.toml"], "nowhere.toml: No such file"),
+        (["run", "qickstart"], "unknown scenario 'qickstart'"),
+        (["list", "machine"], "did you mean 'machines'?"),
+        (["trace"], "Missing command"),
+        (["trace", "info", "rdis"], "did you mean 'redis'?"),
+        (["trace", "info", str(REPOSITORY / "README.md")], "README.md"),
+        (["trace", "convert", "nowhere.zst", "x.nwt"], "nowhere.zst"),
+        (["trace", "convert", "nowhere.zst", "no/such/dir/x.nwt"], "there is no directory"),
+        (["trace", "convert", "a", "b", "--period", "9", "--steady-from", "x"], "mark:N"),
+    ],
+)
+def test_bad_arguments(command: Command, arguments: list[str], said: str) -> None:
+    assert said in refused(command, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("schema = ", "tiny.toml"),
+        (GOOD.replace("machine =", "machin ="), "machine"),
+        (GOOD.replace('"gups"', '"gusp"'), "gups"),
+        (GOOD.replace('"thp"', '"tph"'), "thp"),
+        (GOOD.replace('"broadwell-asap"', '"zen5"'), "zen4"),
+        (GOOD.replace("schema = 1", "schema = 2"), "schema"),
+        (GOOD + "[[kernels]]\n" * 2, "kernels"),
+        (GOOD.replace("[[kernels]]", '[[kernels]]\nmemory = "1 MiB"', 1), "tiny"),
+    ],
+)
+def test_bad_scenarios(command: Command, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "tiny.toml").write_text(text, encoding="utf-8")
+    assert said in refused(command, "run", "tiny.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("ways = 8 ", "ways = 0 ", "ways"),
+        ('size = "32KiB"', 'size = "33KiB"', "l1d"),
+        ("[mmu.llc]", "[mmu.lcl]", "llc"),
+    ],
+)
+def test_bad_machines(command: Command, tmp_path: Path, scenario: Path, old: str, new: str, said: str) -> None:
+    text = (REPOSITORY / "machines" / "broadwell-asap.toml").read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / "mine.toml").write_text(text.replace(old, new, 1), encoding="utf-8")
+    scenario.write_text(GOOD.replace('"broadwell-asap"', '"mine.toml"'), encoding="utf-8")
+    assert said in refused(command, "run", scenario)
+
+
+def test_a_guest_larger_than_its_host(command: Command, tmp_path: Path) -> None:
+    text = GOOD.replace("[[kernels]]", '[[kernels]]\nmemory = "1 GiB"', 1)
+    text = text.replace('[[kernels]]\nmanager = { kind = "thp" }', '[[kernels]]\nmemory = "2 GiB"')
+    (tmp_path / "tiny.toml").write_text(text, encoding="utf-8")
+    assert "host" in refused(command, "run", "tiny.toml")
+
+
+@pytest.mark.parametrize(("keep", "said"), [(0.5, "cut.nwt"), (0.0, "cut.nwt")])
+def test_a_truncated_trace(command: Command, tmp_path: Path, keep: float, said: str) -> None:
+    whole = (REPOSITORY / "data" / "traces" / "bfs.nwt").read_bytes()
+    (tmp_path / "cut.nwt").write_bytes(whole[: int(len(whole) * keep)])
+    assert said in refused(command, "compare", "--quick", "--trace", "cut.nwt")
+
+
+def test_a_corrupt_trace(command: Command, tmp_path: Path) -> None:
+    content = bytearray((REPOSITORY / "data" / "traces" / "bfs.nwt").read_bytes())
+    content[len(content) // 2] ^= 0x40
+    (tmp_path / "bad.nwt").write_bytes(content)
+    assert "bad.nwt" in refused(command, "compare", "--trace", "bad.nwt", "--only", "vm-4k")
+
+
+def test_a_folder_with_other_things_is_left_alone(command: Command, tmp_path: Path, scenario: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.tex").write_text("...", encoding="utf-8")
+    assert "not results" in refused(command, "run", scenario, "--out", "precious")
+
+
+def test_the_api_raises_the_same_line(command: Command) -> None:
+    with pytest.raises(nestwalk.NestwalkError) as caught:
+        nestwalk.comparison(machine="brodwell-asap", quick=True)
+    assert "did you mean 'broadwell-asap'?" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value) in refused(command, "compare", "--machine", "brodwell-asap", "--quick")

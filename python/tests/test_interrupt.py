@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Ctrl-C: one line, exit code 130, nothing half-written, no process left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support import EXECUTABLE, GENERATOR
+
+FOR_EVER = 10**13
+
+
+def children(process: int) -> list[int]:
+    """Living processes whose parent is ``process``."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        if int(fields[1]) == process:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [EXECUTABLE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, process_group=0
+    )
+
+
+def until(condition: object, process: subprocess.Popen[str]) -> None:
+    """Waits for ``condition()``, unless ``process`` ends before."""
+    while not condition():  # type: ignore[operator]
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+def busy(process: int) -> bool:
+    """Whether it has used a second of processor time, so that it is surely in the middle of its run."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12]) > os.sysconf("SC_CLK_TCK")
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=60)
+    assert out == ""
+    assert process.returncode == 130
+    return err
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    path = tmp_path / "endless.toml"
+    path.write_text(GENERATOR.format(accesses=FOR_EVER), encoding="utf-8")
+    return path
+
+
+def test_a_run(tmp_path: Path, endless: Path) -> None:
+    process = start("run", str(endless), "--out", "kept", cwd=tmp_path)
+    until(lambda: busy(process.pid), process)
+    os.killpg(process.pid, signal.SIGINT)
+    assert said(process) == "nestwalk: interrupted; nothing was written\n"
+    assert list(tmp_path.iterdir()) == [endless]
+
+
+def test_a_comparison(tmp_path: Path) -> None:
+    matrix = tmp_path / "matrix.toml"
+    # Ten times the program, one after the other, so that it is surely not done yet.
+    entries = "".join(f'[[configuration]]\nname = "{n}"\nscenario = {{ kernels = [{{}}, {{}}] }}\n' for n in range(50))
+    matrix.write_text(f"schema = 1\n{entries}", encoding="utf-8")
+    arguments = ["--matrix", str(matrix), "--jobs", "2", "--out", "kept", "--report", "report.html"]
+    process = start("compare", *arguments, cwd=tmp_path)
+    until(lambda: children(process.pid), process)
+    workers = children(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    assert said(process).splitlines()[-1] == "nestwalk: interrupted; nothing was written"
+    assert list(tmp_path.iterdir()) == [matrix]
+    for worker in workers:
+        assert not Path(f"/proc/{worker}").exists()
+
+
+def test_a_worker_whose_parent_is_killed_ends(tmp_path: Path) -> None:
+    matrix = tmp_path / "matrix.toml"
+    entries = "".join(f'[[configuration]]\nname = "{n}"\nscenario = {{ kernels = [{{}}, {{}}] }}\n' for n in range(50))
+    matrix.write_text(f"schema = 1\n{entries}", encoding="utf-8")
+    process = start("compare", "--matrix", str(matrix), "--jobs", "1", cwd=tmp_path)
+    until(lambda: children(process.pid), process)
+    workers = children(process.pid)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < deadline, "a worker goes on without its parent"
+        time.sleep(0.05)

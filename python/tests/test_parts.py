@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Parts by themselves: matrices, files, frames of results, and the pool."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nestwalk import files, matrix, pool, scenario
+from nestwalk.errors import NestwalkError, unknown
+from nestwalk.result import Result
+
+tables = st.recursive(
+    st.dictionaries(st.sampled_from("abc"), st.integers()),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), st.one_of(st.integers(), inner)),
+)
+
+
+@given(tables, tables)
+def test_the_second_table_wins_where_both_say_something(one: dict[str, Any], two: dict[str, Any]) -> None:
+    merged = matrix.merge(one, two)
+    assert set(merged) == set(one) | set(two)
+    for key, value in merged.items():
+        if key not in two:
+            assert value == one[key]
+        elif not (isinstance(one.get(key), dict) and isinstance(two[key], dict)):
+            assert value == two[key]
+        else:
+            assert value == matrix.merge(one[key], two[key])
+
+
+@given(st.dictionaries(st.text(), st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.text(), st.booleans())))
+def test_what_is_written_as_toml_is_read_the_same(table: dict[str, Any]) -> None:
+    wanted = {key: value for key, value in table.items() if value is not None}
+    assert tomllib.loads(scenario.write(table)) == wanted
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=40), st.integers(1, 100), st.integers(1, 100))
+def test_percentiles_are_those_of_the_sorted_walks(counts: list[int], width: int, percent: int) -> None:
+    result = Result({"statistics": {"latency_histogram": {"bucket_cycles": width, "counts": counts}}})
+    walks = [(bucket + 1) * width for bucket, count in enumerate(counts) for _ in range(count)]
+    if not walks:
+        assert result.latency_percentile(percent) is None
+        return
+    found = result.latency_percentile(percent)
+    assert found is not None
+    assert sum(walk <= found for walk in walks) * 100 >= percent * len(walks)
+    assert sum(walk < found for walk in walks) * 100 < percent * len(walks)
+
+
+def test_every_name_of_the_standard_matrix_is_its_own() -> None:
+    cells = matrix.load("standard").cells
+    assert len({cell.name for cell in cells}) == len(cells) == 10
+    assert all(cell.configuration.description for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("schema = 2", "schema"),
+        ("schema = 1", "[[configuration]]"),
+        ("schema = 1\ncolour = 3", "unknown key 'colour'"),
+        ("schema = 1\n[[configuration]]\ntitle = 'x'", "configuration 1: needs a name"),
+        ("schema = 1\n[[configuration]]\nname = 'x'\n[[configuration]]\nname = 'x'", "two entries"),
+        ("schema = 1\n[[configuration]]\nname = '../x'", "slashes"),
+        ("schema = 1\n[[configuration]]\nname = 'x'\nscenaro = {}", "did you mean 'scenario'?"),
+        ("schema = 1\n[[configuration]]\nname = 'x'\nscenario = 3", "must be a table"),
+        ("schema = ", "m.toml"),
+    ],
+)
+def test_bad_matrices_are_refused(text: str, said: str) -> None:
+    with pytest.raises(NestwalkError, match=r"^m\.toml: ") as caught:
+        matrix.parse(text, "m.toml")
+    assert said in str(caught.value)
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    files.write_file(path, "one")
+    with pytest.raises(NestwalkError):
+        files.write_file(tmp_path / "no" / "x", "two")
+    files.write_file(path, b"three")
+    assert path.read_text(encoding="utf-8") == "three"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_fails_in_the_middle_leaves_the_earlier_one(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with files.directory(folder) as fresh:
+        (fresh / files.MARKER).write_text("one", encoding="utf-8")
+    with pytest.raises(RuntimeError), files.directory(folder) as fresh:
+        (fresh / files.MARKER).write_text("two", encoding="utf-8")
+        raise RuntimeError
+    assert (folder / files.MARKER).read_text(encoding="utf-8") == "one"
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_the_nearest_name_is_suggested() -> None:
+    assert str(unknown("row", "vm4k", ["native-4k", "vm-4k"])) == (
+        "unknown row 'vm4k', did you mean 'vm-4k'?; there are native-4k, vm-4k"
+    )
+    assert "did you mean" not in str(unknown("row", "qqq", ["native-4k"]))
+
+
+def test_a_failing_run_names_itself_and_ends_the_others() -> None:
+    jobs = [pool.Job(name, "schema = 1", Path(f"{name}.toml")) for name in ("first", "second")]
+    with pytest.raises(NestwalkError, match=r"^(first|second): (first|second)\.toml"):
+        pool.run_all(jobs, 2, pool.Silent())
+
+
+def test_a_killed_worker_is_an_error_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "WORKER", ["-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+    with pytest.raises(NestwalkError, match="ended by signal 9; if memory ran out"):
+        pool.run_all([pool.Job("x", "", Path("x.toml"))], 1, pool.Silent())
+
+
+def test_a_worker_that_breaks_is_a_bug_to_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "WORKER", ["-c", "raise SystemExit('what a pity')"])
+    with pytest.raises(NestwalkError, match="please report it with the scenario: what a pity"):
+        pool.run_all([pool.Job("x", "", Path("x.toml"))], 1, pool.Silent())

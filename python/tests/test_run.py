@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Single runs, lists, traces and benchmarks, through the installed command and through the API."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from support import Command
+
+import nestwalk
+
+
+def test_run_prints_a_result(command: Command, scenario: Path) -> None:
+    done = command("run", scenario, "--json")
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)
+    assert value["schema"] == 1
+    assert value["quick"] is False
+    assert value["name"] == "tiny"
+    assert value["statistics"]["accesses"] > 0
+    assert value["configuration"]["machine"]["name"] == "broadwell-asap"
+
+
+def test_run_prints_tables(command: Command, scenario: Path) -> None:
+    done = command("run", scenario)
+    assert done.returncode == 0, done.stderr
+    for text in ("walk latency, cycles", "guest PGD", "host PTE", "memory"):
+        assert text in done.stdout
+
+
+def test_the_api_gives_the_same_to_the_last_bit(command: Command, scenario: Path) -> None:
+    value = json.loads(command("run", scenario, "--json").stdout)
+    result = nestwalk.run(scenario)
+    assert result.row == value["row"]
+    assert result.statistics == value["statistics"]
+
+
+def test_a_result_is_objects(scenario: Path) -> None:
+    result = nestwalk.run(scenario)
+    assert result.virtualised
+    references = result.references
+    assert references["count"].sum() == result.statistics["walk_references"]
+    assert references["per_walk"].sum() == pytest.approx(result.row["references_per_walk"])
+    assert result.latency_histogram["walks"].sum() == result.statistics["walks"]
+    for chart in (result.plot_references(), result.plot_latency_distribution(), result.plot_time()):
+        assert chart.to_dict()["$schema"]
+
+
+def test_the_seed_can_be_changed(command: Command, scenario: Path) -> None:
+    one, two = (json.loads(command("run", scenario, "--json", "--seed", seed).stdout) for seed in ("1", "2"))
+    assert two["configuration"]["scenario"]["seed"] == 2
+    assert one["statistics"] != two["statistics"]
+
+
+def test_quick_is_said(command: Command, scenario: Path) -> None:
+    assert json.loads(command("run", scenario, "--json", "--quick").stdout)["quick"] is True
+    assert "Quick:" in command("run", scenario, "--quick").stdout
+
+
+def test_out_keeps_results(command: Command, scenario: Path, tmp_path: Path) -> None:
+    for _ in range(2):  # earlier results are replaced
+        done = command("run", scenario, "--out", "kept")
+        assert done.returncode == 0, done.stderr
+    assert pl.read_parquet(tmp_path / "kept" / "results.parquet")["configuration"].to_list() == ["tiny"]
+    again = nestwalk.run(tmp_path / "kept" / "scenarios" / "tiny.toml")
+    assert again.statistics == nestwalk.run(scenario).statistics
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "tiny.toml"]
+
+
+def test_bundled_scenarios_run(command: Command) -> None:
+    for entry in nestwalk.catalog()["scenarios"]:
+        done = command("run", entry["name"], "--quick", "--json")
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["machines", "managers", "workloads", "costs"])
+def test_list_has_names_and_descriptions(command: Command, kind: str) -> None:
+    value = json.loads(command("list", kind, "--json").stdout)
+    assert set(value) == {"schema", kind}
+    assert value[kind]
+    text = command("list", kind).stdout
+    for entry in value[kind]:
+        assert entry["name"] in text
+        assert entry["description"]
+
+
+def test_list_knows_what_is_bundled() -> None:
+    found = {kind: {entry["name"] for entry in entries} for kind, entries in nestwalk.catalog().items()}
+    assert {"broadwell-asap", "skylake-6138", "icelake-6346", "sapphire-rapids", "zen4"} <= found["machines"]
+    assert {"linux4k", "thp"} <= found["managers"]
+    assert {"redis", "bfs", "gups", "stream", "pointer_chase", "zipf_kv"} <= found["workloads"]
+
+
+def test_list_imports_nothing_heavy() -> None:
+    code = "import sys, nestwalk.cli, nestwalk.engine; print({'polars', 'altair', 'rich', 'jinja2'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("name", ["redis", "bfs"])
+def test_trace_info_of_the_bundled_traces(command: Command, name: str) -> None:
+    value = json.loads(command("trace", "info", name, "--json").stdout)
+    assert value["schema"] == 1
+    assert {"accesses", "instructions", "threads", "footprint_bytes", "vmas", "format"} <= set(value)
+    assert value["footprint_bytes"] >= 500 << 20
+    assert "accesses" in command("trace", "info", name).stdout
+
+
+def test_bench_has_its_names(command: Command) -> None:
+    done = command("bench", "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)
+    names = ["nested_all_walks", "nested_tenth_walks", "nested_sequential", "faults_two_level", "trace_decode"]
+    assert [result["name"] for result in value["results"]] == names
+    assert all(result["value"] > 0 and result["unit"].endswith("/s") for result in value["results"])
+
+
+def test_help_and_version(command: Command) -> None:
+    assert "compare" in command().stdout
+    assert command("--version").stdout.startswith("nestwalk ")
+    assert command("compare", "--help").returncode == 0
+
+
+def test_reading_only_the_beginning_of_the_output_is_no_error(tmp_path: Path) -> None:
+    code = f"{Path(sys.executable).with_name('nestwalk')} list --json | head -c 1"
+    done = subprocess.run(["/bin/sh", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout == "{"
+    assert done.stderr == ""
