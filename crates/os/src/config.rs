@@ -92,6 +92,7 @@ impl KernelConfig {
 pub enum StartState {
     /// All free, in the largest blocks.
     #[default]
+    #[serde(deserialize_with = "no_keys")]
     Fresh,
     /// In a share of all 2 MiB blocks some pages are in use, so that no such block can be had there without compaction
     /// or reclaim (Frag-50 and Frag-100 of Quicksilver's paper).
@@ -113,6 +114,14 @@ pub enum StartState {
         /// Of 1000 of those, how many stay.
         kept_permille: u16,
     },
+}
+
+/// For variants without parameters: serde alone would ignore whatever keys stand beside their tag.
+pub(crate) fn no_keys<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+    Nothing::deserialize(deserializer).map(|Nothing {}| ())
 }
 
 const fn one() -> u16 {
@@ -259,5 +268,7 @@ mod tests {
         let wrong = toml::from_str::<KernelConfig>("memory = \"1 GiB\"\nmanger = 1\n").unwrap_err();
         assert!(wrong.to_string().contains("manger"), "{wrong}");
         assert!(toml::from_str::<KernelConfig>("memory = \"1 GiB\"\ngeometry = 7\n").is_err());
+        let wrong = toml::from_str::<KernelConfig>("memory = \"1 GiB\"\nstart = { kind = \"fresh\", percent = 5 }\n");
+        assert!(wrong.unwrap_err().to_string().contains("percent"));
     }
 }

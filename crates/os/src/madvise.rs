@@ -160,12 +160,9 @@ impl Context<'_> {
     fn clean(&mut self, process: ProcessId, range: VpnRange) -> Result<(), OsError> {
         let (mut at, mut changed) = (range.start, false);
         while let Some(leaves) = self.next_leaves(process, &mut at, range.end)? {
-            for leaf in leaves {
-                let frames = FrameRange::new(
-                    leaf.entry.is_present().then(|| leaf.entry.frame()).unwrap_or_default(),
-                    PageCount(leaf.size().pages()),
-                );
-                if !leaf.entry.is_present() || frames.iter().any(|frame| self.state.memory.is_shared(frame)) {
+            for leaf in leaves.iter().filter(|leaf| leaf.entry.is_present()) {
+                let frames = FrameRange::new(leaf.entry.frame(), PageCount(leaf.size().pages()));
+                if frames.iter().any(|frame| self.state.memory.is_shared(frame)) {
                     continue;
                 }
                 let table = &mut self.state.processes.get_mut(process)?.table;

@@ -26,12 +26,18 @@ use crate::vma::Vma;
 pub enum ManagerConfig {
     /// 4 KiB pages only.
     #[default]
+    #[serde(deserialize_with = "crate::config::no_keys")]
     Linux4k,
     /// Linux's transparent huge pages.
     Thp(thp::ThpConfig),
 }
 
 impl ManagerConfig {
+    /// Every manager, with default parameters: what lists show and the contract tests go over.
+    pub fn all() -> Vec<Self> {
+        vec![Self::Linux4k, Self::Thp(thp::ThpConfig::default())]
+    }
+
     /// Makes the manager.
     pub fn build(&self) -> Box<dyn MemoryManager> {
         match self {

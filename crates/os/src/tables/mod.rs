@@ -24,12 +24,18 @@ use crate::vma::Vma;
 pub enum TablesConfig {
     /// Wherever the buddy allocator puts them, as Linux does.
     #[default]
+    #[serde(deserialize_with = "crate::config::no_keys")]
     Buddy,
     /// At random places all over memory.
     Scattered(scattered::ScatteredConfig),
 }
 
 impl TablesConfig {
+    /// Every placement, with default parameters: what lists show and the contract tests go over.
+    pub fn all() -> Vec<Self> {
+        vec![Self::Buddy, Self::Scattered(scattered::ScatteredConfig::default())]
+    }
+
     /// Makes the placement.
     pub fn build(&self) -> Box<dyn TablePlacement> {
         match self {

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What lies in memory: a token a frame, so that a test can see whether a page holds what the program wrote there.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use nestwalk_mem::{Frame, FrameRange, Vpn};
+use nestwalk_os::{Below, HostMemory, Hypercall, HypercallReply, Kernel, OsError, ProcessId};
+
+/// The contents of a page: 0 is all zeroes.
+pub type Token = u64;
+
+/// What a frame holds before anybody has written to it.
+const GARBAGE: Token = u64::MAX;
+
+/// Pages in swap.
+pub type Swap = BTreeMap<(ProcessId, Vpn), Token>;
+
+/// Bare metal that remembers what was written.
+#[derive(Clone, Default)]
+pub struct Metal {
+    frames: Rc<RefCell<BTreeMap<Frame, Token>>>,
+    pub swap: Rc<RefCell<Swap>>,
+}
+
+impl Metal {
+    pub fn read(&self, frame: Frame) -> Token {
+        self.frames.borrow().get(&frame).copied().unwrap_or(GARBAGE)
+    }
+
+    pub fn write(&self, frame: Frame, token: Token) {
+        self.frames.borrow_mut().insert(frame, token);
+    }
+}
+
+impl Below for Metal {
+    fn touch(&mut self, _: FrameRange, _: bool) -> Result<(), OsError> {
+        Ok(())
+    }
+
+    fn hypercall(&mut self, _: Hypercall) -> HypercallReply {
+        HypercallReply::Unsupported
+    }
+
+    fn zero(&mut self, frames: FrameRange) -> Result<(), OsError> {
+        frames.iter().for_each(|frame| self.write(frame, 0));
+        Ok(())
+    }
+
+    fn copy(&mut self, from: Frame, to: Frame) -> Result<(), OsError> {
+        self.write(to, self.read(from));
+        Ok(())
+    }
+
+    fn swap_out(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
+        let token = self.read(frame);
+        self.swap.borrow_mut().insert((process, page), token);
+        Ok(())
+    }
+
+    fn swap_in(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
+        let token = self.swap.borrow()[&(process, page)];
+        self.write(frame, token);
+        Ok(())
+    }
+}
+
+/// A VM's memory over a host on [`Metal`], in which the contents of the guest's frames can be followed.
+pub struct VmMemory<'a> {
+    pub host: &'a mut Kernel,
+    pub vm: ProcessId,
+    pub base: Vpn,
+    pub metal: Metal,
+    /// The guest's own swap.
+    pub swap: Rc<RefCell<Swap>>,
+}
+
+impl VmMemory<'_> {
+    fn real(&mut self, touch: impl FnOnce(&mut HostMemory<'_>) -> Result<(), OsError>) -> Result<(), OsError> {
+        let Self { host, vm, base, metal, .. } = self;
+        let mut memory = HostMemory { host, process: *vm, base: *base, cpu: Default::default(), below: metal };
+        touch(&mut memory)
+    }
+
+    /// What the guest finds in its frame, wherever the host keeps it.
+    pub fn read(&self, frame: Frame) -> Token {
+        let page = self.base + frame.0;
+        match self.host.table(self.vm).unwrap().leaf(page) {
+            None => 0,
+            Some(leaf) if leaf.entry.is_present() => self.metal.read(leaf.frame_of(page)),
+            Some(_) => self.metal.swap.borrow()[&(self.vm, page)],
+        }
+    }
+
+    /// The guest stores to its frame.
+    pub fn write(&mut self, frame: Frame, token: Token) -> Result<(), OsError> {
+        self.touch(FrameRange::single(frame), true)?;
+        let page = self.base + frame.0;
+        self.metal.write(self.host.table(self.vm)?.translate(page).expect("it was touched"), token);
+        Ok(())
+    }
+}
+
+impl Below for VmMemory<'_> {
+    fn touch(&mut self, frames: FrameRange, store: bool) -> Result<(), OsError> {
+        self.real(|memory| memory.touch(frames, store))
+    }
+
+    fn hypercall(&mut self, call: Hypercall) -> HypercallReply {
+        let Self { host, vm, base, metal, .. } = self;
+        host.serve_hypercall(*vm, *base, call, metal)
+    }
+
+    fn zero(&mut self, frames: FrameRange) -> Result<(), OsError> {
+        frames.iter().try_for_each(|frame| self.write(frame, 0))
+    }
+
+    fn copy(&mut self, from: Frame, to: Frame) -> Result<(), OsError> {
+        self.touch(FrameRange::single(from), false)?;
+        let token = self.read(from);
+        self.write(to, token)
+    }
+
+    fn swap_out(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
+        self.touch(FrameRange::single(frame), false)?;
+        let token = self.read(frame);
+        self.swap.borrow_mut().insert((process, page), token);
+        Ok(())
+    }
+
+    fn swap_in(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
+        let token = self.swap.borrow()[&(process, page)];
+        self.write(frame, token)
+    }
+}
