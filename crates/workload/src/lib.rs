@@ -5,5 +5,6 @@
 //! real programs and generators look the same from there on.
 
 pub mod stream;
+pub mod trace;
 
 pub use stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};

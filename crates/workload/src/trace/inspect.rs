@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a trace holds, and whether it is whole.
+
+use std::path::Path;
+
+use nestwalk_mem::{Access, PageCount, VpnRange};
+use serde::Serialize;
+
+use super::block::BlockDecoder;
+use super::format::{RECORD_BYTES, RecordKind};
+use super::index;
+use super::log::{self, LogEntry};
+use super::metadata::{Metadata, Sampling, Vma};
+use super::reader::{Decoder, Trace};
+use super::sites::{SiteAttributes, SiteTable};
+use crate::stream::WorkloadError;
+
+/// What `trace info` says.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TraceInfo {
+    /// The format and its version.
+    pub format: String,
+    /// Name of the program.
+    pub program: String,
+    /// The command line that ran.
+    pub command: String,
+    /// What captured it.
+    pub tool: String,
+    /// When it was captured, if the trace says so.
+    pub date: Option<String>,
+    /// The format that it was converted from.
+    pub source_format: String,
+    /// Accesses in the file.
+    pub accesses: u64,
+    /// Instructions executed during them.
+    pub instructions: u64,
+    /// Accesses of the whole program.
+    pub program_accesses: u64,
+    /// Instructions of the whole program.
+    pub program_instructions: u64,
+    /// Threads.
+    pub threads: u64,
+    /// Bytes of the distinct 4 KiB pages that an access of the program begins in.
+    pub footprint_bytes: u64,
+    /// Mappings at the end, and those that the capture lacks but the program uses, in order of address.
+    pub vmas: Vec<Vma>,
+    /// Memory events of the capture.
+    pub events: u64,
+    /// First touches in the file (of a sampled trace).
+    pub touches: u64,
+    /// Windows of a sampled trace; 0 of a whole one.
+    pub windows: u64,
+    /// How it was sampled.
+    pub sampling: Option<Sampling>,
+    /// Sites: instructions that access memory.
+    pub sites: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Bytes of the file for each access in it, all included.
+    pub bytes_per_access: f64,
+    /// Why the capture was not whole, if it was not.
+    pub warning: Option<String>,
+}
+
+/// Says what the trace `path` holds. Reads its tables only.
+///
+/// # Errors
+/// As for [`Trace::open`].
+pub fn info(path: &Path) -> Result<TraceInfo, WorkloadError> {
+    Ok(describe(&Trace::open(path)?))
+}
+
+fn describe(trace: &Trace) -> TraceInfo {
+    let Metadata { program, command, tool, date, source_format, vmas, implied, sampling, warning, .. } =
+        trace.metadata().clone();
+    let metadata = trace.metadata();
+    let mut vmas: Vec<Vma> = vmas.into_iter().chain(implied).collect();
+    vmas.sort_by_key(|vma| (vma.start, vma.end));
+    TraceInfo {
+        format: format!("nwt {}", super::format::VERSION),
+        program,
+        command,
+        tool,
+        date,
+        source_format,
+        accesses: metadata.accesses,
+        instructions: metadata.instructions,
+        program_accesses: metadata.program_accesses,
+        program_instructions: metadata.program_instructions,
+        threads: metadata.threads,
+        footprint_bytes: PageCount(metadata.footprint_pages).0.saturating_mul(PageCount(1).bytes()),
+        vmas,
+        events: metadata.events,
+        touches: metadata.touches,
+        windows: sampling.as_ref().map_or(0, |sampling| sampling.windows),
+        sampling,
+        sites: trace.sites().attributes.len() as u64,
+        bytes: trace.bytes(),
+        bytes_per_access: trace.bytes() as f64 / metadata.accesses.max(1) as f64,
+        warning,
+    }
+}
+
+/// What a check counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CheckReport {
+    /// Accesses decoded.
+    pub accesses: u64,
+    /// Records checked.
+    pub records: u64,
+    /// First touches.
+    pub touches: u64,
+    /// Memory events (those that the converter added included).
+    pub events: u64,
+    /// Instructions during the accesses.
+    pub instructions: u64,
+}
+
+/// Reads the whole trace `path` and checks every checksum, every record, and that the totals agree.
+///
+/// # Errors
+/// With the first thing that is wrong.
+pub fn check(path: &Path) -> Result<CheckReport, WorkloadError> {
+    check_trace(&Trace::open(path)?)
+}
+
+fn check_trace(trace: &Trace) -> Result<CheckReport, WorkloadError> {
+    let mut decoder = Decoder::new(trace)?;
+    let mut report = CheckReport::default();
+    let mut accesses: Vec<Access> = Vec::new();
+    for (i, record) in trace.records().iter().enumerate() {
+        match record.kind {
+            RecordKind::Accesses => {
+                decoder.begin(trace, record)?;
+                accesses.clear();
+                while decoder.left() > 0 {
+                    report.accesses += decoder.fill(trace, &mut accesses, record.items as usize)? as u64;
+                }
+                report.instructions = report.instructions.saturating_add(record.instructions);
+            }
+            RecordKind::Log => {
+                for entry in decoder.log(trace, record)? {
+                    match entry {
+                        LogEntry::Touches(run) => report.touches += u64::from(run.pages),
+                        LogEntry::Event(_) => report.events += 1,
+                    }
+                }
+            }
+            _ => {
+                decoder.mark(trace, record)?;
+            }
+        }
+        report.records += 1;
+        let next = trace.records().get(i + 1).map_or(trace.records_end(), |next| next.offset);
+        let end = record.offset + RECORD_BYTES as u64 + decoder.stored_bytes();
+        if end != next {
+            return Err(trace.corrupt(end, "bytes that belong to no record: convert the trace again".into()));
+        }
+    }
+    let metadata = trace.metadata();
+    if (report.accesses, report.touches, report.instructions)
+        != (metadata.accesses, metadata.touches, metadata.instructions)
+    {
+        return Err(trace
+            .corrupt(trace.records_end(), "totals that the records do not add up to: convert the trace again".into()));
+    }
+    Ok(report)
+}
+
+/// Does everything that a reader does with `data`, as a whole file and as the payload of each kind of record (so that a fuzzer
+/// need not guess checksums). Must return, whatever the data.
+pub fn fuzz_one(data: &[u8]) {
+    if let Ok(trace) = Trace::from_bytes(data.to_vec()) {
+        let _ = check_trace(&trace);
+        std::hint::black_box(describe(&trace));
+        for vma in trace.metadata().implied.iter().take(1000) {
+            std::hint::black_box(super::play::implied_mapping(vma));
+        }
+    }
+    let Some((&items, plain)) = data.split_first() else { return };
+    let items = u32::from(items) * 8;
+    let attributes: Vec<_> = (0..64).filter_map(|i| SiteAttributes::new(i % 2 == 0, i % 8)).collect();
+    let mut decoder = BlockDecoder::default();
+    decoder.plain.extend_from_slice(plain);
+    if decoder.begin(items, &attributes).is_ok() {
+        let mut out = Vec::new();
+        while decoder.left() > 0 && decoder.fill(&mut out, 7).is_ok() {}
+    }
+    let mut entries = Vec::new();
+    if log::decode(plain, items, &mut entries).is_ok() {
+        for entry in &entries {
+            match entry {
+                LogEntry::Touches(run) => assert!(VpnRange::new(run.page(0), PageCount(1)).contains(run.page(0))),
+                LogEntry::Event(event) => drop(event.meaning()),
+            }
+        }
+    }
+    let _ = SiteTable::default().decode(plain, items);
+    let _ = index::decode(plain, items, 32, 1 << 20, &mut Vec::new());
+    let _ = index::Mark::from_bytes(plain);
+}

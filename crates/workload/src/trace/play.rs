@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A trace as a [`Workload`].
+//!
+//! A whole trace warms up for a share of its accesses and is measured for the rest; its pages are populated by the faults that
+//! its accesses cause. A sampled one has its own phases: skipped stretches populate (first touches and events), each window
+//! warms up and is measured.
+
+use std::path::Path;
+
+use nestwalk_mem::{PageCount, Va, VpnRange};
+
+use super::format::RecordKind;
+use super::log::{LogEntry, TouchRun};
+use super::metadata::Vma;
+use super::reader::{Decoder, Trace};
+use crate::stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};
+
+/// How to play a trace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlayOptions {
+    /// Of a whole trace: the share of its accesses that warms up, in thousandths.
+    pub warm_permille: u16,
+}
+
+impl Default for PlayOptions {
+    fn default() -> Self {
+        Self { warm_permille: 200 }
+    }
+}
+
+/// A trace that is being played.
+#[derive(Debug)]
+pub struct TraceWorkload {
+    trace: Trace,
+    decoder: Decoder,
+    /// The next of the mappings that are implied.
+    implied: usize,
+    /// The next record.
+    record: usize,
+    current: Current,
+    /// Of a whole trace: the phase that begins now.
+    phase: Option<Phase>,
+    /// Of a whole trace: accesses that are still to warm up.
+    warm_left: Option<u64>,
+}
+
+/// What is left of the record that has begun.
+#[derive(Clone, Copy, Debug)]
+enum Current {
+    Nothing,
+    /// Accesses of a thread: how many there were, and their instructions, of which so many are accounted for.
+    Accesses {
+        thread: ThreadId,
+        items: u32,
+        instructions: u64,
+        accounted: u64,
+    },
+    /// The next entry of a log, and within a run of touches the next page.
+    Log {
+        entry: usize,
+        page: u32,
+    },
+}
+
+impl TraceWorkload {
+    /// Opens the trace `path`.
+    ///
+    /// # Errors
+    /// As for [`Trace::open`]; when more than all is to warm up.
+    pub fn open(path: &Path, options: PlayOptions) -> Result<Self, WorkloadError> {
+        Self::new(Trace::open(path)?, options)
+    }
+
+    /// Plays `trace`.
+    ///
+    /// # Errors
+    /// When more than all is to warm up.
+    pub fn new(trace: Trace, options: PlayOptions) -> Result<Self, WorkloadError> {
+        if options.warm_permille > 1000 {
+            let what = format!("warm-up of {} thousandths of a trace: at most 1000", options.warm_permille);
+            return Err(WorkloadError::Parameter { name: trace.metadata().program.clone(), what });
+        }
+        let has_phases = trace.records().iter().any(|record| record.kind == RecordKind::Mark);
+        let warm = u128::from(trace.metadata().accesses) * u128::from(options.warm_permille) / 1000;
+        let first = if warm == 0 { Phase::Measure } else { Phase::Warm };
+        Ok(Self {
+            decoder: Decoder::new(&trace)?,
+            trace,
+            implied: 0,
+            record: 0,
+            current: Current::Nothing,
+            phase: (!has_phases).then_some(first),
+            warm_left: Some(warm as u64).filter(|&warm| warm > 0 && !has_phases),
+        })
+    }
+
+    /// The trace.
+    pub const fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Begins the next record; `None` at the end. A mark is a step by itself.
+    fn begin_record(&mut self) -> Result<Option<Step>, WorkloadError> {
+        let Some(record) = self.trace.records().get(self.record) else { return Ok(Some(Step::End)) };
+        self.record += 1;
+        match record.kind {
+            RecordKind::Accesses => {
+                self.decoder.begin(&self.trace, record)?;
+                self.current = Current::Accesses {
+                    thread: record.thread,
+                    items: record.items,
+                    instructions: record.instructions,
+                    accounted: 0,
+                };
+            }
+            RecordKind::Log => {
+                self.decoder.log(&self.trace, record)?;
+                self.current = Current::Log { entry: 0, page: 0 };
+            }
+            _ => return Ok(Some(Step::Phase(self.decoder.mark(&self.trace, record)?.phase))),
+        }
+        Ok(None)
+    }
+
+    fn accesses(&mut self, batch: &mut Batch) -> Result<Option<Step>, WorkloadError> {
+        let Current::Accesses { thread, items, instructions, accounted } = &mut self.current else { return Ok(None) };
+        let most = self.warm_left.map_or(u64::MAX, |left| left).min(Batch::ACCESSES_MAX as u64) as usize;
+        let count = self.decoder.fill(&self.trace, &mut batch.accesses, most)?;
+        batch.thread = *thread;
+        let done = u64::from(*items) - self.decoder.left() as u64;
+        let by_now = (u128::from(*instructions) * u128::from(done) / u128::from(*items)) as u64;
+        batch.instructions = by_now - *accounted;
+        *accounted = by_now;
+        if self.decoder.left() == 0 {
+            self.current = Current::Nothing;
+        }
+        if let Some(left) = &mut self.warm_left {
+            *left -= count as u64;
+            if *left == 0 {
+                self.warm_left = None;
+                self.phase = Some(Phase::Measure);
+            }
+        }
+        Ok(Some(Step::Accesses))
+    }
+
+    /// The next event of the log, or as many touches of one thread as there are and fit. `None` once it is used up.
+    fn log(&mut self, batch: &mut Batch) -> Option<Step> {
+        let Current::Log { entry, page } = &mut self.current else { return None };
+        while let Some(next) = self.decoder.entries().get(*entry) {
+            match next {
+                LogEntry::Event(_) if !batch.touches.is_empty() => return Some(Step::Touches),
+                LogEntry::Event(event) => {
+                    *entry += 1;
+                    if let Some(meaning) = event.meaning() {
+                        batch.thread = event.thread;
+                        return Some(Step::Event(meaning));
+                    }
+                }
+                LogEntry::Touches(run) => {
+                    if batch.touches.is_empty() {
+                        batch.thread = run.thread;
+                    }
+                    if batch.touches.len() == Batch::ACCESSES_MAX || batch.thread != run.thread {
+                        return Some(Step::Touches);
+                    }
+                    *page = put_touches(batch, run, *page);
+                    if *page == run.pages {
+                        (*entry, *page) = (*entry + 1, 0);
+                    }
+                }
+            }
+        }
+        self.current = Current::Nothing;
+        (!batch.touches.is_empty()).then_some(Step::Touches)
+    }
+}
+
+/// Appends pages of `run`, from the `from`-th on, as many as fit, and returns the number of the next one.
+fn put_touches(batch: &mut Batch, run: &TouchRun, from: u32) -> u32 {
+    let room = (Batch::ACCESSES_MAX - batch.touches.len()) as u32;
+    let to = run.pages.min(from.saturating_add(room));
+    batch.touches.extend((from..to).map(|i| (run.page(i), run.store)));
+    to
+}
+
+/// The event that makes an implied mapping; `None` if the trace's metadata is nonsense.
+pub(super) fn implied_mapping(vma: &Vma) -> Option<MemoryEvent> {
+    if vma.start >= vma.end || vma.end > super::format::ADDRESS_END {
+        return None;
+    }
+    let range = VpnRange::new(Va(vma.start).page(), PageCount::covering(vma.end - (vma.start >> 12 << 12)));
+    Some(MemoryEvent::Mmap { range, writable: vma.writable, anonymous: vma.anonymous })
+}
+
+impl Workload for TraceWorkload {
+    fn facts(&self) -> WorkloadFacts {
+        let metadata = self.trace.metadata();
+        WorkloadFacts {
+            name: metadata.program.clone(),
+            footprint: PageCount(metadata.footprint_pages),
+            accesses: Some(metadata.accesses),
+            threads: u16::try_from(metadata.threads).unwrap_or(u16::MAX),
+        }
+    }
+
+    fn next(&mut self, batch: &mut Batch) -> Result<Step, WorkloadError> {
+        batch.clear();
+        while let Some(vma) = self.trace.metadata().implied.get(self.implied) {
+            self.implied += 1;
+            if let Some(event) = implied_mapping(vma) {
+                return Ok(Step::Event(event));
+            }
+        }
+        if let Some(phase) = self.phase.take() {
+            return Ok(Step::Phase(phase));
+        }
+        loop {
+            let step = match self.current {
+                Current::Nothing => self.begin_record()?,
+                Current::Accesses { .. } => self.accesses(batch)?,
+                Current::Log { .. } => self.log(batch),
+            };
+            if let Some(step) = step {
+                return Ok(step);
+            }
+        }
+    }
+}
