@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The parameters that every generator has.
+
+use nestwalk_mem::PageCount;
+
+use crate::stream::WorkloadError;
+
+/// What every generator is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Common {
+    /// Memory that the program has, at most.
+    pub(super) footprint: PageCount,
+    /// Accesses before counting begins, of all threads together.
+    pub(super) warm_accesses: u64,
+    /// Accesses that are counted, of all threads together.
+    pub(super) measured_accesses: u64,
+    /// Threads of the program.
+    pub(super) threads: u16,
+    /// Everything random follows from it.
+    pub(super) seed: u64,
+}
+
+/// Declares the parameters of one generator: the common ones, and its own with their defaults.
+macro_rules! parameters {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty = $default:expr,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct $name {
+            /// Memory that the program has, at most; `"4 GiB"`.
+            #[serde(with = "crate::generator::size")]
+            pub footprint: nestwalk_mem::PageCount,
+            /// Accesses before counting begins, of all threads together.
+            pub warm_accesses: u64,
+            /// Accesses that are counted, of all threads together.
+            pub measured_accesses: u64,
+            /// Threads of the program.
+            pub threads: u16,
+            /// Everything random follows from it.
+            pub seed: u64,
+            $($(#[$field_doc])* pub $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self {
+                    footprint: nestwalk_mem::PageCount(4 << 18),
+                    warm_accesses: 5_000_000,
+                    measured_accesses: 20_000_000,
+                    threads: 1,
+                    seed: 1,
+                    $($field: $default,)*
+                }
+            }
+        }
+
+        impl $name {
+            pub(super) fn common(&self) -> crate::generator::config::Common {
+                crate::generator::config::Common {
+                    footprint: self.footprint,
+                    warm_accesses: self.warm_accesses,
+                    measured_accesses: self.measured_accesses,
+                    threads: self.threads,
+                    seed: self.seed,
+                }
+            }
+        }
+    };
+}
+pub(super) use parameters;
+
+/// An impossible parameter of generator `name`.
+pub(super) fn impossible(name: &str, what: impl Into<String>) -> WorkloadError {
+    WorkloadError::Parameter { name: name.into(), what: what.into() }
+}
+
+impl Common {
+    /// Largest footprint: what fits below the stack of a 47-bit address space.
+    const FOOTPRINT_MAX: PageCount = PageCount(1 << 34);
+
+    /// Checks what no generator can do with.
+    pub(super) fn check(&self, name: &str) -> Result<(), WorkloadError> {
+        if self.threads == 0 {
+            return Err(impossible(name, "threads = 0: a program has at least one"));
+        }
+        let least = PageCount(64 * u64::from(self.threads));
+        if self.footprint < least || self.footprint > Self::FOOTPRINT_MAX {
+            let text = super::size::format(self.footprint);
+            let least = super::size::format(least);
+            return Err(impossible(name, format!("footprint = {text:?}: from {least:?} (for its threads) to \"64 TiB\"")));
+        }
+        if self.measured_accesses == 0 {
+            return Err(impossible(name, "measured_accesses = 0: nothing would be counted"));
+        }
+        Ok(())
+    }
+}

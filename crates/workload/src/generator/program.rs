@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a generator states of its program, and the driver that makes a [`Workload`] of it.
+
+use nestwalk_mem::{Access, PageCount, Vpn};
+
+use super::config::Common;
+use super::memory::Region;
+use crate::stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};
+
+/// Accesses that a thread of several makes before the next one's turn.
+const ACCESS_TURN: usize = 4096;
+/// Pages that a thread of several touches first before the next one's turn. Below a per-CPU batch of the kernel's
+/// allocator (63 frames) the length of turns makes no difference to which frames a thread gets.
+const TOUCH_TURN: usize = 32;
+
+/// A made-up program.
+pub(super) trait Program {
+    /// Its name.
+    const NAME: &'static str;
+
+    /// Its mappings, in the order in which it makes them.
+    fn regions(&self) -> Vec<Region>;
+
+    /// Pages that it touches before its steady phase begins. The steady phase touches no others.
+    fn footprint(&self) -> PageCount;
+
+    /// Appends the next first touches of `thread` until there are `most`; nothing when it has touched all it has to.
+    fn touch(&mut self, thread: u16, touches: &mut Vec<(Vpn, bool)>, most: usize);
+
+    /// Appends accesses of `thread` until there are `most`, and says how many instructions it executed for them.
+    fn fill(&mut self, thread: u16, accesses: &mut Vec<Access>, most: usize) -> u64;
+}
+
+/// What comes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Begin,
+    Map { region: usize },
+    /// `done` threads in a row, up to the next one, had nothing to touch.
+    Touch { thread: u16, done: u16 },
+    BeginAccesses { phase: Phase },
+    Accesses { phase: Phase, left: u64 },
+    End,
+}
+
+/// Runs a program through its phases.
+pub(super) struct Driver<P> {
+    program: P,
+    common: Common,
+    stage: Stage,
+    /// Whose accesses come next.
+    thread: u16,
+}
+
+impl<P: Program> Driver<P> {
+    /// # Errors
+    /// If a common parameter is impossible.
+    pub(super) fn new(common: Common, program: P) -> Result<Self, WorkloadError> {
+        common.check(P::NAME)?;
+        Ok(Self { program, common, stage: Stage::Begin, thread: 0 })
+    }
+
+    fn turn(&self, several: usize) -> usize {
+        if self.common.threads == 1 { Batch::ACCESSES_MAX } else { several }
+    }
+
+    fn next_thread(&self, thread: u16) -> u16 {
+        (thread + 1) % self.common.threads
+    }
+
+    fn map(&mut self, region: usize) -> Step {
+        let regions = self.program.regions();
+        let last = region + 1 == regions.len();
+        self.stage = if last { Stage::Touch { thread: 0, done: 0 } } else { Stage::Map { region: region + 1 } };
+        Step::Event(MemoryEvent::Mmap { range: regions[region].pages, writable: true, anonymous: true })
+    }
+
+    /// One turn of first touches; `None` when all threads are done.
+    fn touch(&mut self, mut thread: u16, mut done: u16, batch: &mut Batch) -> Option<Step> {
+        while done < self.common.threads {
+            let most = self.turn(TOUCH_TURN);
+            self.program.touch(thread, &mut batch.touches, most);
+            batch.thread = ThreadId(thread);
+            thread = self.next_thread(thread);
+            if !batch.touches.is_empty() {
+                self.stage = Stage::Touch { thread, done: 0 };
+                return Some(Step::Touches);
+            }
+            done += 1;
+        }
+        self.stage = Stage::BeginAccesses { phase: Phase::Warm };
+        None
+    }
+
+    fn begin(&mut self, phase: Phase) -> Option<Step> {
+        let left = if phase == Phase::Warm { self.common.warm_accesses } else { self.common.measured_accesses };
+        self.stage = Stage::Accesses { phase, left };
+        (left > 0).then_some(Step::Phase(phase))
+    }
+
+    fn accesses(&mut self, phase: Phase, left: u64, batch: &mut Batch) -> Option<Step> {
+        if left == 0 {
+            let warm = phase == Phase::Warm;
+            self.stage = if warm { Stage::BeginAccesses { phase: Phase::Measure } } else { Stage::End };
+            return None;
+        }
+        let most = left.min(self.turn(ACCESS_TURN) as u64);
+        batch.thread = ThreadId(self.thread);
+        batch.instructions = self.program.fill(self.thread, &mut batch.accesses, most as usize);
+        debug_assert_eq!(batch.accesses.len() as u64, most);
+        self.thread = self.next_thread(self.thread);
+        self.stage = Stage::Accesses { phase, left: left - most };
+        Some(Step::Accesses)
+    }
+}
+
+impl<P: Program> Workload for Driver<P> {
+    fn facts(&self) -> WorkloadFacts {
+        WorkloadFacts {
+            name: P::NAME.into(),
+            footprint: self.program.footprint(),
+            accesses: Some(self.common.warm_accesses + self.common.measured_accesses),
+            threads: self.common.threads,
+        }
+    }
+
+    fn next(&mut self, batch: &mut Batch) -> Result<Step, WorkloadError> {
+        batch.clear();
+        loop {
+            let step = match self.stage {
+                Stage::Begin => {
+                    self.stage = Stage::Map { region: 0 };
+                    Some(Step::Phase(Phase::Populate))
+                }
+                Stage::Map { region } => Some(self.map(region)),
+                Stage::Touch { thread, done } => self.touch(thread, done, batch),
+                Stage::BeginAccesses { phase } => self.begin(phase),
+                Stage::Accesses { phase, left } => self.accesses(phase, left, batch),
+                Stage::End => Some(Step::End),
+            };
+            if let Some(step) = step {
+                return Ok(step);
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Traces from end to end: captures converted, read back, played; whole and sampled, sound and damaged.
+
+mod capture;
+mod damaged;
+mod playing;
+mod real;
+mod round_trip;
+mod sampled;
