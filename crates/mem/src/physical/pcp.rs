@@ -98,16 +98,15 @@ impl PerCpu {
     fn bulk(&mut self, zone: &mut Zone, order: u8, kind: Kind, batch: u32, min_steal: u8) -> u32 {
         let list = &mut self.lists[list_of(order, kind)];
         let head = Head::new(State::PerCpu, order, kind);
-        for got in 0..batch {
-            let Some(pfn) = zone.rmqueue(order, kind, min_steal) else {
-                self.count += got << order;
-                return got;
-            };
-            zone.table.set_unlisted(pfn, head);
-            list.push_back(pfn);
+        let mut got = 0;
+        while got < batch {
+            let Some((start, count)) = zone.rmqueue(order, kind, batch - got, min_steal) else { break };
+            zone.table.set_unlisted_run(start, head, count);
+            list.extend((start..start + (count << order)).step_by(1 << order));
+            got += count;
         }
-        self.count += batch << order;
-        batch
+        self.count += got << order;
+        got
     }
 
     /// Frees a blank block of an order that has lists (`free_unref_page_commit`).

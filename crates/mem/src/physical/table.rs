@@ -228,6 +228,16 @@ impl Table {
         self.set_listed(pfn, head, if head.order() < PAGEBLOCK_ORDER { [0; 2] } else { [NIL; 2] });
     }
 
+    /// Makes `count` neighbours, from `pfn` on, heads of blocks in no list whose frames nobody owns.
+    #[inline]
+    pub(super) fn set_unlisted_run(&mut self, pfn: Pfn32, head: Head, count: u32) {
+        if head.order() == 0 {
+            self.frames[pfn as usize..][..count as usize].fill([0, 0, head.0]);
+        } else {
+            (0..count).for_each(|index| self.set_unlisted(pfn + (index << head.order()), head));
+        }
+    }
+
     /// Nothing begins at `pfn` any more, where the head of a free block was.
     #[inline]
     pub(super) fn absorb(&mut self, pfn: Pfn32, order: u8) {

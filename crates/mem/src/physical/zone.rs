@@ -42,26 +42,36 @@ impl Zone {
         zone
     }
 
-    /// Splits a block of order `high` down to `low`, keeping its start and freeing the upper halves (`expand`).
+    /// Up to `most` blocks of `order`, neighbours, from the smallest block of `kind` that has one: its start and their number.
+    ///
+    /// Linux takes one at a time (`__rmqueue_smallest`) and frees the upper halves of what it splits (`expand`). The next
+    /// one then comes from the lowest of these halves, and so on until the block is used up; so taking several at once
+    /// leaves the same lists. The blocks are in no list and their entries blank.
     #[inline]
-    fn expand(&mut self, pfn: Pfn32, low: u8, high: u8, kind: Kind) {
-        for order in (low..high).rev() {
-            self.lists.push_front(&mut self.table, pfn + (1 << order), order, kind);
-        }
-    }
-
-    /// The first block of the smallest order that suffices, split (`__rmqueue_smallest`). It is in no list and its entry blank.
-    #[inline]
-    fn rmqueue_smallest(&mut self, order: u8, kind: Kind) -> Option<Pfn32> {
+    fn take_smallest(&mut self, order: u8, kind: Kind, most: u32) -> Option<(Pfn32, u32)> {
         let from = self.lists.smallest(order, kind)?;
         let pfn = self.lists.first(from, kind)?;
         self.take(pfn, from);
-        if from >= PAGEBLOCK_ORDER && order < PAGEBLOCK_ORDER {
-            self.table.block_mut(pfn).detailed = true;
+        let end = pfn + (1 << from);
+        let count = most.min(1 << (from - order));
+        let mut rest = pfn + (count << order);
+        while rest < end {
+            let order = rest.trailing_zeros() as u8;
+            self.lists.push_front(&mut self.table, rest, order, kind);
+            self.free += 1 << order;
+            rest += 1 << order;
         }
-        self.expand(pfn, order, from, kind);
-        self.free += (1 << from) - (1 << order);
-        Some(pfn)
+        if from >= PAGEBLOCK_ORDER && order < PAGEBLOCK_ORDER {
+            self.mark_split(pfn, count << order);
+        }
+        Some((pfn, count))
+    }
+
+    /// Something smaller than a pageblock begins in the pageblocks of these frames, from the first one on.
+    fn mark_split(&mut self, pfn: Pfn32, frames: u32) {
+        for start in (pfn..pfn + frames).step_by(PAGEBLOCK as usize) {
+            self.table.block_mut(start).detailed = true;
+        }
     }
 
     /// Takes a free block out of its list, whole.
@@ -71,12 +81,13 @@ impl Zone {
         self.free -= 1 << order;
     }
 
-    /// A block of `order` for `kind`, by stealing if it must be (`__rmqueue`). `min_steal` bounds what is stolen from.
+    /// Up to `most` neighbouring blocks of `order` for `kind`, by stealing if it must be (`__rmqueue`). Nothing below order
+    /// `min_steal` is stolen from.
     #[inline]
-    pub(super) fn rmqueue(&mut self, order: u8, kind: Kind, min_steal: u8) -> Option<Pfn32> {
+    pub(super) fn rmqueue(&mut self, order: u8, kind: Kind, most: u32, min_steal: u8) -> Option<(Pfn32, u32)> {
         loop {
-            if let Some(pfn) = self.rmqueue_smallest(order, kind) {
-                return Some(pfn);
+            if let Some(blocks) = self.take_smallest(order, kind, most) {
+                return Some(blocks);
             }
             if !self.rmqueue_fallback(order, kind, min_steal) {
                 return None;
@@ -92,7 +103,9 @@ impl Zone {
     /// A block of `order`, without per-CPU lists (`rmqueue_buddy` and the retry without `ALLOC_NOFRAGMENT`).
     pub(super) fn rmqueue_buddy(&mut self, order: u8, kind: Kind) -> Option<Pfn32> {
         let first = self.first_min_steal(order);
-        self.rmqueue(order, kind, first).or_else(|| if first > order { self.rmqueue(order, kind, order) } else { None })
+        let blocks = self.rmqueue(order, kind, 1, first);
+        let (pfn, _) = blocks.or_else(|| if first > order { self.rmqueue(order, kind, 1, order) } else { None })?;
+        Some(pfn)
     }
 
     /// Gets free blocks of another kind into the lists of `kind` (`__rmqueue_fallback`): the largest, except for movable
