@@ -200,6 +200,7 @@ impl Recorder {
 
     fn next_segment(&mut self, first: bool) -> Result<(), WorkloadError> {
         let Some(plan) = &mut self.plan else { return Ok(()) };
+        self.writer.flush()?;
         let (budget, totals) = (self.budget, self.writer.totals());
         let (sites, windows) = (self.sites.table().attributes.len() as u64, plan.sampling().windows);
         let segment = plan.segment(self.position, |part, whole| {

@@ -14,7 +14,7 @@ use zstd::bulk::Compressor;
 use super::block::BlockEncoder;
 use super::event::TraceEvent;
 use super::format::{
-    HEADER_BYTES, ITEMS_MAX, RECORD_BYTES, RecordHeader, RecordKind, TRAILER_BYTES, Trailer, checksum, file_header,
+    ITEMS_MAX, PAYLOAD_BYTES_MAX, RecordHeader, RecordKind, TRAILER_BYTES, Trailer, checksum, file_header,
 };
 use super::index::{self, RecordEntry};
 use super::log::LogBuilder;
@@ -120,8 +120,7 @@ impl Writer {
 
     #[cold]
     fn change_to_accesses(&mut self, thread: ThreadId) -> Result<(), WorkloadError> {
-        self.flush_log()?;
-        self.flush_block()?;
+        self.flush()?;
         self.thread = thread;
         Ok(())
     }
@@ -164,11 +163,19 @@ impl Writer {
     /// # Errors
     /// When the file cannot be written.
     pub fn mark(&mut self, phase: Phase, access: u64, instructions: u64) -> Result<(), WorkloadError> {
-        self.flush_block()?;
-        self.flush_log()?;
+        self.flush()?;
         let mark = super::index::Mark { phase, access, instructions };
         let header = Head { items: 1, ..Head::of(RecordKind::Mark) };
         self.record(header, &mark.to_bytes())
+    }
+
+    /// Ends the record that is being built.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn flush(&mut self) -> Result<(), WorkloadError> {
+        self.flush_block()?;
+        self.flush_log()
     }
 
     /// What has been written up to the last complete record.
@@ -181,8 +188,7 @@ impl Writer {
     /// # Errors
     /// When the file cannot be written.
     pub fn finish(mut self, sites: &SiteTable, metadata: &mut Metadata) -> Result<Totals, WorkloadError> {
-        self.flush_block()?;
-        self.flush_log()?;
+        self.flush()?;
         metadata.accesses = self.totals.accesses;
         metadata.instructions = self.totals.instructions;
         metadata.touches = self.totals.touches;
@@ -194,6 +200,9 @@ impl Writer {
             self.unindexed(RecordKind::Sites, to - from, &plain)?;
         }
         let json = serde_json::to_vec(metadata).map_err(|error| self.io(error.into()))?;
+        if json.len() > PAYLOAD_BYTES_MAX {
+            return Err(self.io(std::io::Error::other("too many mappings for a trace: convert a shorter capture")));
+        }
         self.unindexed(RecordKind::Metadata, 1, &json)?;
         let index_at = self.out.at;
         let entries = std::mem::take(&mut self.index);
@@ -333,6 +342,3 @@ impl Output {
         Ok(())
     }
 }
-
-// A record cannot outgrow what a header can say.
-const _: () = assert!(RECORD_BYTES == 32 && HEADER_BYTES == 32);

@@ -177,7 +177,8 @@ fn an_interrupted_conversion_leaves_nothing() {
             if calls == 3 { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
         },
     );
-    let interrupted = matches!(&error, Err(WorkloadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::Interrupted);
+    let interrupted =
+        matches!(&error, Err(WorkloadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::Interrupted);
     assert!(interrupted, "{error:?}");
     assert_eq!(std::fs::read_dir(place.0.path()).unwrap().count(), 1);
 }

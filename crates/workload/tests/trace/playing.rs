@@ -76,7 +76,8 @@ fn a_sampled_trace_populates_warms_and_measures_each_window() {
     };
     place.convert(&capture.bytes, &ConvertOptions { sample: Some(sample), ..ConvertOptions::default() }).unwrap();
     let steps = play(&place, PlayOptions::default());
-    let phases: Vec<_> = steps.iter().filter_map(|(s, _)| if let Step::Phase(p) = s { Some(*p) } else { None }).collect();
+    let phases: Vec<_> =
+        steps.iter().filter_map(|(s, _)| if let Step::Phase(p) = s { Some(*p) } else { None }).collect();
     use Phase::{Measure, Populate, Warm};
     assert_eq!(phases, [Populate, Warm, Measure, Populate, Warm, Measure, Populate]);
     let touches: Vec<_> =

@@ -16,8 +16,9 @@ enum Block {
 
 fn touch() -> impl Strategy<Value = Touch> {
     let address = prop_oneof![0x1000u64..0x9000, any::<u64>().prop_map(|a| a >> 8)];
-    (address, 0u32..30, 1u16..100, 0u8..6, any::<bool>())
-        .prop_map(|(address, site, instructions, size_log2, store)| Touch { address, site, instructions, size_log2, store })
+    (address, 0u32..30, 1u16..100, 0u8..6, any::<bool>()).prop_map(|(address, site, instructions, size_log2, store)| {
+        Touch { address, site, instructions, size_log2, store }
+    })
 }
 
 fn event() -> impl Strategy<Value = RawEvent> {
