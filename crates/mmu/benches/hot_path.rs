@@ -3,14 +3,14 @@
 
 mod cases;
 
-use cases::{Case, Machine};
+use cases::{Case, GUEST_ORDER, Machine};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 fn hot_path(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("hot_path");
-    let mut machine = Machine::new();
+    let mut machine = Machine::new(GUEST_ORDER);
     for case in Case::ALL {
-        let accesses = case.accesses(1 << 20);
+        let accesses = case.accesses(1 << 20, GUEST_ORDER);
         group.throughput(Throughput::Elements(accesses.len() as u64));
         group.sample_size(10);
         group.bench_function(case.name(), |bencher| bencher.iter(|| machine.run(&accesses)));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a fixed number of accesses of one case through a core, for profilers and instruction counts:
-//! `hot_path CASE [MILLIONS] [--no-hints]`. Without a case it lists them.
+//! `hot_path CASE [MILLIONS [ORDER]] [--no-hints]`, with a guest of `2^ORDER` pages. Without a case it lists them.
 
 #[path = "../benches/cases/mod.rs"]
 mod cases;
 
 use std::time::Instant;
 
-use cases::{Case, Machine};
+use cases::{Case, GUEST_ORDER, Machine};
 use nestwalk_mmu::Table;
 
 /// Seconds of processor time (on Linux; elsewhere of the clock on the wall), which a busy machine disturbs less.
@@ -26,8 +26,9 @@ fn main() {
         return;
     };
     let millions = arguments.get(1).and_then(|text| text.parse::<f64>().ok()).unwrap_or(4.0);
-    let accesses = case.accesses((millions * 1e6) as usize);
-    let mut machine = Machine::new();
+    let order = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(GUEST_ORDER);
+    let accesses = case.accesses((millions * 1e6) as usize, order);
+    let mut machine = Machine::new(order);
     machine.core().set_hints(!arguments.iter().any(|argument| argument == "--no-hints"));
     let clock = Instant::now();
     let before = seconds(clock);

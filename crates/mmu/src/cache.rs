@@ -4,9 +4,10 @@
 //! A cache knows which lines it holds and in which order they were used, nothing else: no data, no dirty bits. Each set
 //! is a [row](crate::row) of 32-bit tags, the most recently used first.
 
+use nestwalk_mem::huge::reserve;
 use nestwalk_mem::prefetch::prefetch;
 
-use crate::row::{EMPTY, Quad, quads, use_tag};
+use crate::row::{EMPTY, Oct, Plain, RowOps, take_tag};
 use crate::sets::Sets;
 
 /// A cache of lines, which are numbers: address / 64.
@@ -14,9 +15,9 @@ use crate::sets::Sets;
 pub struct Cache {
     sets: Sets,
     ways: usize,
-    /// Quads of a row.
+    /// Octs of a row.
     stride: usize,
-    rows: Box<[Quad]>,
+    rows: Box<[Oct]>,
 }
 
 /// What using a line did.
@@ -36,8 +37,11 @@ impl Cache {
     pub fn new(sets: u32, ways: u32) -> Self {
         assert!((1..=64).contains(&ways), "a cache has 1 to 64 ways");
         let (sets, ways) = (Sets::new(sets), ways as usize);
-        let stride = quads(ways);
-        Self { sets, ways, stride, rows: vec![[EMPTY; 4]; sets.count() * stride].into() }
+        let stride = Oct::count(ways);
+        let mut rows = Vec::new();
+        reserve(&mut rows, sets.count() * stride);
+        rows.resize(sets.count() * stride, Oct::EMPTY);
+        Self { sets, ways, stride, rows: rows.into() }
     }
 
     #[inline(always)]
@@ -48,17 +52,47 @@ impl Cache {
     }
 
     #[inline(always)]
-    fn row(&self, set: usize) -> &[Quad] {
+    fn row(&self, set: usize) -> &[Oct] {
         &self.rows[set * self.stride..][..self.stride]
     }
 
-    /// Uses `line`, bringing it in if need be.
     #[inline(always)]
-    pub(crate) fn touch(&mut self, line: u64) -> Use {
+    fn row_mut(&mut self, set: usize) -> &mut [Oct] {
+        &mut self.rows[set * self.stride..][..self.stride]
+    }
+
+    /// The tags of a set, the most recently used first.
+    fn tags(&self, set: usize) -> impl Iterator<Item = u32> {
+        self.row(set).iter().flat_map(|oct| oct.0).filter(|&tag| tag != EMPTY)
+    }
+
+    /// Uses `line`, bringing it in if need be.
+    ///
+    /// # Safety
+    /// The processor has what `R` needs.
+    #[inline(always)]
+    pub(crate) unsafe fn touch<R: RowOps>(&mut self, line: u64) -> Use {
         let (set, tag) = self.place(line);
-        let row = &mut self.rows[set * self.stride..][..self.stride];
-        let (hit, last) = use_tag(row, self.ways, tag);
+        let ways = self.ways;
+        // SAFETY: the caller has seen to that.
+        let (hit, last) = unsafe { R::use_tag(self.row_mut(set), ways, tag) };
         Use { hit, set, last }
+    }
+
+    /// Takes `line` out. Whether it was there.
+    ///
+    /// # Safety
+    /// The processor has what `R` needs.
+    #[inline(always)]
+    pub(crate) unsafe fn take<R: RowOps>(&mut self, line: u64) -> bool {
+        let (set, tag) = self.place(line);
+        let ways = self.ways;
+        // SAFETY: the caller has seen to that.
+        let there = unsafe { R::holds_tag(self.row(set), tag) };
+        if there {
+            take_tag(self.row_mut(set), ways, tag);
+        }
+        there
     }
 
     /// The line that had to go.
@@ -69,22 +103,15 @@ impl Cache {
 
     /// Uses `line`, bringing it in if need be. Whether it was there, and the line that had to go for it.
     pub fn access(&mut self, line: u64) -> (bool, Option<u64>) {
-        let touched = self.touch(line);
+        // SAFETY: `Plain` needs nothing.
+        let touched = unsafe { self.touch::<Plain>(line) };
         (touched.hit, self.victim(touched))
     }
 
     /// Takes `line` out. Whether it was there.
     pub fn remove(&mut self, line: u64) -> bool {
-        let (set, tag) = self.place(line);
-        let row = &mut self.rows[set * self.stride..][..self.stride].as_flattened_mut()[..self.ways];
-        match row.iter().position(|&there| there == tag) {
-            Some(way) => {
-                row[way..].rotate_left(1);
-                row[self.ways - 1] = EMPTY;
-                true
-            }
-            None => false,
-        }
+        // SAFETY: `Plain` needs nothing.
+        unsafe { self.take::<Plain>(line) }
     }
 
     /// Takes out the lines that `keep` does not want.
@@ -100,12 +127,12 @@ impl Cache {
     /// Whether `line` is there. Changes nothing.
     pub fn contains(&self, line: u64) -> bool {
         let (set, tag) = self.place(line);
-        self.row(set).as_flattened()[..self.ways].contains(&tag)
+        self.tags(set).any(|there| there == tag)
     }
 
     /// Takes everything out.
     pub fn clear(&mut self) {
-        self.rows.fill([EMPTY; 4]);
+        self.rows.fill(Oct::EMPTY);
     }
 
     /// Brings the row of `line` near to the processor that runs the simulation. Changes nothing.
@@ -120,10 +147,7 @@ impl Cache {
 
     /// The lines of a set, the most recently used first.
     pub fn lines_of(&self, set: usize) -> impl Iterator<Item = u64> {
-        self.row(set).as_flattened()[..self.ways]
-            .iter()
-            .filter(|&&tag| tag != EMPTY)
-            .map(move |&tag| self.sets.join(set, u64::from(tag)))
+        self.tags(set).map(move |tag| self.sets.join(set, u64::from(tag)))
     }
 
     /// Its sets.
@@ -137,7 +161,7 @@ impl Cache {
     /// With a message that names the set, if something does not hold.
     pub fn check_invariants(&self) {
         for set in 0..self.sets.count() {
-            let row = self.row(set).as_flattened();
+            let row: Vec<u32> = self.row(set).iter().flat_map(|oct| oct.0).collect();
             let used = row.iter().position(|&tag| tag == EMPTY).unwrap_or(row.len());
             assert!(used <= self.ways, "set {set}: more lines than ways in {row:?}");
             assert!(row[used..].iter().all(|&tag| tag == EMPTY), "set {set}: a hole in {row:?}");

@@ -287,3 +287,71 @@ impl Counters {
         sum
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_tables_and_levels_are_views_of_the_same_counts() {
+        let mut events = WalkEvents::default();
+        let mut add = |guest, host, served: Served, count| {
+            events.0[usize::from(WalkEvents::step_code(guest, host)) + served as usize] += count;
+        };
+        add(4, 0, Served::Memory, 1);
+        add(1, 0, Served::Llc, 2);
+        add(1, 2, Served::L2, 4);
+        add(0, 2, Served::L2, 8);
+        add(5, 5, Served::L1d, 16);
+        assert_eq!(events.references(Table::Guest, Level(1), Served::Llc), 2);
+        assert_eq!(events.references(Table::Host, Level(2), Served::L2), 12);
+        assert_eq!(events.of_table(Table::Guest), [0, 0, 2, 1]);
+        assert_eq!(events.of_table(Table::Host), [16, 12, 0, 0]);
+        assert_eq!(events.total_references(), 31);
+    }
+
+    #[test]
+    fn all_places_of_events_are_different() {
+        let mut places = std::collections::BTreeSet::new();
+        for guest in 0..6 {
+            for host in 0..6 {
+                (0..4).for_each(|served| assert!(places.insert(WalkEvents::step_code(guest, host) + served)));
+            }
+        }
+        assert!(places.iter().all(|&code| WalkEvents::is_reference(code)));
+        for table in [Table::Guest, Table::Host] {
+            (0..6).for_each(|level| assert!(places.insert(WalkEvents::pwc_code(table, level))));
+        }
+        let others =
+            [WalkEvents::nested_tlb_code(false), WalkEvents::nested_tlb_code(true), WalkEvents::prefetch_hit_code()];
+        assert!(others.into_iter().all(|code| places.insert(code)));
+        assert_eq!(places.iter().filter(|&&code| WalkEvents::is_reference(code)).count(), 144);
+    }
+
+    #[test]
+    fn a_difference_and_a_sum_are_inverse_in_every_field() {
+        let mut counters =
+            Counters { walk_cycles: 1, guest_walk_cycles: 2, host_walk_cycles: 3, ..Counters::default() };
+        (counters.data, counters.data_cycles, counters.corunner) = ([4; 4], 5, [6; 4]);
+        (counters.aborted_walks, counters.aborted_references, counters.prefetches) = (7, 8, 9);
+        counters.tlb = TlbCounters { accesses: 10, stores: 11, l1_hits: [12; 3], l2_hits: [13; 3], misses: [14; 3] };
+        counters.functional = TlbCounters { accesses: 15, ..counters.tlb };
+        counters.walk_events.0 = [16; WalkEvents::LEN];
+        counters.latency.buckets = [17; LatencyHistogram::LEN];
+        let twice = counters.plus(&counters);
+        assert_eq!((twice.prefetches, twice.functional.accesses, twice.latency.buckets[512]), (18, 30, 34));
+        assert_eq!(twice.minus(&counters), counters);
+        assert_eq!(counters.minus(&counters), Counters::default());
+    }
+
+    #[test]
+    fn quantiles_of_latencies_are_buckets() {
+        let mut histogram = LatencyHistogram::default();
+        assert_eq!(histogram.quantile(1, 2), None);
+        (0..100).for_each(|cycles| histogram.add(cycles));
+        histogram.add(1 << 40);
+        assert_eq!(histogram.quantile(0, 100), Some(0));
+        assert_eq!(histogram.quantile(50, 101), Some(48));
+        assert_eq!(histogram.quantile(1, 1), Some(4096));
+    }
+}

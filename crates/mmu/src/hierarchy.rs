@@ -12,6 +12,9 @@ use crate::cache::Cache;
 use crate::config::{LlcPolicy, MmuConfig, cache_sets};
 use crate::counters::Served;
 use crate::error::MmuError;
+#[cfg(target_arch = "x86_64")]
+use crate::row::Wide;
+use crate::row::{Plain, RowOps};
 
 /// Lines that an inclusive last level evicted, kept until all cores have heard of them.
 const GONE_MAX: usize = 1 << 12;
@@ -48,6 +51,15 @@ impl Llc {
         &self.cache
     }
 
+    /// Tells the cores that `line` is gone.
+    #[inline(always)]
+    fn announce(&mut self, line: u64) {
+        if let Some(place) = self.gone.get_mut(self.gone_count as usize % GONE_MAX) {
+            *place = line;
+        }
+        self.gone_count += 1;
+    }
+
     /// Brings its row for `line` near to the processor that runs the simulation. Changes nothing.
     #[inline(always)]
     pub(crate) fn hint(&self, line: u64) {
@@ -64,6 +76,9 @@ pub struct PrivateCaches {
     latency_cycles: [u64; 4],
     /// How many of the inclusive last level's evictions this core has heard of.
     heard: u64,
+    /// Whether this processor has what [`Wide`] needs.
+    #[cfg(target_arch = "x86_64")]
+    wide: bool,
 }
 
 impl PrivateCaches {
@@ -84,6 +99,8 @@ impl PrivateCaches {
             l2: Cache::new(cache_sets("l2", config.l2.bytes, config.l2.ways)?, config.l2.ways),
             latency_cycles: latencies.map(u64::from),
             heard: 0,
+            #[cfg(target_arch = "x86_64")]
+            wide: Wide::is_available(),
         })
     }
 
@@ -96,42 +113,60 @@ impl PrivateCaches {
     /// Refers to `line` (address / 64). What served it.
     #[inline(always)]
     pub fn access(&mut self, llc: &mut Llc, line: u64) -> Served {
-        if self.l1d.touch(line).hit { Served::L1d } else { self.access_beyond_l1d(llc, line) }
-    }
-
-    #[inline(never)]
-    fn access_beyond_l1d(&mut self, llc: &mut Llc, line: u64) -> Served {
-        let used = self.l2.touch(line);
-        if used.hit {
-            return Served::L2;
+        #[cfg(target_arch = "x86_64")]
+        if self.wide {
+            // SAFETY: `wide` says that the processor has what this needs.
+            return unsafe { self.access_wide(llc, line) };
         }
-        let there = match llc.policy {
-            LlcPolicy::NonInclusive => llc.cache.touch(line).hit,
-            LlcPolicy::Exclusive => {
-                let there = llc.cache.remove(line);
-                if let Some(victim) = self.l2.victim(used) {
-                    llc.cache.touch(victim);
-                }
-                there
-            }
-            LlcPolicy::Inclusive => {
-                let used = llc.cache.touch(line);
-                if let Some(gone) = llc.cache.victim(used) {
-                    self.back_invalidate(llc, gone);
-                }
-                used.hit
-            }
-        };
-        if there { Served::Llc } else { Served::Memory }
+        // SAFETY: `Plain` needs nothing.
+        unsafe { self.access_with::<Plain>(llc, line) }
     }
 
-    /// The last level has evicted `line` for this core.
-    fn back_invalidate(&mut self, llc: &mut Llc, line: u64) {
-        llc.gone[llc.gone_count as usize % GONE_MAX] = line;
-        llc.gone_count += 1;
-        self.heard = llc.gone_count;
-        self.l1d.remove(line);
-        self.l2.remove(line);
+    /// # Safety
+    /// [`Wide::is_available`].
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1")]
+    #[inline(never)]
+    unsafe fn access_wide(&mut self, llc: &mut Llc, line: u64) -> Served {
+        // SAFETY: the caller has seen to that.
+        unsafe { self.access_with::<Wide>(llc, line) }
+    }
+
+    /// # Safety
+    /// The processor has what `R` needs.
+    #[inline(always)]
+    unsafe fn access_with<R: RowOps>(&mut self, llc: &mut Llc, line: u64) -> Served {
+        // SAFETY: the caller has seen to that.
+        unsafe {
+            if self.l1d.touch::<R>(line).hit {
+                return Served::L1d;
+            }
+            let used = self.l2.touch::<R>(line);
+            if used.hit {
+                return Served::L2;
+            }
+            let there = match llc.policy {
+                LlcPolicy::NonInclusive => llc.cache.touch::<R>(line).hit,
+                LlcPolicy::Exclusive => {
+                    let there = llc.cache.take::<R>(line);
+                    if let Some(victim) = self.l2.victim(used) {
+                        llc.cache.touch::<R>(victim);
+                    }
+                    there
+                }
+                LlcPolicy::Inclusive => {
+                    let used = llc.cache.touch::<R>(line);
+                    if let Some(gone) = llc.cache.victim(used) {
+                        llc.announce(gone);
+                        self.heard = llc.gone_count;
+                        self.l1d.take::<R>(gone);
+                        self.l2.take::<R>(gone);
+                    }
+                    used.hit
+                }
+            };
+            if there { Served::Llc } else { Served::Memory }
+        }
     }
 
     /// Hears of what an inclusive last level evicted since this core ran last.
@@ -159,5 +194,130 @@ impl PrivateCaches {
     /// Second-level cache.
     pub fn l2(&self) -> &Cache {
         &self.l2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::CacheConfig;
+    use proptest::prelude::*;
+
+    fn config(policy: LlcPolicy) -> MmuConfig {
+        let mut config: MmuConfig = toml::from_str(include_str!("../tests/machine.toml")).unwrap();
+        config.l1d = CacheConfig { bytes: 4 * 64, ways: 2, latency_cycles: 4 };
+        config.l2 = CacheConfig { bytes: 9 * 64, ways: 3, latency_cycles: 12 };
+        (config.llc.bytes, config.llc.ways, config.llc.policy) = (20 * 64, 4, policy);
+        config
+    }
+
+    /// A level: sets of lines, the latest first.
+    struct Level(Vec<Vec<u64>>, usize);
+
+    impl Level {
+        fn take(&mut self, line: u64) -> bool {
+            let index = (line % self.0.len() as u64) as usize;
+            let before = self.0[index].len();
+            self.0[index].retain(|&there| there != line);
+            self.0[index].len() < before
+        }
+
+        fn put(&mut self, line: u64) -> Option<u64> {
+            let index = (line % self.0.len() as u64) as usize;
+            let set = &mut self.0[index];
+            set.insert(0, line);
+            (set.len() > self.1).then(|| set.pop().unwrap())
+        }
+    }
+
+    /// Two cores over one last level, step by step as the policies' definitions read.
+    struct Naive {
+        policy: LlcPolicy,
+        cores: Vec<(Level, Level)>,
+        llc: Level,
+    }
+
+    impl Naive {
+        fn access(&mut self, core: usize, line: u64) -> Served {
+            let (l1d, l2) = &mut self.cores[core];
+            let in_l1d = l1d.take(line);
+            l1d.put(line);
+            if in_l1d {
+                return Served::L1d;
+            }
+            let in_l2 = l2.take(line);
+            let victim = l2.put(line);
+            if in_l2 {
+                return Served::L2;
+            }
+            let in_llc = self.llc.take(line);
+            let comes = if self.policy == LlcPolicy::Exclusive { victim } else { Some(line) };
+            if let Some(comes) = comes {
+                self.llc.take(comes);
+                let gone = self.llc.put(comes);
+                if self.policy == LlcPolicy::Inclusive
+                    && let Some(gone) = gone
+                {
+                    for (l1d, l2) in &mut self.cores {
+                        l1d.take(gone);
+                        l2.take(gone);
+                    }
+                }
+            }
+            if in_llc { Served::Llc } else { Served::Memory }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn caches_of_every_policy_are_as_defined(
+            policy in prop::sample::select(vec![LlcPolicy::NonInclusive, LlcPolicy::Inclusive, LlcPolicy::Exclusive]),
+            uses in prop::collection::vec((0_usize..2, 0_u64..60), 1..2000),
+        ) {
+            let config = config(policy);
+            let level = |sets: usize, ways| Level(vec![Vec::new(); sets], ways);
+            let cores = vec![(level(2, 2), level(3, 3)), (level(2, 2), level(3, 3))];
+            let mut naive = Naive { policy, cores, llc: level(5, 4) };
+            let mut llc = Llc::new(&config).unwrap();
+            let mut cores = [PrivateCaches::new(&config).unwrap(), PrivateCaches::new(&config).unwrap()];
+            for (core, line) in uses {
+                cores[core].synchronise(&llc);
+                prop_assert_eq!(cores[core].access(&mut llc, line), naive.access(core, line));
+            }
+            llc.cache.check_invariants();
+            for core in &mut cores {
+                core.synchronise(&llc);
+                core.l1d.check_invariants();
+                core.l2.check_invariants();
+                if policy == LlcPolicy::Inclusive {
+                    for cache in [&core.l1d, &core.l2] {
+                        (0..cache.set_count()).flat_map(|set| cache.lines_of(set)).for_each(|line| {
+                            assert!(llc.cache.contains(line), "line {line} is not in the last level");
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_core_that_slept_long_hears_of_every_eviction() {
+        let mut config = config(LlcPolicy::Inclusive);
+        config.l2.bytes = 64 * 3 * 64;
+        let mut llc = Llc::new(&config).unwrap();
+        let mut sleeper = PrivateCaches::new(&config).unwrap();
+        let mut busy = PrivateCaches::new(&config).unwrap();
+        sleeper.access(&mut llc, 1);
+        sleeper.access(&mut llc, 2);
+        for line in 100..100 + 3 * GONE_MAX as u64 {
+            busy.access(&mut llc, line);
+            // Line 2 stays in use.
+            busy.l1d.clear();
+            busy.l2.clear();
+            busy.access(&mut llc, 2);
+        }
+        sleeper.synchronise(&llc);
+        assert!(!sleeper.l1d.contains(1) && !sleeper.l2.contains(1));
+        assert!(sleeper.l1d.contains(2) && sleeper.l2.contains(2));
     }
 }

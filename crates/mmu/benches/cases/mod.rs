@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The three cases by which the hot path is judged: a guest of 16 GB with 4 KiB pages on both sides, whose pages and table
-//! nodes lie scattered over guest and host memory.
+//! The three cases by which the hot path is judged: a guest (of 16 GB, if nobody says otherwise) with 4 KiB pages on both
+//! sides, whose pages and table nodes lie scattered over guest and host memory.
 
 use nestwalk_mem::{Access, Entry, Frame, Geometry, Gva, PageSize, PageTable, Vpn};
 use nestwalk_mmu::{Core, Llc, MmuConfig, Nested, NoCoRunner, RunEnd};
@@ -8,7 +8,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// log2 of the guest's data pages: 16 GB.
-const GUEST_ORDER: u32 = 22;
+pub const GUEST_ORDER: u32 = 22;
 /// Where the program's data begins.
 const DATA: Vpn = Vpn(0x7_f000_0000 & !0x3_ffff);
 /// Where the host's VMA for the guest begins.
@@ -36,19 +36,18 @@ impl Case {
         }
     }
 
-    /// `count` accesses.
-    pub fn accesses(self, count: usize) -> Vec<Access> {
+    /// `count` accesses to a guest of `2^order` data pages.
+    pub fn accesses(self, count: usize, order: u32) -> Vec<Access> {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(42);
         let first = DATA.address().0;
-        let bytes = 1 << (GUEST_ORDER + 12);
-        let address = |index: usize| match self {
+        let bytes = 1 << (order + 12);
+        let mut address = |index: usize| match self {
             Self::AllWalks => random.next_u64() % bytes & !7,
             Self::TenthWalks if index % 10 == 0 => random.next_u64() % bytes & !7,
             // Hot pages lie apart, as objects do.
             Self::TenthWalks => (random.next_u64() % 16 * 37 << 12) + random.next_u64() % 4096 & !7,
             Self::Sequential => index as u64 * 8 % bytes,
         };
-        let mut address = address;
         (0..count).map(|index| Access::new(Gva(first + address(index)), index % 4 == 0)).collect()
     }
 }
@@ -69,12 +68,13 @@ fn scatter(number: u64, bits: u32) -> u64 {
 }
 
 impl Machine {
-    pub fn new() -> Self {
-        let bits = GUEST_ORDER + 1;
-        let mut guest_nodes = (1 << GUEST_ORDER..).map(|n| Frame(scatter(n, bits)));
+    /// A machine with a guest of `2^order` data pages.
+    pub fn new(order: u32) -> Self {
+        let bits = order + 1;
+        let mut guest_nodes = (1 << order..).map(|n| Frame(scatter(n, bits)));
         let mut guest = PageTable::new(Geometry::X86_4, guest_nodes.next().unwrap());
         let flags = Entry::WRITABLE;
-        for page in 0..1 << GUEST_ORDER {
+        for page in 0..1 << order {
             let frame = Frame(scatter(page, bits));
             guest.map(DATA + page, frame, PageSize::Small, flags, |_, _| guest_nodes.next().ok_or(())).unwrap();
         }
@@ -84,7 +84,8 @@ impl Machine {
             let frame = Frame(scatter(page, bits + 1));
             host.map(BASE + page, frame, PageSize::Small, flags, |_, _| host_nodes.next().ok_or(())).unwrap();
         }
-        let config: MmuConfig = toml::from_str(include_str!("../../tests/broadwell-asap.toml")).unwrap();
+        let mut file: toml::Table = toml::from_str(include_str!("../../../../machines/broadwell-asap.toml")).unwrap();
+        let config: MmuConfig = file.remove("mmu").unwrap().try_into().unwrap();
         Self { guest, host, core: Core::new(&config).unwrap(), llc: Llc::new(&config).unwrap() }
     }
 

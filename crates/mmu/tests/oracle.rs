@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Walkers against an oracle that translates with maps and loops, on random tables of mixed leaf sizes; and what must make no
+//! difference: fetching ahead, cutting into batches.
+
+mod common;
+
+use common::{Rig, TestTable, WRITABLE, cycles_of_events, machine, machine_with_nested_tlb, machine_without_pwc};
+use nestwalk_mem::{Access, Geometry, Gpa, Gva, PageSize, PageTable, Vpn};
+use nestwalk_mmu::{Counters, Fault, LlcPolicy, MmuConfig, Native, Nested, NoCoRunner, RunEnd, Served, Table};
+use proptest::prelude::*;
+
+/// Pages, each with its size, as a list.
+#[derive(Clone, Debug, Default)]
+struct Oracle(Vec<(u64, u64, PageSize, bool)>);
+
+impl Oracle {
+    /// The frame behind `page`, and whether it may be stored to.
+    fn find(&self, page: u64) -> Option<(u64, bool)> {
+        let covers = |&&(first, _, size, _): &&(u64, u64, PageSize, bool)| first <= page && page < first + size.pages();
+        self.0.iter().find(covers).map(|&(first, frame, _, writable)| (frame + page - first, writable))
+    }
+
+    /// Adds a page unless it overlaps one that is there.
+    fn add(&mut self, page: u64, frame: u64, size: PageSize, writable: bool) {
+        if self.0.iter().all(|&(first, _, other, _)| page + size.pages() <= first || first + other.pages() <= page) {
+            self.0.push((page, frame, size, writable));
+        }
+    }
+
+    fn table(&self, geometry: Geometry, first_node: u64) -> TestTable {
+        let mut table = TestTable::new(geometry, first_node, 1);
+        for &(page, frame, size, writable) in &self.0 {
+            table.map(page, frame, size, if writable { WRITABLE } else { 0 });
+        }
+        table
+    }
+}
+
+/// Where nodes of guest tables lie in guest-physical memory: above all pages of `oracle_strategy`.
+const GUEST_NODES: u64 = 16 << 18;
+
+fn size_strategy() -> impl Strategy<Value = PageSize> {
+    prop_oneof![6 => Just(PageSize::Small), 3 => Just(PageSize::Huge), 1 => Just(PageSize::Giant)]
+}
+
+/// Some leaves among the first `gigabytes`, with frames among the first `frames` gigabytes.
+fn oracle_strategy(gigabytes: u64, frames: u64) -> impl Strategy<Value = Oracle> {
+    let leaf = (size_strategy(), 0..gigabytes << 18, 0..frames << 18, prop::bool::weighted(0.8));
+    prop::collection::vec(leaf, 1..60).prop_map(|leaves| {
+        let mut oracle = Oracle::default();
+        for (size, page, frame, writable) in leaves {
+            oracle.add(page >> size.order() << size.order(), frame >> size.order() << size.order(), size, writable);
+        }
+        oracle
+    })
+}
+
+/// Accesses that mostly find a leaf of the oracle: leaf, page in it, offset, store.
+fn access_strategy() -> impl Strategy<Value = Vec<(prop::sample::Index, u64, u64, bool)>> {
+    prop::collection::vec((any::<prop::sample::Index>(), 0_u64..1 << 18, 0_u64..4096, any::<bool>()), 1..400)
+}
+
+fn accesses_in(oracle: &Oracle, picks: &[(prop::sample::Index, u64, u64, bool)]) -> Vec<Access> {
+    let access = |&(leaf, page, offset, store): &(prop::sample::Index, u64, u64, bool)| {
+        let (first, _, size, _) = oracle.0[leaf.index(oracle.0.len())];
+        // Now and then a page beyond the leaf, which is mapped or not. Runs of one line come up by themselves.
+        let page = first + page % (size.pages() + 1);
+        Access::new(Gva(page << 12 | (offset & !63)), store)
+    };
+    picks.iter().flat_map(|pick| std::iter::repeat_n(access(pick), 1 + (pick.1 % 3) as usize)).collect()
+}
+
+fn geometry_strategy() -> impl Strategy<Value = Geometry> {
+    prop_oneof![Just(Geometry::X86_4), Just(Geometry::X86_5)]
+}
+
+/// Runs `accesses` one at a time, skipping those that fault, and checks each against `expected`.
+fn check_each(
+    accesses: &[Access],
+    mut run: impl FnMut(&[Access]) -> (RunEnd, Option<(u64, bool)>),
+    expected: impl Fn(Access) -> Result<u64, Fault>,
+) -> Result<(), TestCaseError> {
+    for &access in accesses {
+        let (end, entry) = run(&[access]);
+        match expected(access) {
+            Ok(frame) => {
+                prop_assert_eq!(end, RunEnd::Done);
+                let (there, writable) = entry.expect("the TLB has it now");
+                prop_assert_eq!(there, frame);
+                prop_assert!(writable || !access.is_store());
+            }
+            Err(fault) => prop_assert_eq!(end, RunEnd::Fault { index: 0, fault }),
+        }
+    }
+    Ok(())
+}
+
+fn frame_in_tlb(rig: &Rig, access: Access) -> Option<(u64, bool)> {
+    let mapping = rig.core.tlbs().peek(access.gva())?;
+    Some((mapping.frame_of(access.gva().page()).0, mapping.writable))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn native_walks_translate_as_the_oracle_does(
+        oracle in oracle_strategy(8, 8),
+        geometry in geometry_strategy(),
+        picks in access_strategy(),
+        functional in any::<bool>(),
+    ) {
+        let mut table = oracle.table(geometry, 1 << 22);
+        let mut rig = Rig::new(&machine());
+        let accesses = accesses_in(&oracle, &picks);
+        let run = |accesses: &[Access]| {
+            let end = if functional {
+                rig.core.run_functional(&mut Native { table: &mut table.table }, accesses)
+            } else {
+                rig.native(&mut table.table, accesses)
+            };
+            (end, frame_in_tlb(&rig, accesses[0]))
+        };
+        check_each(&accesses, run, |access| match oracle.find(access.gva().page().0) {
+            Some((frame, writable)) if writable || !access.is_store() => Ok(frame),
+            _ => Err(Fault::Guest { gva: access.gva(), store: access.is_store() }),
+        })?;
+        rig.core.check_invariants();
+    }
+
+    #[test]
+    fn nested_walks_translate_as_two_oracles_do(
+        guest in oracle_strategy(8, 4),
+        mut host in oracle_strategy(4, 8),
+        geometries in (geometry_strategy(), geometry_strategy()),
+        picks in access_strategy(),
+        config in prop::sample::select(vec![machine(), machine_without_pwc(), machine_with_nested_tlb()]),
+        functional in any::<bool>(),
+    ) {
+        let mut guest_table = guest.table(geometries.0, GUEST_NODES);
+        for node in guest_table.nodes() {
+            host.add(node, (1 << 24) + node, PageSize::Small, true);
+        }
+        // Half of the pages that the guest uses and the host does not have yet, the host gets.
+        for &(_, frame, _, writable) in guest.0.iter().step_by(2) {
+            host.add(frame, (1 << 23) + frame, PageSize::Small, writable);
+        }
+        let mut host_table = host.table(geometries.1, 1 << 26);
+        let mut rig = Rig::new(&config);
+        let accesses = accesses_in(&guest, &picks);
+        let run = |accesses: &[Access]| {
+            let (guest, host) = (&mut guest_table.table, &mut host_table.table);
+            let end = if functional {
+                rig.core.run_functional(&mut Nested { guest, host, base: Vpn(0) }, accesses)
+            } else {
+                rig.nested(guest, host, accesses)
+            };
+            (end, frame_in_tlb(&rig, accesses[0]))
+        };
+        check_each(&accesses, run, |access| {
+            let (gva, store) = (access.gva(), access.is_store());
+            let fits = |&(_, writable): &(u64, bool)| writable || !store;
+            let (gfn, _) = guest.find(gva.page().0).filter(fits).ok_or(Fault::Guest { gva, store })?;
+            let gpa = Gpa(gfn << 12 | gva.page_offset());
+            Ok(host.find(gfn).filter(fits).ok_or(Fault::Host { gpa, store })?.0)
+        })?;
+        rig.core.check_invariants();
+        if !functional {
+            prop_assert_eq!(rig.core.counters().walk_cycles, cycles_of_events(&config, &rig.core.counters()));
+        }
+    }
+
+    #[test]
+    fn neither_fetching_ahead_nor_batches_change_a_statistic(
+        seed in any::<u64>(),
+        policy in prop::sample::select(vec![LlcPolicy::NonInclusive, LlcPolicy::Inclusive, LlcPolicy::Exclusive]),
+        cut in 1_usize..300,
+    ) {
+        let mut config = machine();
+        config.llc.policy = policy;
+        // Small, so that all levels evict; a number of sets that is no power of two.
+        (config.l2.bytes, config.llc.bytes, config.llc.ways) = (16 << 10, 36 << 10, 12);
+        let (mut guest, mut host) = scattered_vm();
+        let accesses = bursts(seed, 3000);
+        let mut outcome = |hints: bool, cut: usize| {
+            let mut rig = Rig::new(&config);
+            rig.core.set_hints(hints);
+            for batch in accesses.chunks(cut) {
+                assert_eq!(rig.nested(&mut guest, &mut host, batch), RunEnd::Done);
+            }
+            rig.core.check_invariants();
+            rig.core.counters()
+        };
+        let whole = outcome(true, accesses.len());
+        prop_assert!(whole.tlb.walks() > 100 && whole.tlb.l1_hits[0] > 100);
+        prop_assert_eq!(&outcome(false, accesses.len()), &whole);
+        prop_assert_eq!(&outcome(true, cut), &whole);
+        prop_assert_eq!(whole.walk_cycles, cycles_of_events(&config, &whole));
+    }
+}
+
+/// A guest of 4096 small pages at 0, scattered, over a host that scatters them again.
+fn scattered_vm() -> (PageTable, PageTable) {
+    let (mut guest, mut host) = (TestTable::new(Geometry::X86_4, 8192, 1), TestTable::new(Geometry::X86_4, 1 << 20, 1));
+    (0..4096).for_each(|page| guest.map(page, page * 1229 % 4096, PageSize::Small, WRITABLE));
+    (0..8192 + 64).for_each(|gfn| host.map(gfn, gfn * 3 + 7, PageSize::Small, WRITABLE));
+    (guest.table, host.table)
+}
+
+/// Random jumps, each followed by a few accesses nearby: repeated lines, repeated pages, TLB hits and walks.
+fn bursts(seed: u64, count: u64) -> Vec<Access> {
+    let mut state = seed | 1;
+    let mut random = move |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut accesses = Vec::new();
+    for _ in 0..count {
+        let page = if random(3) == 0 { random(4096) } else { random(40) };
+        let start = page << 12 | random(512) * 8;
+        for step in 0..random(6) {
+            accesses.push(Access::new(Gva((start & !4095) | ((start + step * 8) & 4095)), random(4) == 0));
+        }
+    }
+    accesses
+}
+
+#[test]
+fn a_nested_walk_pays_for_the_host_at_every_guest_level() {
+    let (mut guest, mut host) = scattered_vm();
+    let mut rig = Rig::new(&machine());
+    assert_eq!(rig.nested(&mut guest, &mut host, &bursts(1, 5000)), RunEnd::Done);
+    let counters = rig.core.counters();
+    let at = |guest_level: u8| -> u64 {
+        (1..=5).flat_map(|host| Served::ALL.map(|served| counters.walk_events.step(guest_level, host, served))).sum()
+    };
+    // Each guest entry needed its host walk, and each host walk at least the host's leaf entry.
+    for level in 1..=4 {
+        let entries: u64 = Served::ALL.map(|served| counters.walk_events.step(level, 0, served)).iter().sum();
+        assert!(entries > 0 && at(level) >= entries, "level {level}: {} for {entries}", at(level));
+    }
+    assert!(at(0) >= counters.tlb.walks());
+    assert_eq!(counters.walk_cycles, cycles_of_events(&machine(), &counters));
+    let host_references: u64 = counters.walk_events.of_table(Table::Host).iter().sum();
+    assert_eq!(host_references, (0..=5).map(at).sum::<u64>());
+}
+
+#[test]
+fn a_co_runner_takes_cache_but_no_tlb_entries() {
+    let run = |beside: bool| -> Counters {
+        let (mut guest, mut host) = scattered_vm();
+        let config: MmuConfig = machine();
+        let mut rig = Rig::new(&config);
+        let mut walker = Nested { guest: &mut guest, host: &mut host, base: Vpn(0) };
+        let accesses = bursts(2, 5000);
+        let mut corunner = nestwalk_mmu::RandomCoRunner::new(nestwalk_mem::Hpa(1 << 34), 1 << 30, 3);
+        config.validate_memory(corunner.end()).unwrap();
+        let end = if beside {
+            rig.core.run(&mut rig.llc, &mut walker, &accesses, &mut corunner)
+        } else {
+            rig.core.run(&mut rig.llc, &mut walker, &accesses, &mut NoCoRunner)
+        };
+        assert_eq!(end, RunEnd::Done);
+        rig.core.counters()
+    };
+    let (alone, beside) = (run(false), run(true));
+    assert_eq!(alone.tlb, beside.tlb);
+    assert_eq!(beside.corunner.iter().sum::<u64>(), beside.tlb.accesses);
+    assert_eq!(alone.corunner, [0; 4]);
+    assert_eq!(alone.walk_events.total_references(), beside.walk_events.total_references());
+    assert!(beside.walk_cycles > alone.walk_cycles && beside.data_cycles > alone.data_cycles);
+    assert!(beside.corunner[3] > beside.corunner[0], "a random line of a gigabyte is nowhere near");
+}

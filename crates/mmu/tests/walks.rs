@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Walks worked out by hand: how many references, at which levels, and how many cycles to the last one.
+//! L1-D 4, L2 12, LLC 40, memory 191 cycles; 2 for a look-up in page-walk caches.
+
+mod common;
+
+use common::{
+    Rig, TestTable, WRITABLE, load_native, load_nested, machine, machine_with_nested_tlb, machine_without_pwc,
+};
+use nestwalk_mem::{Geometry, Level, PageSize};
+use nestwalk_mmu::{Served, Table};
+
+const MEMORY: u64 = 191;
+const L1D: u64 = 4;
+const PWC: u64 = 2;
+
+/// Where guest tables and hosts' tables put their nodes: far from each other and from the data.
+const GUEST_NODES: u64 = 0x10;
+const HOST_NODES: u64 = 0x4_0000;
+/// Aligned for a 1 GiB page.
+const DATA: u64 = 1 << 18;
+
+fn cold_native(geometry: Geometry, size: PageSize) -> (u64, u64) {
+    let mut table = TestTable::new(geometry, HOST_NODES, 1);
+    table.map(DATA, DATA, size, WRITABLE);
+    let mut rig = Rig::new(&machine());
+    let counters = load_native(&mut rig, &mut table.table, DATA << 12);
+    assert_eq!(rig.core.tlbs().peek(nestwalk_mem::Gva(DATA << 12)).unwrap().size, size);
+    (counters.walk_events.total_references(), counters.walk_cycles)
+}
+
+#[test]
+fn native_cold_walk_of_four_levels_is_4_references() {
+    assert_eq!(cold_native(Geometry::X86_4, PageSize::Small), (4, PWC + 4 * MEMORY));
+}
+
+#[test]
+fn native_cold_walk_of_five_levels_is_5_references() {
+    assert_eq!(cold_native(Geometry::X86_5, PageSize::Small), (5, PWC + 5 * MEMORY));
+}
+
+#[test]
+fn native_large_leaves_end_the_walk_early() {
+    assert_eq!(cold_native(Geometry::X86_4, PageSize::Huge), (3, PWC + 3 * MEMORY));
+    assert_eq!(cold_native(Geometry::X86_4, PageSize::Giant), (2, PWC + 2 * MEMORY));
+    assert_eq!(cold_native(Geometry::X86_5, PageSize::Giant), (3, PWC + 3 * MEMORY));
+}
+
+/// A cold nested walk without page-walk caches, in which no two references share a line: the guest's nodes and its page
+/// lie so far apart that the host has nodes of its own for each. Returns references and cycles.
+fn cold_nested_far_apart(geometry: Geometry) -> (u64, u64) {
+    // Eight entries of the host's root apart, so that even those stand in different lines.
+    let apart = 8 << (9 * (u64::from(geometry.levels()) - 1));
+    let mut guest = TestTable::new(geometry, 0, apart);
+    let page = 0x1234;
+    let gfn = u64::from(geometry.levels()) * apart;
+    guest.map(page, gfn, PageSize::Small, WRITABLE);
+    let mut host = TestTable::new(geometry, HOST_NODES, 1);
+    for gfn in guest.nodes().into_iter().chain([gfn]) {
+        host.map(gfn, gfn / apart + 8, PageSize::Small, WRITABLE);
+    }
+    let mut rig = Rig::new(&machine_without_pwc());
+    let counters = load_nested(&mut rig, &mut guest.table, &mut host.table, page << 12);
+    assert_eq!(counters.walk_events.of_table(Table::Guest).iter().sum::<u64>(), u64::from(geometry.levels()));
+    (counters.walk_events.total_references(), counters.walk_cycles)
+}
+
+#[test]
+fn nested_cold_walk_4x4_is_24_references() {
+    assert_eq!(cold_nested_far_apart(Geometry::X86_4), (24, 24 * MEMORY));
+}
+
+#[test]
+fn nested_cold_walk_5x5_is_35_references() {
+    assert_eq!(cold_nested_far_apart(Geometry::X86_5), (35, 35 * MEMORY));
+}
+
+#[test]
+fn nested_cold_walk_of_a_small_guest_repeats_lines_of_the_host_table() {
+    let mut guest = TestTable::new(Geometry::X86_4, 0, 1);
+    guest.map(0x1234, 4, PageSize::Small, WRITABLE);
+    let mut host = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+    (0..5).for_each(|gfn| host.map(gfn, 0x100 + gfn, PageSize::Small, WRITABLE));
+    let mut rig = Rig::new(&machine_without_pwc());
+    let counters = load_nested(&mut rig, &mut guest.table, &mut host.table, 0x1234 << 12);
+    // The first host walk and the four guest entries come from memory, four more host walks from the L1-D.
+    assert_eq!(counters.walk_events.total_references(), 24);
+    assert_eq!(counters.walk_cycles, 8 * MEMORY + 16 * L1D);
+    assert_eq!(counters.guest_walk_cycles, 4 * MEMORY);
+    for (guest_level, served) in [(4, Served::Memory), (3, Served::L1d), (1, Served::L1d), (0, Served::L1d)] {
+        assert!((1..=4).all(|host_level| counters.walk_events.step(guest_level, host_level, served) == 1));
+    }
+}
+
+/// References of a cold nested walk without page-walk caches, and the size of the TLB entry that it ends in, for leaves of
+/// `guest` and `host` size and host leaves of `host_nodes` size under the guest's nodes.
+fn cold_nested_sizes(guest: PageSize, host: PageSize, host_nodes: PageSize) -> (u64, PageSize) {
+    let mut guest_table = TestTable::new(Geometry::X86_4, GUEST_NODES, 1);
+    guest_table.map(DATA, DATA, guest, WRITABLE);
+    let mut host_table = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+    host_table.map(DATA, 2 * DATA, host, WRITABLE);
+    if host_nodes == PageSize::Small {
+        (0..4).for_each(|node| host_table.map(GUEST_NODES + node, 0x100 + node, host_nodes, WRITABLE));
+    } else {
+        host_table.map(0, 3 * DATA, host_nodes, WRITABLE);
+    }
+    let mut rig = Rig::new(&machine_without_pwc());
+    let counters = load_nested(&mut rig, &mut guest_table.table, &mut host_table.table, DATA << 12);
+    let entry = rig.core.tlbs().peek(nestwalk_mem::Gva(DATA << 12)).unwrap();
+    assert_eq!(entry.frame.0, 2 * DATA);
+    (counters.walk_events.total_references(), entry.size)
+}
+
+#[test]
+fn nested_large_leaves_at_either_level() {
+    use PageSize::{Giant, Huge, Small};
+    let cases = [
+        // guest, host, host under the guest's nodes: references, size of the entry
+        ((Small, Small, Small), (24, Small)),
+        ((Huge, Small, Small), (3 * 5 + 4, Small)),
+        ((Giant, Small, Small), (2 * 5 + 4, Small)),
+        ((Small, Huge, Huge), (4 * 4 + 3, Small)),
+        ((Small, Giant, Giant), (4 * 3 + 2, Small)),
+        ((Huge, Huge, Huge), (3 * 4 + 3, Huge)),
+        ((Giant, Huge, Huge), (2 * 4 + 3, Huge)),
+        ((Huge, Giant, Giant), (3 * 3 + 2, Huge)),
+        ((Giant, Giant, Giant), (2 * 3 + 2, Giant)),
+        // HugeGPT: only the guest's tables lie on 2 MiB host pages.
+        ((Small, Small, Huge), (20, Small)),
+    ];
+    for ((guest, host, host_nodes), expected) in cases {
+        assert_eq!(cold_nested_sizes(guest, host, host_nodes), expected, "{guest:?} over {host:?}, {host_nodes:?}");
+    }
+}
+
+#[test]
+fn native_pwc_hits_at_each_level_shorten_the_walk() {
+    let mut table = TestTable::new(Geometry::X86_5, HOST_NODES, 1);
+    // Each page shares one level less with the first one. Entries stand lines apart, so new ones come from memory.
+    let pages = [0, 8, 8 << 9, 8 << 18, 8 << 27, 8 << 36];
+    pages.iter().for_each(|&page| table.map(page, 0x100 + (page % 97), PageSize::Small, WRITABLE));
+    let mut config = machine();
+    config.guest_pwc.pl5 = config.guest_pwc.pl4;
+    let mut rig = Rig::new(&config);
+    load_native(&mut rig, &mut table.table, pages[0] << 12);
+    for (shared, &page) in pages.iter().enumerate().skip(1).take(4) {
+        let counters = load_native(&mut rig, &mut table.table, page << 12);
+        let level = Level(shared as u8 + 1);
+        assert_eq!(counters.walk_events.pwc_hits(Table::Guest, level), 1, "page {page:#x} hits at {level:?}");
+        assert_eq!(counters.walk_events.pwc_misses(Table::Guest), 0);
+        assert_eq!(counters.walk_events.total_references(), shared as u64);
+        assert_eq!(counters.walk_cycles, PWC + shared as u64 * MEMORY);
+    }
+    let counters = load_native(&mut rig, &mut table.table, pages[5] << 12);
+    assert_eq!(counters.walk_events.pwc_misses(Table::Guest), 1, "nothing is shared but the root");
+    assert_eq!(counters.walk_events.total_references(), 5);
+}
+
+/// A guest and a host whose upper levels a first walk has brought into both page-walk caches.
+fn small_vm() -> (TestTable, TestTable) {
+    let mut guest = TestTable::new(Geometry::X86_4, 0, 1);
+    for page in [0, 8, 8 << 9, 8 << 18] {
+        guest.map(page, 64 + page % 63, PageSize::Small, WRITABLE);
+    }
+    let mut host = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+    (0..128).for_each(|gfn| host.map(gfn, 0x100 + gfn, PageSize::Small, WRITABLE));
+    (guest, host)
+}
+
+#[test]
+fn nested_pwc_hits_in_both_tables() {
+    let (mut guest, mut host) = small_vm();
+    let mut rig = Rig::new(&machine());
+    let first = load_nested(&mut rig, &mut guest.table, &mut host.table, 0);
+    // The first host walk is whole, the four others find the host's PTE node: 4 + 4 and the four guest entries.
+    assert_eq!(first.walk_events.total_references(), 12);
+    assert_eq!(first.walk_events.pwc_hits(Table::Host, Level(2)), 4);
+    // Next page: guest PMD entry known, so: host walk for the guest's PTE node (1), its entry (1), host walk for data (1).
+    let next = load_nested(&mut rig, &mut guest.table, &mut host.table, 8 << 12);
+    assert_eq!(next.walk_events.pwc_hits(Table::Guest, Level(2)), 1);
+    assert_eq!(next.walk_events.total_references(), 3);
+    assert_eq!(next.walk_events.step(1, 1, Served::L1d), 1, "the node's host entry was used by the first walk");
+    assert_eq!(next.walk_events.step(1, 0, Served::Memory), 1);
+    assert_eq!(next.walk_events.step(0, 1, Served::Memory), 1, "gfn 72 stands in another line than gfn 64");
+    assert_eq!(next.walk_cycles, 3 * PWC + L1D + 2 * MEMORY);
+    assert_eq!(next.guest_walk_cycles, PWC + MEMORY);
+    assert_eq!(next.host_walk_cycles, 2 * PWC + L1D + MEMORY);
+}
+
+#[test]
+fn nested_tlb_hits_replace_host_walks() {
+    let (mut guest, mut host) = small_vm();
+    let mut rig = Rig::new(&machine_with_nested_tlb());
+    let first = load_nested(&mut rig, &mut guest.table, &mut host.table, 0);
+    assert_eq!((first.walk_events.nested_tlb_hits(), first.walk_events.nested_tlb_misses()), (0, 5));
+    let next = load_nested(&mut rig, &mut guest.table, &mut host.table, 8 << 12);
+    // The guest's PTE node is known: no host reference for it, only for the data page.
+    assert_eq!((next.walk_events.nested_tlb_hits(), next.walk_events.nested_tlb_misses()), (1, 1));
+    assert_eq!(next.walk_events.total_references(), 2);
+    assert_eq!(next.walk_cycles, PWC + 1 + MEMORY + 1 + PWC + MEMORY);
+}
+
+#[test]
+fn a_second_access_to_a_page_does_not_walk() {
+    let (mut guest, mut host) = small_vm();
+    let mut rig = Rig::new(&machine());
+    load_nested(&mut rig, &mut guest.table, &mut host.table, 0);
+    let again = load_nested(&mut rig, &mut guest.table, &mut host.table, 64);
+    assert_eq!((again.tlb.l1_hits, again.tlb.walks(), again.walk_cycles), ([1, 0, 0], 0, 0));
+    assert_eq!(again.data, [0, 0, 0, 1]);
+}
