@@ -24,6 +24,8 @@ LINE_COLOURS = ["#7f8c99", "#2f6fa7", "#d1495b", "#e39b2d", "#4f9d69", "#8b6bb1"
 VARIANT_COLOURS = ["#3f7fb5", "#d98032", "#6a9e58", "#8b6bb1"]
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 LABEL_WIDTH = 260
+WIDTH = 640
+"""Of what is drawn, in pixels; two panels side by side have half of it each."""
 
 
 Picture = alt.Chart | alt.LayerChart | alt.FacetChart
@@ -49,7 +51,7 @@ def latency(labelled: Labelled) -> Picture:
     )
     intervals = base.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
     labels = base.mark_text(align="left", dx=4).encode(x="high:Q", text="label:N")
-    picture: Picture = alt.layer(bars, intervals, labels).properties(width=520, height=alt.Step(18))
+    picture: Picture = alt.layer(bars, intervals, labels).properties(width=WIDTH, height=alt.Step(18))
     return picture
 
 
@@ -65,7 +67,7 @@ def time(labelled: Labelled) -> Picture:
             color=_colour("part:N", PART_COLOURS, "spent on"),
             order="rank:O",
         )
-        .properties(width=520, height=alt.Step(20))
+        .properties(width=WIDTH, height=alt.Step(20))
     )
     return _rows_of_variants(chart, variants)
 
@@ -88,7 +90,7 @@ def references(labelled: Labelled) -> Picture:
             color=_colour("server:N", SERVER_COLOURS, "served by"),
             order="rank:O",
         )
-        .properties(width=280, height=90)
+        .properties(width=WIDTH / 2, height=90)
     )
     return _grid(chart, titles, variants)
 
@@ -98,7 +100,7 @@ def latency_distribution(labelled: Labelled) -> Picture:
     titles, variants = _order(labelled)
     chart = (
         alt.Chart(frames.latencies(labelled))
-        .mark_line(interpolate="step-before", strokeWidth=1.8)
+        .mark_line(interpolate="step-after", strokeWidth=1.8)
         .encode(
             x=alt.X("cycles:Q", title="walk latency, cycles", scale=alt.Scale(type="log", nice=False)),
             y=alt.Y(
@@ -106,7 +108,7 @@ def latency_distribution(labelled: Labelled) -> Picture:
             ),
             color=alt.Color("title:N", sort=titles, scale=alt.Scale(domain=titles, range=LINE_COLOURS), title=None),
         )
-        .properties(width=320, height=220)
+        .properties(width=WIDTH / 2, height=220)
     )
     return _grid(chart, [], variants)
 
@@ -123,7 +125,7 @@ def fragmentation(labelled: Labelled) -> Picture:
         )
         .properties(width=160, height=110)
     )
-    facet = alt.Facet("title:N", sort=titles, title=None)
+    facet = alt.Facet("title:N", sort=titles, title=None, header=alt.Header(labelFontSize=12))
     if len(variants) > 1:
         chart = chart.encode(
             xOffset=alt.XOffset("variant:N", sort=variants), color=_variant_colour(variants)
@@ -162,24 +164,26 @@ def _grid(chart: alt.Chart, titles: list[str], variants: list[str]) -> Picture:
     if len(titles) > 1:
         channels["row"] = alt.Row("title:N", sort=titles, title=None, header=_header())
     if len(variants) > 1:
-        channels["column"] = alt.Column("variant:N", sort=variants, title=None)
+        channels["column"] = alt.Column("variant:N", sort=variants, title=None, header=alt.Header(labelFontSize=13))
     picture: Picture = chart.facet(**channels, spacing=10) if channels else chart
     return picture
 
 
 def _header() -> alt.Header:
     """Titles of rows above them, so that they read from left to right."""
-    return alt.Header(labelAngle=0, labelAlign="left", labelOrient="top", labelAnchor="start")
+    return alt.Header(labelAngle=0, labelAlign="left", labelOrient="top", labelAnchor="start", labelFontSize=12)
 
 
 def svg(chart: Picture) -> str:
     """The chart as an SVG element, without a background, so that it suits light and dark pages."""
     import vl_convert
 
-    themed = chart.configure(
-        background="transparent", font=FONT, view=alt.ViewConfig(stroke="#88888855")
-    ).configure_axis(
-        gridColor="#88888833", domainColor="#888888", tickColor="#888888", labelFontSize=11, titleFontSize=12
+    themed = (
+        chart.configure(background="transparent", font=FONT, view=alt.ViewConfig(stroke="#88888855"))
+        .configure_axis(
+            gridColor="#88888833", domainColor="#888888", tickColor="#888888", labelFontSize=11, titleFontSize=12
+        )
+        .configure_legend(labelFontSize=12, titleFontSize=12)
     )
     text: str = vl_convert.vegalite_to_svg(themed.to_dict())
     return text

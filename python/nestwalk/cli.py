@@ -63,9 +63,9 @@ def compare(
     out: Out = None,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The report [default: report.html, in DIR if given; none with --json]."),
+        typer.Option(metavar="FILE", help="The report (default: report.html, in DIR if given; none with --json)."),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Runs at a time [default: one for each processor].")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time (default: one for each processor).")] = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 1,
 ) -> None:
     """Compare a program natively and in VMs, with and without huge pages and an SMT co-runner."""
@@ -91,7 +91,7 @@ def compare(
         return
     from nestwalk import tables
 
-    _print(*tables.comparison_page(done, time.monotonic() - begun))
+    _print(*tables.comparison_page(done, time.monotonic() - begun, tables.console().width))
     for path in (out, target):
         if path is not None:
             typer.echo(f"wrote {path}")
@@ -168,48 +168,66 @@ def bench(*, quick: Quick = False, json_: Json = False) -> None:
     _print(*tables.bench_page(results, benchmarks.REFERENCES, quick=quick))
 
 
+def _count(text: str) -> int:
+    from nestwalk import traces
+
+    try:
+        return traces.count(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 @trace_app.command()
 def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A capture (- for standard input; plain or zstd).")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="The trace to write.")],
     *,
-    program: Annotated[str | None, typer.Option(help="What to call the program [default: SRC's name].")] = None,
+    program: Annotated[str | None, typer.Option(help="What to call the program (default: SRC's name).")] = None,
     command: Annotated[str | None, typer.Option(help="The command line that ran, to keep with the trace.")] = None,
     tool: Annotated[str | None, typer.Option(help="What captured it, to keep with the trace.")] = None,
     date: Annotated[str | None, typer.Option(help="When it was captured, to keep with the trace.")] = None,
     level: Annotated[int | None, typer.Option(help="zstd's level, 1 to 22.")] = None,
-    total: Annotated[int | None, typer.Option(help="Accesses of SRC, where it cannot be read twice.")] = None,
+    total: Annotated[
+        int | None, typer.Option(parser=_count, metavar="N", help="Accesses of SRC, where it cannot be read twice.")
+    ] = None,
     sample_windows: Annotated[
-        int | None, typer.Option(help="Keep this many windows (with --period: at most) and all first touches.")
+        int | None, typer.Option(parser=_count, metavar="N", help="Keep N windows of accesses, and all first touches.")
     ] = None,
     period: Annotated[
-        int | None, typer.Option(help="Keep a window in every so many accesses, and all first touches.")
+        int | None, typer.Option(parser=_count, metavar="N", help="Or: keep a window in every N accesses.")
     ] = None,
-    warm: Annotated[int, typer.Option(help="Accesses of a window that warm up.")] = 1_000_000,
-    window: Annotated[int, typer.Option(help="Accesses of a window that are measured.")] = 200_000,
-    steady_from: Annotated[
-        str,
-        typer.Option(metavar="ACCESS", help="Where windows may begin: an access, or mark:N for a mark of the capture."),
-    ] = "0",
-    budget: Annotated[int | None, typer.Option(metavar="BYTES", help="About how large DST may become.")] = None,
+    windows_max: Annotated[
+        int | None, typer.Option(parser=_count, metavar="N", help="With --period: at most N windows.")
+    ] = None,
+    warm: Annotated[int, typer.Option(parser=_count, metavar="N", help="Accesses of a window that warm up.")] = 10**6,
+    window: Annotated[
+        int, typer.Option(parser=_count, metavar="N", help="Accesses of a window that are measured.")
+    ] = 200_000,
+    skip_start: Annotated[
+        int, typer.Option(parser=_count, metavar="N", help="The steady phase, where windows are, begins at access N.")
+    ] = 0,
+    steady_from: Annotated[int | None, typer.Option(metavar="MARK", help="Or: at this mark of the capture.")] = None,
+    budget: Annotated[
+        int | None, typer.Option(parser=_count, metavar="BYTES", help="About how large DST may become.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="What the places of the windows follow from.", min=0)] = 1,
     json_: Json = False,
 ) -> None:
-    """Convert a capture to a trace, whole or sampled."""
+    """Convert a capture to a trace, whole or sampled. Numbers may end in k, M or G."""
     from nestwalk import traces
     from nestwalk.progress import share, watch
 
-    sample = None
-    if sample_windows is not None or period is not None:
-        sample = traces.Sample(
-            windows=sample_windows,
-            period=period,
-            warm=warm,
-            window=window,
-            seed=seed,
-            budget=budget,
-            **traces.steady(steady_from),
-        )
+    sample = traces.Sample(
+        windows=sample_windows,
+        period=period,
+        windows_max=windows_max,
+        warm=warm,
+        window=window,
+        seed=seed,
+        steady_access=None if steady_from is not None else skip_start,
+        steady_mark=steady_from,
+        budget=budget,
+    )
     with watch([str(destination)]) as watcher:
         found = traces.trace_convert(
             source,
@@ -220,7 +238,7 @@ def convert(
             date=date,
             level=level,
             total=total,
-            sample=sample,
+            sample=None if sample_windows is None and period is None else sample,
             progress=share(watcher),
         )
     _print_facts(found, as_json=json_)

@@ -61,17 +61,17 @@ def latencies(labelled: Labelled) -> pl.DataFrame:
 
     The last bucket of a histogram has no upper end, so it is left out: a line ends below 1 if any walk fell into it.
     """
-    parts = [
-        result.latency_histogram.head(-1)
-        .filter(pl.col("walks") > 0)
-        .select(
-            pl.lit(title).alias("title"),
-            pl.lit(variant).alias("variant"),
-            pl.col("to_cycles").alias("cycles"),
-            pl.col("share").cum_sum(),
+    parts = []
+    for title, variant, result in labelled:
+        histogram = result.latency_histogram.head(-1).filter(pl.col("walks") > 0)
+        points = histogram.select(pl.col("to_cycles").alias("cycles"), pl.col("share").cum_sum())
+        # A line begins on the axis, where the fastest walks' bucket begins (1, as a logarithmic axis has no 0).
+        start = histogram.head(1).select(pl.col("from_cycles").clip(1).alias("cycles"), pl.lit(0.0).alias("share"))
+        parts.append(
+            pl.concat([start, points]).select(
+                pl.lit(title).alias("title"), pl.lit(variant).alias("variant"), "cycles", "share"
+            )
         )
-        for title, variant, result in labelled
-    ]
     return pl.concat(parts)
 
 

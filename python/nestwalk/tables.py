@@ -23,20 +23,24 @@ if TYPE_CHECKING:
 WIDTH_OF_A_FILE = 150
 """Columns of the output where it goes to no terminal."""
 
+WIDTH_WITH_INTERVALS = 124
+"""Columns that the comparison needs to show intervals, too."""
+
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NOTHING = "\N{EN DASH}"
 QUICK = "Quick: only the beginning was measured. Leave out --quick for figures to rely on."
-INTERVALS = f"{PLUS_MINUS}: half of the 95 % interval. Relative time: estimated, against the first row (docs/model.md)."
+INTERVALS = f"{PLUS_MINUS}: half of the 95 % interval."
+RELATIVE = "Relative time: estimated, against the first row (docs/model.md)."
 
 COLUMNS = (
-    ("walks per\n1000 acc.", "walks_per_kiloaccess", 2),
-    ("walk latency,\ncycles", "walk_latency_cycles", 1),
-    ("references\na walk", "references_per_walk", 2),
-    ("to guest\ntable", "guest_references_per_walk", 2),
-    ("to host\ntable", "host_references_per_walk", 2),
-    ("served by\nmemory", "memory_served_share", None),
-    ("walk cycles\nan access", "walk_cycles_per_access", 2),
-    ("host PT\nfragm.", "host_pt_fragmentation", 2),
+    ("walks\nper 1000\naccesses", "walks_per_kiloaccess", 2),
+    ("walk\nlatency,\ncycles", "walk_latency_cycles", 1),
+    ("refs\na\nwalk", "references_per_walk", 2),
+    ("to\nguest\ntable", "guest_references_per_walk", 2),
+    ("to\nhost\ntable", "host_references_per_walk", 2),
+    ("from\nmemory", "memory_served_share", None),
+    ("walk\ncycles/\naccess", "walk_cycles_per_access", 2),
+    ("host\nPT\nfragm.", "host_pt_fragmentation", 2),
     ("relative\ntime", "relative_time", 3),
 )
 """Headings of the comparison, keys, and decimals (None: a share in per cent)."""
@@ -57,32 +61,36 @@ def number(value: float | None, decimals: int | None, ci95: float | None = None)
     return f"{text} {PLUS_MINUS}{ci95:.{decimals}f}" if ci95 is not None else text
 
 
-def cells(row: Mapping[str, Any], columns: Sequence[tuple[str, str, int | None]] = COLUMNS) -> list[str]:
-    """A row's values for people, in the order of ``columns``."""
-    return [number(row.get(key), decimals, row.get(f"{key}_ci95")) for _, key, decimals in columns]
+def cells(row: Mapping[str, Any], *, intervals: bool = True) -> list[str]:
+    """A row's values for people, in the order of :data:`COLUMNS`, with their intervals if there is room."""
+    ci95 = {key: row.get(f"{key}_ci95") if intervals else None for _, key, _ in COLUMNS}
+    return [number(row.get(key), decimals, ci95[key]) for _, key, decimals in COLUMNS]
 
 
-def comparison(done: Comparison) -> Table:
-    """The main job's table, a section for each variant."""
-    table = _table(("configuration", *(heading for heading, _, _ in COLUMNS)))
+def comparison(done: Comparison, width: int) -> Table:
+    """The main job's table, a section for each variant, in so many columns of text."""
+    intervals = width >= WIDTH_WITH_INTERVALS
+    table = _table(("configuration", *(heading for heading, _, _ in COLUMNS)), tight=not intervals)
     variant = ""
     for row in done.rows:
         if row["variant"] != variant:
             variant = row["variant"]
             table.add_section()
             table.add_row(Text(variant, style="italic"))
-        table.add_row(row["title"], *cells(row))
+        table.add_row(row["title"], *cells(row, intervals=intervals))
     return table
 
 
-def comparison_page(done: Comparison, seconds: float) -> list[RenderableType]:
+def comparison_page(done: Comparison, seconds: float, width: int) -> list[RenderableType]:
     """All that ``nestwalk compare`` prints."""
     plan = done.plan
     head = f"{plan.trace} on {plan.machine}, seed {plan.seed}, in {seconds:.1f} s"
-    page: list[RenderableType] = [Text(head), Text(), comparison(done), Text()]
+    page: list[RenderableType] = [Text(head), Text(), comparison(done, width), Text()]
     if plan.quick:
         page.append(Text(QUICK))
-    page.append(Text(INTERVALS))
+    if width >= WIDTH_WITH_INTERVALS:
+        page.append(Text(INTERVALS))
+    page.append(Text(RELATIVE))
     return page
 
 
@@ -164,8 +172,14 @@ def _plain(value: Any) -> str:
             return str(value)
 
 
-def _table(headings: Sequence[str], *, right: bool = True, header: bool = True) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=header, header_style="bold")
+def _table(headings: Sequence[str], *, right: bool = True, header: bool = True, tight: bool = False) -> Table:
+    """A table without lines; numbers (all but the first column, if ``right``) are never cut off."""
+    table = Table(
+        box=None, pad_edge=False, padding=(0, 0, 0, 1 if tight else 2), show_header=header, header_style="bold"
+    )
     for position, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if right and position else "left", no_wrap=bool(position) and right)
+        is_number = right and position > 0
+        table.add_column(
+            heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold", vertical="top"
+        )
     return table

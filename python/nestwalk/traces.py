@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, data, files
-from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MARK = "mark:"
+SUFFIXES = {"k": 10**3, "M": 10**6, "G": 10**9}
+"""What may stand behind a number on the command line."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,11 @@ class Sample:
     """What a sampled trace keeps: all first touches, and windows of accesses at random places of equal stretches."""
 
     windows: int | None = None
-    """So many windows over the whole capture; with ``period``, at most so many."""
+    """So many windows, evenly over the steady phase."""
     period: int | None = None
-    """A window in every so many accesses."""
+    """Or: a window in every so many accesses."""
+    windows_max: int | None = None
+    """At most so many of them."""
     warm: int = 1_000_000
     """Accesses of a window that warm up."""
     window: int = 200_000
@@ -39,16 +41,16 @@ class Sample:
     """About how large the file may become, in bytes."""
 
 
-def steady(text: str) -> dict[str, int]:
-    """From ``"1000"`` or ``"mark:1"``, where the steady phase begins.
+def count(text: str) -> int:
+    """From ``"200k"``, ``"4M"`` or ``"1000"``, the number.
 
     Raises:
-        NestwalkError: When it is neither.
+        ValueError: When it is none.
     """
-    key, number = ("steady_mark", text.removeprefix(MARK)) if text.startswith(MARK) else ("steady_access", text)
-    if not number.isdecimal():
-        raise NestwalkError(f"--steady-from {text}: give the number of an access, or {MARK}N for a mark of the capture")
-    return {key: int(number)}
+    number = text[:-1] if text[-1:] in SUFFIXES else text
+    if not (number.isascii() and number.isdecimal()):
+        raise ValueError(f"{text!r} is no number; write for example 200k or 4M")
+    return int(number) * SUFFIXES.get(text[-1:], 1)
 
 
 def trace_info(name: str | Path) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def refused(command: Command, *arguments: str | Path) -> str:
         (["trace", "info", str(REPOSITORY / "README.md")], "README.md"),
         (["trace", "convert", "nowhere.zst", "x.nwt"], "nowhere.zst"),
         (["trace", "convert", "nowhere.zst", "no/such/dir/x.nwt"], "there is no directory"),
-        (["trace", "convert", "a", "b", "--period", "9", "--steady-from", "x"], "mark:N"),
+        (["trace", "convert", "a", "b", "--period", "9x"], "200k or 4M"),
     ],
 )
 def test_bad_arguments(command: Command, arguments: list[str], said: str) -> None:

@@ -74,22 +74,28 @@ MODEL_CAVEATS = (
 
 
 def findings(done: Comparison) -> list[str]:
-    """What the numbers say first, a sentence each."""
-    rows = [row for row in done.rows if row["relative_time"] is not None]
+    """What the numbers say first, a sentence for each variant."""
+    timed = [
+        (row, result) for row, result in zip(done.rows, done.results, strict=True) if row["relative_time"] is not None
+    ]
     said = []
-    variants = list(dict.fromkeys(row["variant"] for row in rows))
-    for variant in variants:
-        own = [row for row in rows if row["variant"] == variant]
-        slow = max(own, key=lambda row: row["relative_time"])
-        fast = min(own, key=lambda row: row["relative_time"])
+    for variant in dict.fromkeys(row["variant"] for row, _ in timed):
+        own = [(row, result) for row, result in timed if row["variant"] == variant]
+        slow, slow_result = max(own, key=lambda pair: float(pair[0]["relative_time"]))
+        fast, _ = min(own, key=lambda pair: float(pair[0]["relative_time"]))
+        cycles = slow_result.statistics["cycles"]
+        share = cycles["walk"] / sum(cycles.values())
         where = f"{variant[0].upper()}{variant[1:]}: " if variant else ""
         said.append(
-            f"{where}slowest is \N{LEFT DOUBLE QUOTATION MARK}{slow['title']}\N{RIGHT DOUBLE QUOTATION MARK} "
-            f"at {slow['relative_time']:.2f} times the first row's time, fastest "
-            f"\N{LEFT DOUBLE QUOTATION MARK}{fast['title']}\N{RIGHT DOUBLE QUOTATION MARK} "
+            f"{where}{_quoted(slow['title'])} is slowest, at {slow['relative_time']:.2f} times the first row's time, "
+            f"of which page walks take {100 * share:.0f} %; {_quoted(fast['title'])} is fastest, "
             f"at {fast['relative_time']:.2f}."
         )
     return said
+
+
+def _quoted(text: str) -> str:
+    return f"\N{LEFT DOUBLE QUOTATION MARK}{text}\N{RIGHT DOUBLE QUOTATION MARK}"
 
 
 def caveats(done: Comparison) -> list[str]:
