@@ -4,7 +4,9 @@
 //! A [`Workload`] is pulled: the machine hands in a [`Batch`] to fill and gets told, by a [`Step`], what came. Traces of
 //! real programs and generators look the same from there on.
 
+pub mod generator;
 pub mod stream;
 pub mod trace;
 
+pub use generator::GeneratorConfig;
 pub use stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};

@@ -87,7 +87,10 @@ impl Common {
         if self.footprint < least || self.footprint > Self::FOOTPRINT_MAX {
             let text = super::size::format(self.footprint);
             let least = super::size::format(least);
-            return Err(impossible(name, format!("footprint = {text:?}: from {least:?} (for its threads) to \"64 TiB\"")));
+            return Err(impossible(
+                name,
+                format!("footprint = {text:?}: from {least:?} (for its threads) to \"64 TiB\""),
+            ));
         }
         if self.measured_accesses == 0 {
             return Err(impossible(name, "measured_accesses = 0: nothing would be counted"));

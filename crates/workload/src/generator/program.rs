@@ -35,11 +35,21 @@ pub(super) trait Program {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Begin,
-    Map { region: usize },
+    Map {
+        region: usize,
+    },
     /// `done` threads in a row, up to the next one, had nothing to touch.
-    Touch { thread: u16, done: u16 },
-    BeginAccesses { phase: Phase },
-    Accesses { phase: Phase, left: u64 },
+    Touch {
+        thread: u16,
+        done: u16,
+    },
+    BeginAccesses {
+        phase: Phase,
+    },
+    Accesses {
+        phase: Phase,
+        left: u64,
+    },
     End,
 }
 

@@ -86,7 +86,8 @@ impl Program for Stream {
         let room = most - accesses.len();
         while accesses.len() < most {
             let (element, done) = *at;
-            let whole = if done == 0 { ((most - accesses.len()) as u64 / ACCESSES_PER_ELEMENT).min(*end - element) } else { 0 };
+            let whole =
+                if done == 0 { ((most - accesses.len()) as u64 / ACCESSES_PER_ELEMENT).min(*end - element) } else { 0 };
             if whole > 0 {
                 let triads = element..element + whole;
                 accesses.extend(triads.flat_map(|e| [0, 1, 2].map(|which| Self::access(&arrays, e, which))));
