@@ -30,6 +30,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "qemu_plugin_v1.h"
@@ -399,6 +400,9 @@ static void on_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint64_t
             .arg = a1,
         };
         write_events(t, &event, 1);
+    } else if (num == SYS_prctl && a1 == MARK_PRCTL) { /* this one fails */
+        struct event_record event = { .op = EVENT_MARK, .arg = a2 };
+        write_events(t, &event, 1);
     } else if (num == SYS_execve || num == SYS_execveat) {
         flush(t); /* if it works, QEMU itself is replaced and the capture ends here */
     }
@@ -408,6 +412,17 @@ static void on_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint64_t
 static bool starts_thread(int64_t num, uint64_t flags)
 {
     return num == SYS_clone && (flags & CLONE_VM) && !(flags & CLONE_VFORK);
+}
+
+/* Whether a call that waits for children has just found one that ended, not one that stopped. Of
+ * waitid only the result is seen: with WNOHANG it says nothing. */
+static bool child_ended(int64_t num, const uint64_t *args, int64_t result)
+{
+    uint64_t options = num == SYS_wait4 ? args[2] : args[3];
+
+    if (num == SYS_wait4)
+        return result > 0 && !(options & (WUNTRACED | WCONTINUED));
+    return (options & WEXITED) && !(options & (WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT));
 }
 
 static void on_syscall_return(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64_t result)
@@ -453,6 +468,14 @@ static void on_syscall_return(qemu_plugin_id_t id, unsigned vcpu, int64_t num, i
         event.addr = event.len = 0;
         event.arg = num == SYS_clone ? a[0] : 0;
         event.flags = starts_thread(num, a[0]) ? WHAT_THREAD : WHAT_PROCESS;
+        break;
+    case SYS_wait4:
+    case SYS_waitid:
+        if (!child_ended(num, a, result))
+            return;
+        event.op = EVENT_CHILD_EXIT;
+        event.addr = event.len = 0;
+        event.result = num == SYS_wait4 ? result : a[0] == P_PID ? (int64_t)a[1] : 0;
         break;
     default:
         return;

@@ -41,7 +41,12 @@ enum event_op {
     EVENT_CLONE = 7,    /* flags = 0 thread, 1 process; arg = clone flags; result = kernel's id */
     EVENT_EXIT = 8,     /* flags = 0 thread, 1 process; arg = status */
     EVENT_VMA = 9,      /* a mapping at program start: addr, len; arg = prot; flags = MAP_* */
+    EVENT_MARK = 10,    /* the program called prctl(MARK_PRCTL, number): arg = number */
+    EVENT_CHILD_EXIT = 11, /* a child process ended and was waited for: result = its id or 0 */
 };
+
+/* A prctl option that no kernel has ("NWMK"): outside a capture the call fails and does nothing. */
+#define MARK_PRCTL 0x4e574d4bu
 
 enum { WHAT_THREAD = 0, WHAT_PROCESS = 1 };
 

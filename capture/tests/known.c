@@ -10,8 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "../plugin/stream.h"
 
 #define PAGES 8
 #define PAGE 4096
@@ -35,6 +38,7 @@ static char *checked(void *p)
 int main(int argc, char **argv)
 {
     (void)argv;
+    prctl(MARK_PRCTL, 42); /* fails, and is a mark */
     char *area = checked(mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     for (int i = 0; i < PAGES; i++) /* a store of 8 bytes at the start of each page, in order */

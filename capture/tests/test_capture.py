@@ -111,6 +111,13 @@ def test_memory_events(alone):
     assert (grown.arg, grown.result) == (alone.names["break"], grown.addr)
 
 
+def test_mark_of_the_program(alone):
+    (mark,) = [e for e in alone.events() if e.op == raw.MARK]
+    assert mark.arg == 42
+    (mapped,) = [e for e in alone.events() if e.op == raw.MMAP and e.result == alone.names["area"]]
+    assert mark.accesses_before <= mapped.accesses_before
+
+
 def test_failed_calls_are_no_events(alone):
     assert not [e for e in alone.events() if e.addr == 1]
 
@@ -159,6 +166,8 @@ def test_two_threads(threaded):
 def test_fork_and_thread_are_told_apart_and_the_child_is_not_recorded(threaded):
     assert [e.flags for e in threaded.events(0) if e.op == raw.CLONE] == [1, 1, 0]
     assert [e.arg for e in threaded.events() if e.op == raw.EXIT] == [0, 7]
+    ended = [e.result for e in threaded.events(0) if e.op == raw.CHILD_EXIT]
+    assert ended == [e.result for e in threaded.events(0) if e.op == raw.CLONE and e.flags == 1]
 
 
 def test_instructions_of_a_thread_never_go_back(threaded):
