@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * frag MIB ORDER TAG [SEED]
+ * frag MIB ORDER TAG [SEED [hold]]
  *
  * Touch MIB MiB of anonymous memory for the first time, one write a page, in
  * the given order, and print the fragmentation of the host page table that
  * results. ORDER: "seq", "rand" (Fisher-Yates from SEED) or "strideK" (pages
- * 0, K, 2K ..., then 1, K+1 ...).
+ * 0, K, 2K ..., then 1, K+1 ...). With "hold" it then says where the memory is
+ * and reads it for ever, so that it can be looked at from outside.
  */
 #include "common.h"
 #include <time.h>
@@ -55,7 +56,7 @@ int main(int argc, char **argv)
 	char *p;
 
 	if (argc < 4) {
-		fprintf(stderr, "usage: frag MIB seq|rand|strideK TAG [SEED]\n");
+		fprintf(stderr, "usage: frag MIB seq|rand|strideK TAG [SEED [hold]]\n");
 		return 2;
 	}
 	pages = strtoul(argv[1], NULL, 0) << 8;
@@ -85,5 +86,11 @@ int main(int argc, char **argv)
 	for (k = 1; k <= GROUP_PAGES; k++)
 		printf("%zu%s", f.groups[k], k < GROUP_PAGES ? "," : "]");
 	printf(",\"fault_ns\":%.0f}\n", t * 1e9 / pages);
+	if (argc > 5 && !strcmp(argv[5], "hold")) {
+		printf("HOLD %#lx %zu\n", (unsigned long)p, pages);
+		fflush(stdout);
+		for (i = 0;; i = (i + 1) % pages)
+			(void)*(volatile char *)(p + (i << PAGE_SHIFT));
+	}
 	return 0;
 }

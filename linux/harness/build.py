@@ -20,16 +20,16 @@ PACKAGES = {
     f"{SOURCE_PACKAGE}={SOURCE_VERSION}": TARBALL, "build-essential": "gcc", "make": "make", "flex": "flex",
     "bison": "bison", "bc": "bc", "libelf-dev": Path("/usr/include/libelf.h"), "cpio": "cpio", "xz-utils": "xz",
     "qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "ccache": "ccache", "patch": "patch",
-    "libglib2.0-dev": Path("/usr/include/glib-2.0/glib.h"),
 }
 # Debug checks are a second kernel; "stock" is the unpatched tree.
 KINDS = {
     "stock": ["base"],
     "nestwalk": ["base", "nestwalk"],
     "debug": ["base", "nestwalk", "debug"],
-    "kasan": ["base", "nestwalk", "kasan"],
 }
-PROGRAMS = ["frag", "corun"]
+# Directory of the patched and of the stock tree.
+TREES = ("linux-source-6.1", "source-stock")
+PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "faultbench", "minivmm", "hcprobe"]
 JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
 
 
@@ -96,32 +96,51 @@ def patches():
 
 def source(kind):
     """The kernel tree of a kind: stock, or with the series applied (never fuzzily)."""
-    tree = BUILD / ("source-stock" if kind == "stock" else "source-nestwalk")
+    tree = BUILD / TREES[kind == "stock"]
     wanted = [] if kind == "stock" else patches()
     value = SOURCE_VERSION + digest(*wanted)
     stamp = BUILD / f"{tree.name}.stamp"
     if stamped(stamp, value):
         return tree
-    BUILD.mkdir(parents=True, exist_ok=True)
-    pristine = BUILD / SOURCE_PACKAGE
-    if not (pristine / "Makefile").exists():
-        run("tar", "xf", TARBALL)
+    pristine = BUILD / "pristine"
+    if not (pristine / "unpacked").exists():
+        shutil.rmtree(pristine, ignore_errors=True)
+        pristine.mkdir(parents=True)
+        run("tar", "xf", TARBALL, "-C", pristine, "--strip-components=1")
+        (pristine / "unpacked").touch()
     fresh = BUILD / (tree.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
     run("cp", "-al", pristine, fresh)
     for p in wanted:
         # patch(1) writes a new file and renames it, so the hard links to the pristine tree stay intact.
-        with open(p) as text:
+        with open(p, encoding="utf-8") as text:
             run("patch", "-p1", "-s", "--fuzz=0", cwd=fresh, stdin=text)
-    if tree.exists():
-        # Keep the time stamps of what did not change, so that make rebuilds only what did.
-        run("rsync" if shutil.which("rsync") else "cp", *(["-a", "--delete", "--checksum", "--no-times", f"{fresh}/", tree]
-            if shutil.which("rsync") else ["-au", f"{fresh}/.", tree]))
-        shutil.rmtree(fresh)
-    else:
-        fresh.rename(tree)
+    keep_times(tree, fresh)
+    shutil.rmtree(tree, ignore_errors=True)
+    fresh.rename(tree)
     stamp.write_text(value)
     return tree
+
+
+def keep_times(old, new):
+    """Give patched files that have not changed since the last build their old time stamps, so that make skips them."""
+    if not old.exists():
+        return
+    for path in new.rglob("*"):
+        if path.is_file() and path.stat().st_nlink == 1:
+            before = old / path.relative_to(new)
+            if before.exists() and before.read_bytes() == path.read_bytes():
+                os.utime(path, ns=(before.stat().st_atime_ns, before.stat().st_mtime_ns))
+
+
+def wanted_options(fragments):
+    """The lines that set an option; a later fragment overrides an earlier one."""
+    wanted = {}
+    for line in (l for f in fragments for l in f.read_text().splitlines()):
+        words = line.removeprefix("# ").replace("=", " ").split()
+        if words and words[0].startswith("CONFIG_"):
+            wanted[words[0]] = line
+    return [line for line in wanted.values() if not line.startswith("#")]
 
 
 def kernel(kind):
@@ -143,8 +162,8 @@ def kernel(kind):
         run(tree / "scripts/kconfig/merge_config.sh", "-m", "-O", out, out / ".config", *fragments, cwd=tree, env=env)
         run(*make, "olddefconfig", env=env)
         config = (out / ".config").read_text().splitlines()
-        for line in (l for f in fragments for l in f.read_text().splitlines()):
-            if line.startswith("CONFIG_") and line not in config:
+        for line in wanted_options(fragments):
+            if line not in config:
                 sys.exit(f"{kind}: option lost in configuration: {line}")
         stamp.write_text(value)
     cc = ["CC=ccache gcc"] if shutil.which("ccache") else []
@@ -156,10 +175,10 @@ def guest_programs():
     """Static test programs for the initramfs."""
     out = BUILD / "guest"
     out.mkdir(parents=True, exist_ok=True)
-    header = LINUX / "guest" / "common.h"
+    headers = list((LINUX / "guest").glob("*.h"))
     for name in PROGRAMS:
         src, exe = LINUX / "guest" / f"{name}.c", out / name
-        if exe.exists() and exe.stat().st_mtime > max(src.stat().st_mtime, header.stat().st_mtime):
+        if exe.exists() and exe.stat().st_mtime > max(f.stat().st_mtime for f in (src, *headers)):
             continue
         run("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", exe, src)
     return [out / name for name in PROGRAMS]
@@ -172,7 +191,7 @@ def initramfs(name="initramfs", extra=()):
     """
     gen = BUILD / "gen_init_cpio"
     if not gen.exists():
-        run("gcc", "-O2", "-o", gen, BUILD / SOURCE_PACKAGE / "usr/gen_init_cpio.c")
+        run("gcc", "-O2", "-o", gen, source("nestwalk") / "usr/gen_init_cpio.c")
     scripts = sorted((LINUX / "guest").glob("*.sh"))
     lines = [f"dir /{d} 755 0 0" for d in ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")]
     lines += ["nod /dev/console 600 0 0 c 5 1", "nod /dev/null 666 0 0 c 1 3",

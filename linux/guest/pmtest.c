@@ -1,0 +1,916 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * pmtest [TEST...]: what PTEMagnet promises, seen from userspace.
+ *
+ * Each test runs in a process of its own that has asked for reservations, and
+ * starts from a machine that holds none. Output is TAP-like. Runs as root with
+ * vm.ptemagnet=1; some tests need swap (/dev/ram0 on), two NUMA nodes, or a
+ * cgroup2 mount on /cg, and say so where they are skipped.
+ */
+#include "common.h"
+#include <linux/mempolicy.h>
+#include <linux/userfaultfd.h>
+#include <malloc.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define PR_SET_PTEMAGNET	0x50544d47
+#define PR_GET_PTEMAGNET	0x50544d48
+enum { DEFAULT, ALWAYS, NEVER };
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT 21
+#endif
+
+#define SKIP 77
+
+/* A check that did not hold ends the test, with the line that says what. */
+#define EXPECT(condition)						\
+	do {								\
+		if (!(condition)) {					\
+			printf("# line %d: %s\n", __LINE__, #condition);	\
+			fflush(stdout);					\
+			_exit(1);					\
+		}							\
+	} while (0)
+
+#define EXPECT_EQ(a, b)							\
+	do {								\
+		long _a = (a), _b = (b);				\
+		if (_a != _b) {						\
+			printf("# line %d: %s is %ld, not %ld\n", __LINE__, #a, _a, _b);	\
+			fflush(stdout);					\
+			_exit(1);					\
+		}							\
+	} while (0)
+
+static long counter(const char *key)
+{
+	FILE *f = fopen("/proc/sys/vm/stat_refresh", "w");
+
+	if (f) {
+		fputs("1\n", f);
+		fclose(f);
+	}
+	return read_counter("/proc/vmstat", key);
+}
+
+static long reserved(void)
+{
+	return counter("nr_anon_reserved");
+}
+
+/* Pages that go back on exit do so shortly after the parent has been told. */
+static long reserved_settles_at(long wanted)
+{
+	int i;
+
+	for (i = 0; i < 100 && reserved() != wanted; i++)
+		usleep(20000);
+	return reserved();
+}
+
+static uint64_t frame_of(const void *p)
+{
+	uint64_t frame;
+
+	read_frames((void *)((uintptr_t)p & ~(PAGE - 1)), 1, &frame);
+	return frame;
+}
+
+/* @pages contiguous frames from an aligned block of eight, from page @first on. */
+static bool in_place(const char *group, unsigned int first, unsigned int pages)
+{
+	uint64_t frame[GROUP_PAGES];
+	unsigned int k;
+
+	read_frames(group, GROUP_PAGES, frame);
+	for (k = first; k < first + pages; k++)
+		if (!frame[k] || frame[k] % GROUP_PAGES != k ||
+		    frame[k] / GROUP_PAGES != frame[first] / GROUP_PAGES)
+			return false;
+	return true;
+}
+
+static double mean_of(const char *p, size_t pages)
+{
+	uint64_t *frame = malloc(pages * sizeof(*frame));
+	struct fragmentation f;
+
+	read_frames(p, pages, frame);
+	fragmentation_of(frame, pages, &f);
+	free(frame);
+	return f.complete == pages / GROUP_PAGES ? fragmentation_mean(&f) : 0.0;
+}
+
+static char *page(char *base, size_t n)
+{
+	return base + (n << PAGE_SHIFT);
+}
+
+static bool zeroed(const char *p)
+{
+	size_t i;
+
+	for (i = 0; i < PAGE; i++)
+		if (p[i])
+			return false;
+	return true;
+}
+
+/* Run @fn in a forked child; it reports through its exit code. */
+static int in_child(int (*fn)(char *), char *arg)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (pid < 0)
+		die("fork");
+	if (!pid)
+		_exit(fn(arg));
+	waitpid(pid, &status, 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void sequential(void)
+{
+	char *p = map_aligned(4 << 20);
+	size_t i;
+
+	for (i = 0; i < 1024; i++)
+		*page(p, i) = 1;
+	EXPECT(mean_of(p, 1024) == 1.0);
+	for (i = 0; i < 1024; i += 8)
+		EXPECT(in_place(page(p, i), 0, 8));
+	EXPECT_EQ(reserved(), 0);
+}
+
+static void random_order(void)
+{
+	char *p = map_aligned(4 << 20);
+	uint64_t seed = 3;
+	size_t i, n = 0;
+
+	while (n < 1024) {
+		i = next_random(&seed) % 1024;
+		n += !*page(p, i);
+		*page(p, i) = 1;
+	}
+	EXPECT(mean_of(p, 1024) == 1.0);
+}
+
+static void read_before_write(void)
+{
+	volatile char *p = map_aligned(1 << 20);
+	size_t i;
+
+	for (i = 0; i < 256; i++)
+		EXPECT(p[i << PAGE_SHIFT] == 0);
+	for (i = 0; i < 256; i++)
+		p[i << PAGE_SHIFT] = 1;
+	EXPECT(mean_of((char *)p, 256) == 1.0);
+}
+
+static void pages_are_zeroed(void)
+{
+	char *p = map_aligned(4 << 20);
+	size_t i, round;
+
+	for (round = 0; round < 4; round++) {
+		for (i = 0; i < 1024; i++) {
+			EXPECT(zeroed(page(p, i)));
+			memset(page(p, i), 0xa5, PAGE);
+		}
+		madvise(p, 4 << 20, MADV_DONTNEED);
+	}
+}
+
+static void counted(void)
+{
+	long made = counter("ptemagnet_reserved"), taken = counter("ptemagnet_taken");
+	long back = counter("ptemagnet_unmapped");
+	char *p = map_aligned(4 << 20);
+	size_t i;
+
+	for (i = 0; i < 100; i++)
+		*page(p, i * 8) = 1;
+	EXPECT_EQ(reserved(), 700);
+	EXPECT_EQ(counter("ptemagnet_reserved") - made, 100);
+	for (i = 0; i < 100; i++)
+		*page(p, i * 8 + 1) = 1;
+	EXPECT_EQ(counter("ptemagnet_taken") - taken, 100);
+	EXPECT_EQ(reserved(), 600);
+	munmap(p, 4 << 20);
+	EXPECT_EQ(reserved(), 0);
+	EXPECT_EQ(counter("ptemagnet_unmapped") - back, 600);
+}
+
+static void dontneed(void)
+{
+	char *p = map_aligned(HUGE);
+
+	*page(p, 0) = 1;
+	*page(p, 5) = 1;
+	EXPECT_EQ(reserved(), 6);
+	madvise(page(p, 0), PAGE, MADV_DONTNEED);
+	EXPECT_EQ(reserved(), 6);
+	*page(p, 6) = 1;
+	EXPECT(in_place(p, 5, 2));
+	madvise(page(p, 1), PAGE, MADV_DONTNEED);
+	EXPECT_EQ(reserved(), 5);
+	/* The last mapped pages go, and the rest of the block with them. */
+	madvise(page(p, 4), 4 * PAGE, MADV_DONTNEED);
+	EXPECT_EQ(reserved(), 0);
+	*page(p, 3) = 1;
+	*page(p, 2) = 1;
+	EXPECT(in_place(p, 2, 2));
+}
+
+static int keeps_its_page(char *p)
+{
+	sleep(1);
+	return *p != 7;
+}
+
+/* A page given up here may live on in a child: it must not be handed out again. */
+static void dontneed_with_child(void)
+{
+	char *p = map_aligned(HUGE);
+	uint64_t before;
+	int status;
+	pid_t pid;
+
+	*page(p, 0) = 7;
+	*page(p, 1) = 1;
+	before = frame_of(p);
+	pid = fork();
+	if (!pid)
+		_exit(keeps_its_page(p));
+	madvise(p, PAGE, MADV_DONTNEED);
+	EXPECT(zeroed(p));
+	*p = 9;
+	EXPECT(frame_of(p) != before);
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(WEXITSTATUS(status), 0);
+	EXPECT_EQ(*p, 9);
+}
+
+static int takes_from_parent(char *p)
+{
+	uint64_t parents = frame_of(p);
+
+	if (!zeroed(page(p, 3)))
+		return 1;
+	*page(p, 3) = 3;
+	if (frame_of(page(p, 3)) != parents + 3)
+		return 2;
+	/* A group that the parent never touched is the child's own. */
+	*page(p, 8) = 1;
+	*page(p, 9) = 1;
+	return in_place(page(p, 8), 0, 2) ? 0 : 3;
+}
+
+static void fork_shares_what_is_reserved(void)
+{
+	long taken = counter("ptemagnet_taken_parent");
+	char *p = map_aligned(HUGE);
+	uint64_t first;
+
+	*page(p, 0) = 1;
+	first = frame_of(p);
+	EXPECT_EQ(in_child(takes_from_parent, p), 0);
+	EXPECT_EQ(counter("ptemagnet_taken_parent") - taken, 1);
+	/* The child had page 3; the others are still ours. */
+	EXPECT_EQ(reserved_settles_at(6), 6);
+	EXPECT(zeroed(page(p, 3)));
+	*page(p, 3) = 1;
+	*page(p, 4) = 1;
+	EXPECT(frame_of(page(p, 3)) != first + 3);
+	EXPECT(frame_of(page(p, 4)) == first + 4);
+}
+
+static int outlives_parent(char *p)
+{
+	while (getppid() != 1 && reserved())
+		usleep(1000);
+	*page(p, 1) = 1;
+	return !zeroed(page(p, 2));
+}
+
+static int forks_and_exits(char *p)
+{
+	*page(p, 0) = 1;
+	if (!fork())
+		_exit(outlives_parent(p));
+	return 0;
+}
+
+static void parent_exits_first(void)
+{
+	char *p = map_aligned(HUGE);
+
+	EXPECT_EQ(in_child(forks_and_exits, p), 0);
+	EXPECT_EQ(reserved_settles_at(0), 0);
+}
+
+static int copies(char *p)
+{
+	uint64_t before = frame_of(p);
+
+	*p = 2;
+	return frame_of(p) == before;
+}
+
+static void cow_reuses_the_last_reference(void)
+{
+	char *p = map_aligned(HUGE);
+	uint64_t before;
+	size_t i;
+
+	for (i = 0; i < 8; i++)
+		*page(p, i) = 1;
+	before = frame_of(p);
+	EXPECT_EQ(in_child(copies, p), 0);
+	/* The child is gone: our next write must not copy. */
+	*p = 3;
+	EXPECT(frame_of(p) == before);
+	EXPECT(in_place(p, 0, 8));
+}
+
+static void moved(void)
+{
+	char *p = map_aligned(HUGE), *q;
+	size_t i;
+
+	for (i = 0; i < 64; i++)
+		*page(p, i * 8 + 2) = i + 1;
+	EXPECT_EQ(reserved(), 448);
+	q = mremap(p, HUGE, HUGE, MREMAP_MAYMOVE | MREMAP_FIXED, p + 64 * HUGE);
+	EXPECT(q == p + 64 * HUGE);
+	EXPECT_EQ(reserved(), 0);
+	for (i = 0; i < 64; i++)
+		EXPECT_EQ(*page(q, i * 8 + 2), i + 1);
+	for (i = 0; i < 512; i++)
+		EXPECT(*page(q, i) == 0 || i % 8 == 2);
+	munmap(q, HUGE);
+	EXPECT_EQ(reserved(), 0);
+}
+
+static void moved_in_part(void)
+{
+	char *p = map_aligned(HUGE), *q;
+	size_t i;
+
+	for (i = 0; i < 16; i++)
+		*page(p, i) = i + 1;
+	for (i = 16; i < 64; i += 8)
+		*page(p, i) = 1;
+	/* Neither end on a group's border. */
+	q = mremap(page(p, 5), 30 * PAGE, 60 * PAGE, MREMAP_MAYMOVE);
+	EXPECT(q != MAP_FAILED);
+	for (i = 0; i < 5; i++)
+		EXPECT_EQ(*page(p, i), i + 1);
+	for (i = 5; i < 16; i++)
+		EXPECT_EQ(*page(q, i - 5), i + 1);
+	for (i = 30; i < 60; i++) {
+		EXPECT(zeroed(page(q, i)));
+		*page(q, i) = 1;
+	}
+	munmap(q, 60 * PAGE);
+	munmap(p, HUGE);
+	EXPECT_EQ(reserved(), 0);
+}
+
+static void partly_unmapped(void)
+{
+	char *p = map_aligned(HUGE);
+
+	*page(p, 0) = 1;
+	*page(p, 4) = 5;
+	munmap(p, 4 * PAGE);
+	EXPECT_EQ(*page(p, 4), 5);
+	*page(p, 5) = 6;
+	EXPECT_EQ(*page(p, 4), 5);
+	/* Something else may come to lie where the first half was. */
+	EXPECT(mmap(p, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+		    -1, 0) == p);
+	EXPECT(zeroed(p));
+	*p = 1;
+	munmap(p, HUGE);
+	EXPECT_EQ(reserved(), 0);
+}
+
+static void protection_splits(void)
+{
+	char *p = map_aligned(HUGE);
+	size_t i;
+
+	*page(p, 0) = 1;
+	EXPECT(!mprotect(page(p, 3), 2 * PAGE, PROT_READ));
+	*page(p, 1) = 2;
+	EXPECT(*page(p, 3) == 0);
+	EXPECT(!mprotect(page(p, 3), 2 * PAGE, PROT_READ | PROT_WRITE));
+	for (i = 2; i < 8; i++) {
+		EXPECT(zeroed(page(p, i)));
+		*page(p, i) = i + 1;
+	}
+	for (i = 0; i < 8; i++)
+		EXPECT_EQ(*page(p, i), i + 1);
+	munmap(p, HUGE);
+	EXPECT_EQ(reserved(), 0);
+}
+
+static void no_group_across_vmas(void)
+{
+	char *p = map_aligned(HUGE);
+
+	munmap(page(p, 6), PAGE);
+	*page(p, 0) = 1;
+	*page(p, 7) = 1;
+	EXPECT_EQ(reserved(), 0);
+	*page(p, 8) = 1;
+	EXPECT_EQ(reserved(), 7);
+}
+
+static void *answer_fault(void *arg)
+{
+	int fd = *(int *)arg;
+	struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
+	static char content[PAGE] __attribute__((aligned(4096)));
+	struct uffd_msg msg;
+	struct uffdio_copy copy;
+
+	memset(content, 0x5a, PAGE);
+	poll(&poll_fd, 1, 5000);
+	if (read(fd, &msg, sizeof(msg)) != sizeof(msg))
+		return NULL;
+	copy = (struct uffdio_copy) {
+		.dst = msg.arg.pagefault.address & ~(PAGE - 1),
+		.src = (uintptr_t)content, .len = PAGE,
+	};
+	ioctl(fd, UFFDIO_COPY, &copy);
+	return NULL;
+}
+
+static void userfaultfd(void)
+{
+	int fd = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg;
+	char *p = map_aligned(HUGE);
+	pthread_t thread;
+	long before;
+
+	if (fd < 0)
+		_exit(SKIP);
+	*page(p, 0) = 1;
+	*page(p, 8) = 1;
+	EXPECT_EQ(reserved(), 14);
+	EXPECT(!ioctl(fd, UFFDIO_API, &api));
+	reg = (struct uffdio_register) {
+		.range = { .start = (uintptr_t)p, .len = HUGE },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+	EXPECT(!ioctl(fd, UFFDIO_REGISTER, &reg));
+	EXPECT_EQ(reserved(), 0);
+	pthread_create(&thread, NULL, answer_fault, &fd);
+	usleep(50000);
+	before = reserved();		/* for the stack of the thread */
+	EXPECT_EQ(*(volatile char *)page(p, 3), 0x5a);
+	EXPECT_EQ(*page(p, 0), 1);
+	EXPECT_EQ(reserved(), before);
+	pthread_join(thread, NULL);
+}
+
+static void collapsed(void)
+{
+	char *p = map_aligned(HUGE);
+	size_t i;
+
+	madvise(p, HUGE, MADV_HUGEPAGE);
+	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+	for (i = 0; i < 512; i += 8)
+		*page(p, i) = i / 8 + 1;
+	EXPECT_EQ(reserved(), 448);
+	prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+	if (madvise(p, HUGE, MADV_COLLAPSE)) {
+		EXPECT(errno == EINVAL || errno == ENOMEM);
+		_exit(SKIP);
+	}
+	EXPECT_EQ(reserved(), 0);
+	for (i = 0; i < 512; i++)
+		EXPECT_EQ(*page(p, i), i % 8 ? 0 : (char)(i / 8 + 1));
+	EXPECT(in_place(p, 0, 8));
+}
+
+static void swapped_out(void)
+{
+	char *p = map_aligned(HUGE);
+	long swapped = counter("pswpout");
+	size_t i;
+
+	if (read_counter("/proc/meminfo", "SwapTotal") <= 0)
+		_exit(SKIP);
+	for (i = 0; i < 64; i++)
+		memset(page(p, i * 8), i + 1, PAGE);
+	EXPECT_EQ(reserved(), 448);
+	EXPECT(!madvise(p, HUGE, MADV_PAGEOUT));
+	EXPECT(counter("pswpout") > swapped);
+	EXPECT_EQ(reserved(), 0);
+	for (i = 0; i < 64; i++)
+		EXPECT_EQ(page(p, i * 8)[PAGE - 1], (char)(i + 1));
+}
+
+static void lazily_freed(void)
+{
+	char *p = map_aligned(HUGE);
+	size_t i;
+
+	for (i = 0; i < 512; i += 4)
+		*page(p, i) = 1;
+	madvise(p, HUGE, MADV_FREE);
+	for (i = 0; i < 512; i += 8)
+		*page(p, i) = 2;
+	for (i = 0; i < 512; i++)
+		EXPECT(*page(p, i) == (i % 8 ? i % 4 ? 0 : 1 : 2) || (i % 8 && !*page(p, i)));
+	munmap(p, HUGE);
+	EXPECT_EQ(reserved(), 0);
+}
+
+static long set_policy(void *p, size_t len, int mode, unsigned long nodes)
+{
+	return syscall(__NR_mbind, p, len, mode, &nodes, 8 * sizeof(nodes), 0);
+}
+
+static int node_of(void *p)
+{
+	int node = -1;
+
+	syscall(__NR_get_mempolicy, &node, NULL, 0, p, 3 /* MPOL_F_NODE | MPOL_F_ADDR */);
+	return node;
+}
+
+static void numa_policy(void)
+{
+	char *p = map_aligned(4 * HUGE);
+	size_t i, n;
+
+	if (access("/sys/devices/system/node/node1", F_OK))
+		_exit(SKIP);
+	/* Bound: on that node, and eight together. */
+	for (n = 0; n < 2; n++) {
+		char *q = p + n * HUGE;
+
+		EXPECT(!set_policy(q, HUGE, MPOL_BIND, 1UL << n));
+		for (i = 0; i < 512; i++)
+			*page(q, i) = 1;
+		EXPECT(mean_of(q, 512) == 1.0);
+		for (i = 0; i < 512; i += 7)
+			EXPECT_EQ(node_of(page(q, i)), n);
+	}
+	/* Interleaved: page by page, as without reservations. */
+	EXPECT(!set_policy(p + 2 * HUGE, HUGE, MPOL_INTERLEAVE, 3));
+	for (i = 0; i < 512; i++)
+		*page(p + 2 * HUGE, i) = 1;
+	for (i = 1; i < 512; i++)
+		EXPECT(node_of(page(p + 2 * HUGE, i)) != node_of(page(p + 2 * HUGE, i - 1)));
+	EXPECT_EQ(reserved(), 0);
+	/* Reserved under one policy, touched under another. */
+	EXPECT(!set_policy(p + 3 * HUGE, HUGE, MPOL_BIND, 1));
+	*page(p + 3 * HUGE, 0) = 1;
+	EXPECT_EQ(reserved(), 7);
+	EXPECT(!set_policy(p + 3 * HUGE, HUGE, MPOL_BIND, 2));
+	EXPECT_EQ(reserved(), 0);
+	*page(p + 3 * HUGE, 1) = 1;
+	EXPECT_EQ(node_of(page(p + 3 * HUGE, 1)), 1);
+}
+
+static int sparse_until_killed(char *p)
+{
+	size_t i;
+
+	for (i = 0; i < 8192; i += 8)
+		*page(p, i) = 1;
+	raise(SIGKILL);
+	return 0;
+}
+
+static void killed(void)
+{
+	char *p = map_aligned(32 << 20);
+
+	EXPECT_EQ(in_child(sparse_until_killed, p), 128 + SIGKILL);
+	EXPECT_EQ(reserved_settles_at(0), 0);
+}
+
+static void dropped_on_demand(void)
+{
+	char *p = map_aligned(4 << 20);
+	long back = counter("ptemagnet_reclaimed");
+	size_t i;
+
+	for (i = 0; i < 1024; i += 8)
+		*page(p, i) = 1;
+	EXPECT_EQ(reserved(), 896);
+	for (i = 0; i < 20 && reserved(); i++)
+		EXPECT(!write_file("/proc/sys/vm/drop_caches", "2\n"));
+	EXPECT_EQ(reserved(), 0);
+	EXPECT_EQ(counter("ptemagnet_reclaimed") - back, 896);
+	for (i = 0; i < 1024; i++) {
+		EXPECT_EQ(*page(p, i), i % 8 == 0);
+		*page(p, i) = 1;
+	}
+}
+
+static void compaction_gets_the_block(void)
+{
+	size_t pages = 500 << 8, i;
+	char *p = map_aligned(pages << PAGE_SHIFT);
+	long before;
+
+	/* Half of memory, so that the scanner that looks for pages to move comes by. */
+	for (i = 0; i < pages; i += 8)
+		*page(p, i) = 1;
+	before = reserved();
+	EXPECT(before > (long)pages / 2);
+	EXPECT(!write_file("/proc/sys/vm/compact_memory", "1\n"));
+	EXPECT(reserved() < before * 3 / 4);
+	for (i = 0; i < pages; i += 8)
+		EXPECT_EQ(*page(p, i), 1);
+}
+
+static void threshold(void)
+{
+	char *p = map_aligned(4 << 20);
+	long made;
+	size_t i;
+
+	for (i = 0; i < 512; i += 8)
+		*page(p, i) = 1;
+	EXPECT_EQ(reserved(), 448);
+	/* Everything is above 0 per cent: the daemon takes it all back. */
+	EXPECT(!write_file("/proc/sys/vm/ptemagnet_threshold", "0\n"));
+	EXPECT_EQ(reserved_settles_at(0), 0);
+	/* And nothing new is set aside meanwhile. */
+	made = counter("ptemagnet_reserved");
+	for (; i < 1024; i += 8)
+		*page(p, i) = 1;
+	EXPECT_EQ(counter("ptemagnet_reserved"), made);
+	EXPECT(write_file("/proc/sys/vm/ptemagnet_threshold", "101\n"));
+	EXPECT(!write_file("/proc/sys/vm/ptemagnet_threshold", "90\n"));
+	*page(p, 8) = 1;
+	madvise(p, 4 << 20, MADV_DONTNEED);
+	*page(p, 8) = 1;
+	EXPECT_EQ(reserved(), 7);
+}
+
+static int touches_one(char *p)
+{
+	*page(p, 0) = 1;
+	return reserved() ? 0 : 1;
+}
+
+static void chosen_by_prctl(void)
+{
+	char *p = map_aligned(HUGE);
+
+	EXPECT_EQ(prctl(PR_GET_PTEMAGNET, 0, 0, 0, 0), ALWAYS);
+	EXPECT_EQ(prctl(PR_SET_PTEMAGNET, 3, 0, 0, 0), -1);
+	EXPECT_EQ(prctl(PR_SET_PTEMAGNET, ALWAYS, 1, 0, 0), -1);
+	EXPECT_EQ(in_child(touches_one, p), 0);
+	*page(p, 16) = 1;
+	EXPECT_EQ(reserved(), 7);
+	/* Opting out gives back what there is. */
+	EXPECT(!prctl(PR_SET_PTEMAGNET, NEVER, 0, 0, 0));
+	EXPECT_EQ(reserved(), 0);
+	EXPECT_EQ(in_child(touches_one, p), 1);
+	EXPECT(!prctl(PR_SET_PTEMAGNET, DEFAULT, 0, 0, 0));
+	EXPECT_EQ(in_child(touches_one, p), 1);
+	/* Everyone, but for those who do not want to. */
+	EXPECT(!write_file("/proc/sys/vm/ptemagnet", "2\n"));
+	EXPECT_EQ(in_child(touches_one, p), 0);
+	prctl(PR_SET_PTEMAGNET, NEVER, 0, 0, 0);
+	EXPECT_EQ(in_child(touches_one, p), 1);
+	prctl(PR_SET_PTEMAGNET, ALWAYS, 0, 0, 0);
+	EXPECT(!write_file("/proc/sys/vm/ptemagnet", "0\n"));
+	EXPECT_EQ(in_child(touches_one, p), 1);
+	EXPECT(!write_file("/proc/sys/vm/ptemagnet", "1\n"));
+	EXPECT_EQ(in_child(touches_one, p), 0);
+}
+
+static int execs(char *unused)
+{
+	(void)unused;
+	execl("/proc/self/exe", "pmtest", "--mode", NULL);
+	return 99;
+}
+
+static void kept_by_exec(void)
+{
+	EXPECT_EQ(in_child(execs, NULL), ALWAYS);
+	prctl(PR_SET_PTEMAGNET, NEVER, 0, 0, 0);
+	EXPECT_EQ(in_child(execs, NULL), NEVER);
+}
+
+static void switched_off(void)
+{
+	char *p = map_aligned(HUGE);
+	size_t i;
+
+	for (i = 0; i < 512; i += 8)
+		*page(p, i) = 1;
+	EXPECT(!write_file("/proc/sys/vm/ptemagnet", "0\n"));
+	EXPECT_EQ(reserved(), 0);
+	for (i = 0; i < 512; i++)
+		*page(p, i) = 1;
+	EXPECT_EQ(reserved(), 0);
+	EXPECT(!write_file("/proc/sys/vm/ptemagnet", "1\n"));
+}
+
+static void memcg_enter(const char *max)
+{
+	mkdir("/cg/t", 0755);
+	if (write_file("/cg/t/memory.max", "%s\n", max) ||
+	    write_file("/cg/t/cgroup.procs", "%d\n", getpid()))
+		_exit(SKIP);
+}
+
+static long memcg_read(const char *file)
+{
+	char path[64], text[32] = "";
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/cg/t/%s", file);
+	f = fopen(path, "r");
+	if (!f || !fgets(text, sizeof(text), f))
+		die(path);
+	fclose(f);
+	return strtol(text, NULL, 10);
+}
+
+static void memcg_is_charged(void)
+{
+	char *p = map_aligned(32 << 20);
+	long before, after;
+	size_t i;
+
+	memcg_enter("64M");
+	before = memcg_read("memory.current");
+	for (i = 0; i < 8192; i += 8)
+		*page(p, i) = 1;
+	after = memcg_read("memory.current");
+	EXPECT_EQ(reserved(), 7168);
+	/* Every page of the 1024 blocks, up to what the charge caches hold back. */
+	EXPECT(after - before >= (8192 - 256) * (long)PAGE);
+	munmap(p, 32 << 20);
+	EXPECT(memcg_read("memory.current") - before <= 1024 * (long)PAGE);
+}
+
+/* Eight times what fits is asked for, an eighth is touched: nobody is killed. */
+static void memcg_limit(void)
+{
+	char *p = map_aligned(128 << 20);
+	size_t i;
+
+	memcg_enter("24M");
+	for (i = 0; i < 32768; i += 8) {
+		*page(p, i) = 1;
+		EXPECT(i % 4096 || memcg_read("memory.current") <= 24 << 20);
+	}
+	EXPECT_EQ(read_counter("/cg/t/memory.events", "oom_kill"), 0);
+	for (i = 0; i < 32768; i += 8)
+		EXPECT_EQ(*page(p, i), 1);
+}
+
+/* Reserved pages of the group are what its own pressure takes first. */
+static void memcg_pressure(void)
+{
+	char *p = map_aligned(16 << 20), *q = map_aligned(20 << 20);
+	long back = counter("ptemagnet_reclaimed");
+	size_t i;
+
+	memcg_enter("24M");
+	for (i = 0; i < 2048; i += 8)
+		*page(p, i) = 1;
+	EXPECT_EQ(reserved(), 1792);
+	for (i = 0; i < 5120; i++)
+		*page(q, i) = 1;
+	EXPECT_EQ(read_counter("/cg/t/memory.events", "oom_kill"), 0);
+	EXPECT(counter("ptemagnet_reclaimed") > back);
+}
+
+static void chosen_by_memcg(void)
+{
+	char *p = map_aligned(HUGE);
+
+	prctl(PR_SET_PTEMAGNET, DEFAULT, 0, 0, 0);
+	memcg_enter("32M");
+	EXPECT_EQ(in_child(touches_one, p), 1);
+	EXPECT(!write_file("/proc/sys/vm/ptemagnet_memcg_min_mb", "16\n"));
+	EXPECT_EQ(in_child(touches_one, p), 0);
+	EXPECT(!write_file("/cg/t/memory.max", "8M\n"));
+	EXPECT_EQ(in_child(touches_one, p), 1);
+	EXPECT(!write_file("/cg/t/memory.max", "max\n"));
+	EXPECT_EQ(in_child(touches_one, p), 1);
+	EXPECT(!write_file("/proc/sys/vm/ptemagnet_memcg_min_mb", "0\n"));
+}
+
+static void locked_and_populated(void)
+{
+	char *p = mmap(NULL, 4 * HUGE, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_LOCKED, -1, 0);
+	char *a = (char *)(((uintptr_t)p + HUGE - 1) & ~(HUGE - 1));
+
+	EXPECT(p != MAP_FAILED);
+	EXPECT(mean_of(a, 512) == 1.0);
+	munmap(p, 4 * HUGE);
+	EXPECT_EQ(reserved(), 0);
+}
+
+static const struct {
+	const char *name;
+	void (*fn)(void);
+} tests[] = {
+#define T(name) { #name, name }
+	T(sequential), T(random_order), T(read_before_write), T(pages_are_zeroed), T(counted),
+	T(dontneed), T(dontneed_with_child), T(fork_shares_what_is_reserved),
+	T(parent_exits_first), T(cow_reuses_the_last_reference), T(moved), T(moved_in_part),
+	T(partly_unmapped), T(protection_splits), T(no_group_across_vmas), T(userfaultfd),
+	T(collapsed), T(swapped_out), T(lazily_freed), T(numa_policy), T(killed),
+	T(dropped_on_demand), T(compaction_gets_the_block), T(threshold), T(chosen_by_prctl),
+	T(kept_by_exec), T(switched_off), T(memcg_is_charged), T(memcg_limit),
+	T(memcg_pressure), T(chosen_by_memcg), T(locked_and_populated),
+};
+
+/* So that a test counts the pages it means to, not those of its heap and stack. */
+static void touch_own_memory(void)
+{
+	char stack[256 << 10];
+	void *heap;
+
+	mallopt(M_MMAP_THRESHOLD, 64 << 20);
+	mallopt(M_TRIM_THRESHOLD, 256 << 20);
+	heap = malloc(4 << 20);
+	memset(heap, 1, 4 << 20);
+	free(heap);
+	memset(stack, 1, sizeof(stack));
+	__asm__ volatile("" : : "r"(stack) : "memory");
+	fflush(stdout);
+}
+
+static int run_one(size_t i)
+{
+	int status;
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (!pid) {
+		if (prctl(PR_SET_PTEMAGNET, ALWAYS, 0, 0, 0))
+			die("PR_SET_PTEMAGNET");
+		tests[i].fn();
+		fflush(stdout);
+		_exit(0);
+	}
+	waitpid(pid, &status, 0);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == SKIP) {
+		printf("skip - pmtest %s\n", tests[i].name);
+		return 0;
+	}
+	if (status || reserved_settles_at(0)) {
+		printf("not ok - pmtest %s (status %#x, %ld pages still reserved)\n",
+		       tests[i].name, status, reserved());
+		return 1;
+	}
+	printf("ok - pmtest %s\n", tests[i].name);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	int failed = 0, j;
+	size_t i;
+
+	if (argc == 2 && !strcmp(argv[1], "--mode"))
+		return prctl(PR_GET_PTEMAGNET, 0, 0, 0, 0);
+	prctl(PR_SET_PTEMAGNET, NEVER, 0, 0, 0);
+	touch_own_memory();
+	for (i = 0; i < sizeof(tests) / sizeof(*tests); i++) {
+		bool wanted = argc == 1;
+
+		for (j = 1; j < argc; j++)
+			wanted |= !strcmp(argv[j], tests[i].name);
+		if (wanted)
+			failed += run_one(i);
+	}
+	return failed != 0;
+}

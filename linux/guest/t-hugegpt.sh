@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0
+# The pool itself, without a host: boot with hugegpt=force.
+S=/sys/kernel/debug/hugegpt/stats
+field() { awk -v k="$1" '/^node/ {for (i = 1; i < NF; i++) if ($i == k) s += $(i + 1)} END {print s + 0}' $S; }
+echo "# at boot: $(sed -n 2p $S)"
+check "about one per cent of memory" [ "$(field regions)" -ge $(($(meminfo MemTotal) / 100 / 2048 - 1)) ]
+check "in use" [ "$(field used)" -gt 20 ]
+check "nothing went elsewhere" [ "$(field fallbacks)" = 0 ]
+
+# 12 GiB of addresses, a page in each 2 MiB: 6144 page tables, 12 regions.
+a=$(field used)
+toucher 12288 512 4 > /dev/null &
+A=$!
+sleep 3
+check "the pool has grown" [ "$(field made)" -gt "$(field regions)" -o "$(field regions)" -ge 10 ]
+echo "# with 12 GiB mapped thinly: $(sed -n 2p $S)"
+check "tables of the program are in it" [ $(($(field used) - a)) -gt 3000 ]
+wait $A
+sleep 1
+b=$(field used)
+echo "# used before $a after $b"
+check "all of them came back" [ $((b - a)) -lt 24 -a $((a - b)) -lt 24 ]
+
+# Pressure: whole regions go back, and the machine works on.
+r=$(field regions)
+check "memory for others" toucher $(($(meminfo MemAvailable) / 1024 - 24)) 1 0
+echo "# after pressure: $(sed -n 2p $S)"
+check "regions were given back" [ "$(field returned)" -gt 0 ]
+check "nobody was killed" [ "$(vmstat oom_kill)" = 0 ]
+
+i=0
+while [ $i -lt 30 ]; do
+	toucher 512 512 9 > /dev/null &
+	usleep 20000
+	kill -9 $!
+	wait $! 2>/dev/null
+	i=$((i + 1))
+done
+sleep 1
+c=$(field used)
+echo "# used after killing 30: $c"
+check "killed processes leave no page table" [ $((c - b)) -lt 24 ]

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-2.0
+# First-level host of a nested guest. nw.cpus=N vCPUs for the guest.
+[ -c /dev/kvm ] || mknod /dev/kvm c 10 232
+echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
+echo "# npt=$(cat /sys/module/kvm_amd/parameters/npt)"
+P=/sys/module/kvm/parameters/hugegpt
+
+# l2 NAME HUGEGPT CPUS: boot a guest, its output marked, the VMM's verdict named.
+l2() {
+	minivmm /l2/vmlinux /l2/initrd.gz 192 "$3" \
+		"console=ttyS0 noapic acpi=off pci=off nokaslr reboot=k panic=-1 quiet hugegpt=$2 test=l2" \
+		> /tmp/l2.out 2>&1
+	_r=$?
+	sed "s/^VMM /VMM.$1 /; t; s/^/L2.$1| /" /tmp/l2.out
+	check "L2 $1 ends by itself" [ $_r = 0 ]
+	check "L2 $1 has $3 CPUs and reaches its end" \
+		awk -v c="cpus=$3" '/^UP/ {u = $3 == c} /^DONE/ {d = 1} END {exit !(u && d)}' /tmp/l2.out
+	check "L2 $1 has nothing to complain about" sh -c '! grep -q "SPLAT\|^not ok" /tmp/l2.out'
+}
+if [ -e $P ]; then
+	echo N > $P
+	hcprobe off
+	l2 unaware on 1		# a host that does not know
+	echo Y > $P
+	hcprobe on
+	l2 off off 1
+	l2 on on 1
+	[ "${NW_cpus:-1}" -gt 1 ] && l2 smp on "$NW_cpus"
+	dmesg | grep -i 'hgpt\|hugegpt' | head -3
+else
+	l2 stockhost on 1	# a host kernel without any of this
+fi

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0
+# Memory pressure: nothing lost, nobody killed whom the stock kernel would not
+# have killed. Boot with little memory (600 MiB).
+free_now() { settle; meminfo MemFree; }
+oom_kills() { vmstat oom_kill; }
+echo ${NW_mode:-2} > /proc/sys/vm/ptemagnet
+[ -e /proc/sys/vm/stat_refresh ] && cat /proc/sys/vm/stat_refresh 2>/dev/null
+
+# Warm up slab caches and per-CPU lists, then compare before with after.
+toucher 64 8 0 > /dev/null
+before=$(free_now)
+killed=$(oom_kills)
+
+# 480 MiB reserved of which 60 are touched; then 300 MiB are wanted.
+toucher 480 8 20 &
+A=$!
+sleep 3
+echo "# reserved $(vmstat nr_anon_reserved) pages, free $(meminfo MemFree) kB, available $(meminfo MemAvailable) kB"
+[ "$(vmstat nr_anon_reserved)" -gt 50000 ] && ok "a sparse program holds reservations" || not_ok "a sparse program holds reservations"
+check "available memory counts what is reserved" [ "$(meminfo MemAvailable)" -gt $(($(meminfo MemFree) + 150000)) ]
+check "300 MiB can be had" toucher 300 1 0
+check "reservations were reclaimed for it" [ "$(vmstat ptemagnet_reclaimed)" -gt 10000 ]
+wait $A
+check "the sparse program has kept its data" [ $? = 0 ]
+check "nobody was killed" [ "$(oom_kills)" = "$killed" ]
+
+# Kill a few in the middle of their faults.
+i=0
+while [ $i -lt 20 ]; do
+	toucher 64 8 9 > /dev/null &
+	usleep 30000
+	kill -9 $!
+	wait $! 2>/dev/null
+	i=$((i + 1))
+done
+sleep 1
+echo 1 > /proc/sys/vm/stat_refresh
+check "killed processes leave no reservation" [ "$(vmstat nr_anon_reserved)" -lt 64 ]
+
+# A swap device that does not eat the memory under test is not to be had
+# here (RAM disk), so pressure with swap comes last and is not compared.
+after=$(free_now)
+lost=$((before - after))
+echo "# MemFree before $before after $after"
+check "MemFree is what it was (lost $lost kB)" [ $lost -lt 1024 ]
+
+mkswap /dev/ram0 > /dev/null && swapon /dev/ram0
+toucher 160 8 8 &
+A=$!
+check "pressure with swap" toucher 480 1 0
+wait $A
+check "the sparse program has kept its data in swap" [ $? = 0 ]
+check "something was swapped" [ "$(vmstat pswpout)" -gt 0 ]
+check "still nobody was killed" [ "$(oom_kills)" = "$killed" ]

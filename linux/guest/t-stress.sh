@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: GPL-2.0
+# Races, for nw.seconds, with everything on; then nothing may be left.
+mkswap /dev/ram0 > /dev/null && swapon /dev/ram0
+mount -t cgroup2 none /cg && echo +memory > /cg/cgroup.subtree_control
+mkdir -p /cg/s
+echo 64M > /cg/s/memory.max
+[ -e /proc/sys/vm/ptemagnet ] && echo 2 > /proc/sys/vm/ptemagnet
+N=${NW_seconds:-20}
+echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
+check "races" stress "$N" 1
+(echo 0 > /cg/s/cgroup.procs; exec stress "$N" 2) > /tmp/s2 &
+while kill -0 $! 2>/dev/null; do
+	echo 2 > /proc/sys/vm/drop_caches
+	echo 1 > /proc/sys/vm/compact_memory
+	sleep 0.5
+done
+wait $!
+check "races at a memcg limit, while memory is reclaimed and compacted" [ $? = 0 ]
+cat /tmp/s2
+sleep 1
+echo 1 > /proc/sys/vm/stat_refresh
+echo "# $(grep '^ptemagnet\|^nr_anon_reserved' /proc/vmstat | tr '\n' ' ')"
+check "no reservation is left" [ "$(vmstat nr_anon_reserved)" -lt 128 ]
+[ -e /sys/kernel/debug/hugegpt/stats ] && cat /sys/kernel/debug/hugegpt/stats

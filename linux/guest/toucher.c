@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * toucher MIB STRIDE SECONDS
+ *
+ * Write one page in every STRIDE of MIB MiB, verify it all, and stay for
+ * SECONDS. With STRIDE 8 each touch costs a reservation of eight pages.
+ */
+#include "common.h"
+
+int main(int argc, char **argv)
+{
+	size_t pages, stride, i, wrong = 0;
+	char *p;
+
+	if (argc < 4) {
+		fprintf(stderr, "usage: toucherer MIB STRIDE SECONDS\n");
+		return 2;
+	}
+	pages = strtoul(argv[1], NULL, 0) << 8;
+	stride = strtoul(argv[2], NULL, 0);
+	p = map_aligned(pages << PAGE_SHIFT);
+	for (i = 0; i < pages; i += stride)
+		*(size_t *)(p + (i << PAGE_SHIFT)) = i + 1;
+	for (i = 0; i < pages; i += stride)
+		wrong += *(size_t *)(p + (i << PAGE_SHIFT)) != i + 1;
+	printf("TOUCH mib=%zu stride=%zu wrong=%zu\n", pages >> 8, stride, wrong);
+	fflush(stdout);
+	sleep(strtoul(argv[3], NULL, 0));
+	return wrong != 0;
+}

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What `make check` and `make test` run."""
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import build
+import outside
+import qemu
+from qemu import Failure, boot
+
+NPT, SHADOW = "EPYC,+svm,+npt", "EPYC,+svm,-npt"
+METRIC_STOCK_MIN, METRIC_PATCHED_MAX = 4.0, 1.05
+
+
+def require(condition, message):
+    if not condition:
+        raise Failure(message)
+
+
+def count_ok(lines, least, name):
+    """Every test script says how much it tested; too little is a failure too."""
+    ok = sum(l.startswith("ok ") for l in lines)
+    skipped = [l for l in lines if l.startswith("skip ")]
+    print(f"          {name}: {ok} ok" + (f", {len(skipped)} skipped: " + ", ".join(s[7:] for s in skipped) if skipped else ""))
+    require(ok >= least, f"{name}: only {ok} tests ran, {least} expected")
+
+
+def kunit(kind):
+    lines = boot(f"kunit-{kind}", build.kernel(kind), build.initramfs(), "kunit", append="kunit.enable=1", cpus=2)
+    count_ok(lines, 22, f"kunit {kind}")
+
+
+def ptemagnet(kind):
+    lines = boot(f"ptemagnet-{kind}", build.kernel(kind), build.initramfs(), "ptemagnet", mem=1024)
+    count_ok(lines, 33, f"ptemagnet {kind}")
+
+
+def numa(kind):
+    lines = boot(f"numa-{kind}", build.kernel(kind), build.initramfs(), "ptemagnet", mem=1024,
+                 append="numa=fake=2 nw.numa=1 nw.only=numa_policy,sequential,dontneed,killed")
+    count_ok(lines, 7, f"numa {kind}")
+
+
+def frags(lines):
+    """{(tag, order): mean} of the FRAG lines."""
+    return {(r["tag"], r["order"]): r["mean"] for r in (json.loads(l[5:]) for l in lines if l.startswith("FRAG "))}
+
+
+def gate(kind):
+    lines = boot(f"gate-{kind}", build.kernel(kind), build.initramfs(), "gate", mem=1024)
+    m = frags(lines)
+    for (tag, order), mean in m.items():
+        print(f"          {tag:8} {order:4} {mean:.3f}")
+    for order in ("seq", "rand"):
+        require(m[("co12.0", order)] > METRIC_STOCK_MIN, f"gate: without reservations {m[('co12.0', order)]} ({order})")
+        require(m[("co12.2", order)] < METRIC_PATCHED_MAX, f"gate: with reservations {m[('co12.2', order)]} ({order})")
+
+
+def pressure(kind):
+    lines = boot(f"pressure-{kind}", build.kernel(kind), build.initramfs(), "pressure", mem=600)
+    count_ok(lines, 12, f"pressure {kind}")
+
+
+def offline(kind):
+    lines = boot(f"offline-{kind}", build.kernel(kind), build.initramfs(), "offline", mem=1536, append="movablecore=768M")
+    count_ok(lines, 5, f"offline {kind}")
+
+
+def stress(kind, seconds):
+    lines = boot(f"stress-{kind}", build.kernel(kind), build.initramfs(), "stress", mem=1024, timeout=2400,
+                 append=f"nw.seconds={seconds} hugegpt=force")
+    count_ok(lines, 3, f"stress {kind}")
+    for l in lines:
+        if l.startswith("STRESS"):
+            print(f"          {l}")
+
+
+def pool(kind):
+    lines = boot(f"hugegpt-{kind}", build.kernel(kind), build.initramfs(), "hugegpt", mem=600, append="hugegpt=force")
+    count_ok(lines, 9, f"hugegpt {kind}")
+    lines = boot(f"hugegpt-unaware-{kind}", build.kernel(kind), build.initramfs(), "l2", append="hugegpt=on")
+    require(not any(l.startswith("HGPT") for l in lines), "hugegpt=on without a host that knows: there is a pool")
+
+
+def nested(kind, l2_kind, cpu, name, cpus=1):
+    """L1 with KVM inside QEMU, L2 inside it."""
+    stripped = build.BUILD / f"vmlinux-{l2_kind}.stripped"
+    subprocess.run(["strip", "-o", stripped, build.kernel(l2_kind)], check=True)
+    inner = build.initramfs("initramfs-l2")
+    initrd = build.initramfs(f"initramfs-l1-{l2_kind}", [("/l2/vmlinux", stripped, 644), ("/l2/initrd.gz", inner, 644)])
+    lines = boot(f"nested-{name}", build.kernel(kind), initrd, "l1", cpu=cpu, cpus=1 if cpus == 1 else 2, mem=1024,
+                 append=f"nw.cpus={cpus}", timeout=1200)
+    vms = {m[1]: json.loads(m[2]) for m in (re.match(r"VMM\.(\w+) (.*)", l) for l in lines) if m}
+    pools = {}
+    for l in lines:
+        m = re.match(r"L2\.(\w+)\| HGPT end node 0 regions (\d+) .*fallbacks (\d+) .*mapped (\d+) gathered (\d+)", l)
+        if m:
+            pools[m[1]] = [int(x) for x in m.groups()[1:]]
+    for vm, v in vms.items():
+        print(f"          {name} {vm:9} huge_kb={v['huge_kb']} pages_2m={v['pages_2m']} hypercalls={v['hypercalls']} "
+              f"mapped={v['hgpt_mapped']} gathered={v['hgpt_gathered']} pool={pools.get(vm)}")
+    return lines, vms, pools
+
+
+def nested_hugegpt(cpu, name, cpus=1):
+    lines, vms, pools = nested("nestwalk", "nestwalk", cpu, name, cpus)
+    count_ok(lines, 35, f"nested {name}")
+    for off in ("unaware", "off"):
+        v = vms[off]
+        require(v["huge_kb"] == 0 and v["hgpt_mapped"] == 0 and off not in pools, f"nested {name}: {off} is not stock: {v}")
+    for on in ["on"] + (["smp"] if cpus > 1 else []):
+        v, (regions, _, mapped, gathered) = vms[on], pools[on]
+        require(regions >= 1 and mapped == regions and gathered == regions, f"nested {name}: {on}: pool {pools[on]}")
+        # THP is on advice only, so the huge pages are those of the pool.
+        require(v["huge_kb"] >= 2048 * regions, f"nested {name}: {on}: {v['huge_kb']} kB huge for {regions} regions")
+        require("npt" not in name or v["pages_2m"] >= regions, f"nested {name}: {on}: {v['pages_2m']} 2 MiB mappings")
+
+
+def nested_stock_host(cpu):
+    """A patched guest on an unpatched host: it must be as stock."""
+    _, vms, pools = nested("stock", "nestwalk", cpu, "stockhost")
+    require(vms["stockhost"]["huge_kb"] == 0 and not pools, f"guest on a stock host: {vms}")
+
+
+def scaling(kind):
+    """Faults a second with 2 threads over 1, with reservations against without, medians of three rounds."""
+    lines = boot(f"faults-{kind}", build.kernel(kind), build.initramfs(), "faults", mem=1024, cpus=2)
+    rate = {}
+    for r in (json.loads(l[7:]) for l in lines if l.startswith("FAULTS ")):
+        rate.setdefault((r["tag"], r["threads"]), []).append(r["per_second"])
+    median = {k: sorted(v)[len(v) // 2] for k, v in rate.items()}
+    without, with_ = (median[(m, 2)] / median[(m, 1)] for m in "02")
+    print(f"          2 threads over 1: {without:.2f} without, {with_:.2f} with reservations; "
+          f"with over without: {median[('2', 1)] / median[('0', 1)]:.2f} (1 thread), {median[('2', 2)] / median[('0', 2)]:.2f} (2)")
+    require(with_ > 0.75 * without, f"faults scale worse with reservations: {with_:.2f} against {without:.2f}")
+
+
+def instructions():
+    """Instructions of a first touch, and of giving a page up: stock, compiled in but off, and on.
+
+    QEMU counts instructions and makes them the guest's clock, so a time is a count, up to a constant factor.
+    """
+    count = {}
+    for kind in ("stock", "nestwalk"):
+        lines = boot(f"instructions-{kind}", build.kernel(kind), build.initramfs(), "instructions", cpus=1, icount=True, timeout=1200)
+        for r in (json.loads(l[7:]) for l in lines if l.startswith("FAULTS ")):
+            count.setdefault((kind, r["tag"]), []).append((r["touch_ns"], r["drop_ns"]))
+    best = {k: [min(v) for v in zip(*rows)] for k, rows in count.items()}
+    base = best[("stock", "off")]
+    for (kind, tag), (touch, drop) in best.items():
+        print(f"          {kind:8} {tag:7} touch {touch:7.1f} ({touch / base[0] - 1:+.2%})   drop {drop:6.1f} ({drop / base[1] - 1:+.2%})")
+    require(best[("nestwalk", "off")][0] < 1.01 * base[0], "the fault path is longer although PTEMagnet is off")
+    require(best[("nestwalk", "off")][1] < 1.01 * base[1], "dropping pages is dearer although PTEMagnet is off")
+    require(best[("nestwalk", "on")][0] < 1.02 * base[0], "the fault path is more than 2 % longer with PTEMagnet")
+
+
+def from_outside(kind):
+    """The guest's own figure against one made from its memory file, and where its page tables lie."""
+    for mode, append in ((0, "hugegpt=off"), (2, "hugegpt=force")):
+        inside, distribution, found = outside.walk(kind, mode, append=append)
+        groups = sum(distribution)
+        mean = sum((i + 1) * n for i, n in enumerate(distribution)) / groups
+        regions = {gpa >> 21 for _, _, gpa, _ in found}
+        print(f"          vm.ptemagnet={mode} {append}: mean {mean:.3f} of {groups} groups from outside, {inside['mean']:.3f} from inside; "
+              f"{len(found)} table pages in {len(regions)} blocks of 2 MiB")
+        require(distribution == inside["distribution"], f"outside: {distribution} is not {inside['distribution']}")
+        require(mode == 0 or mean < METRIC_PATCHED_MAX, f"outside: {mean} with reservations")
+        require(mode == 0 or len(regions) <= 4, f"outside: page tables in {len(regions)} blocks with the pool")
+
+
+def checkpatch():
+    tree = build.source("nestwalk")
+    for p in build.patches():
+        r = subprocess.run(["perl", tree / "scripts/checkpatch.pl", "--no-tree", "--no-signoff", "--terse", "--max-line-length=100",
+                            "--ignore", "FILE_PATH_CHANGES,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,EMAIL_SUBJECT", p],
+                           stdout=subprocess.PIPE, text=True, cwd=tree)
+        require(r.returncode == 0, f"checkpatch: {p.name}\n{r.stdout}")
+    print(f"          checkpatch: {len(build.patches())} patches clean")
+
+
+CHECK = [
+    ("checkpatch", checkpatch),
+    ("kunit", lambda: kunit("nestwalk")),
+    ("ptemagnet", lambda: ptemagnet("nestwalk")),
+    ("gate", lambda: gate("nestwalk")),
+    ("nested npt", lambda: nested_hugegpt(NPT, "npt")),
+]
+TEST = CHECK[:-1] + [
+    ("nested npt, 2 CPUs", lambda: nested_hugegpt(NPT, "npt-smp", 2)),
+    ("nested shadow", lambda: nested_hugegpt(SHADOW, "shadow")),
+    ("numa", lambda: numa("nestwalk")),
+    ("pressure", lambda: pressure("nestwalk")),
+    ("offline", lambda: offline("nestwalk")),
+    ("hugegpt pool", lambda: pool("nestwalk")),
+    ("from outside", lambda: from_outside("nestwalk")),
+    ("instructions", instructions),
+    ("scaling", lambda: scaling("nestwalk")),
+    ("nested on a stock host", lambda: nested_stock_host(NPT)),
+    ("kunit, debug", lambda: kunit("debug")),
+    ("ptemagnet, debug", lambda: ptemagnet("debug")),
+    ("stress, debug", lambda: stress("debug", 60)),
+]
+
+
+def run_suite(steps, only):
+    build.deps()
+    start, failed = time.monotonic(), []
+    for name, step in steps:
+        if only and name not in only:
+            continue
+        try:
+            step()
+        except Failure as e:
+            print(f"FAILED    {name}: {e}")
+            failed.append(name)
+        sys.stdout.flush()
+    print(f"{'FAILED: ' + ', '.join(failed) if failed else 'ALL PASS'} in {time.monotonic() - start:.0f} s")
+    return 1 if failed else 0
+
+
+def main():
+    verb, rest = sys.argv[1], sys.argv[2:]
+    if verb == "deps":
+        build.deps()
+    elif verb == "kernel":
+        build.deps()
+        print(build.kernel(rest[0]))
+    else:
+        return run_suite({"check": CHECK, "test": TEST}[verb], rest)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
