@@ -179,7 +179,7 @@ impl BlockDecoder {
         let mut words = VarintReader::new(&plain[..self.site_miss], dictionary_at);
         let mut site = 0i64;
         for local in 0..sites as u32 {
-            site = site.wrapping_add(words.next_signed().ok_or(CUT)?);
+            site = site.wrapping_add(words.signed().ok_or(CUT)?);
             let known = usize::try_from(site).ok().and_then(|site| attributes.get(site));
             let known = known.ok_or_else(|| format!("a block with site {site}, which the table of sites lacks"))?;
             self.states.push(SiteState::new(LocalSite(local), known.is_store()));
@@ -221,43 +221,101 @@ impl BlockDecoder {
     /// Fills `out` and returns all its addresses or-ed together.
     fn decode(&mut self, out: &mut [Access]) -> Result<u64, Fault> {
         let flags = &self.plain[PREFIX_BYTES..PREFIX_BYTES + self.items.div_ceil(4)];
-        let mut site_misses = VarintReader::new(&self.plain[..self.address_misses], self.site_miss);
-        let mut address_misses = VarintReader::new(&self.plain, self.address_miss);
-        let states = &mut self.states[..];
-        let (mut previous, mut before, mut all) = (self.previous, self.before, 0);
-        if self.done == 0 {
+        let mut cursor = Cursor {
             // The site "before" the first is one whose successor is site 0: the last one, see `begin`.
-            previous = LocalSite(states.len() as u32 - 1);
-        }
-        for (i, slot) in (self.done..).zip(out.iter_mut()) {
-            let flag = flags[i / 4] >> (i % 4 * 2);
-            let local = if flag & SITE_HIT != 0 {
-                states[previous.0 as usize].successor()
-            } else {
-                let site = i64::from(previous.0).wrapping_add(site_misses.next_signed().ok_or(CUT)?);
-                let site = usize::try_from(site).ok().filter(|&site| site < states.len()).ok_or(CUT)?;
-                let local = LocalSite(site as u32);
-                states[previous.0 as usize].correct_successor(local);
-                local
-            };
-            let state = &mut states[local.0 as usize];
-            let address = state.address();
-            let address = if flag & ADDRESS_HIT != 0 {
-                state.confirm_address();
-                address
-            } else {
-                let address = state.base(before).wrapping_add(address_misses.next_signed().ok_or(CUT)? as u64);
-                state.correct_address(address);
-                address
-            };
-            all |= address;
-            *slot = Access::new(Gva(address), state.store != 0);
-            (previous, before) = (local, address);
-        }
+            previous: if self.done == 0 { LocalSite(self.states.len() as u32 - 1) } else { self.previous },
+            states: &mut self.states,
+            site_misses: VarintReader::new(&self.plain[..self.address_misses], self.site_miss),
+            address_misses: VarintReader::new(&self.plain, self.address_miss),
+            before: self.before,
+            all: 0,
+        };
+        // Up to a byte of flags that is whole, whole bytes, and the rest.
+        let head = (self.done.wrapping_neg() % 4).min(out.len());
+        let (first, rest) = out.split_at_mut(head);
+        let start = (self.done + head) / 4;
+        let (quads, last) = rest.split_at_mut(rest.len() / 4 * 4);
+        let whole = quads.len() / 4;
+        let done = cursor
+            .some(first, flags.get(self.done / 4).map_or(0, |&byte| byte >> (self.done % 4 * 2)))
+            .and_then(|()| {
+                quads.chunks_exact_mut(4).zip(&flags[start..]).try_for_each(|(quad, &byte)| cursor.four(quad, byte))
+            })
+            .and_then(|()| cursor.some(last, flags.get(start + whole).copied().unwrap_or(0)));
+        done.ok_or(CUT)?;
         self.done += out.len();
-        (self.previous, self.before) = (previous, before);
-        (self.site_miss, self.address_miss) = (site_misses.position(), address_misses.position());
-        Ok(all)
+        (self.previous, self.before) = (cursor.previous, cursor.before);
+        (self.site_miss, self.address_miss) = (cursor.site_misses.position(), cursor.address_misses.position());
+        Ok(cursor.all)
+    }
+}
+
+/// Where decoding stands. `None` from its functions means that the payload is damaged.
+struct Cursor<'a> {
+    states: &'a mut [SiteState],
+    site_misses: VarintReader<'a>,
+    address_misses: VarintReader<'a>,
+    previous: LocalSite,
+    before: u64,
+    all: u64,
+}
+
+impl Cursor<'_> {
+    /// Four accesses, whose flags are a whole byte.
+    #[inline(always)]
+    fn four(&mut self, quad: &mut [Access], byte: u8) -> Option<()> {
+        let quad: &mut [Access; 4] = quad.try_into().ok()?;
+        if byte == 0xff {
+            for slot in quad {
+                *slot = self.predicted();
+            }
+            return Some(());
+        }
+        self.some(quad, byte)
+    }
+
+    #[inline(always)]
+    fn some(&mut self, out: &mut [Access], mut flags: u8) -> Option<()> {
+        for slot in out {
+            *slot = self.one(flags)?;
+            flags >>= 2;
+        }
+        Some(())
+    }
+
+    /// An access whose site and address are the predicted ones.
+    #[inline(always)]
+    fn predicted(&mut self) -> Access {
+        let local = self.states[self.previous.0 as usize].successor();
+        let state = &mut self.states[local.0 as usize];
+        let address = state.confirm_address();
+        (self.previous, self.before) = (local, address);
+        self.all |= address;
+        Access::new(Gva(address), state.is_store())
+    }
+
+    #[inline(always)]
+    fn one(&mut self, flags: u8) -> Option<Access> {
+        let local = if flags & SITE_HIT != 0 {
+            self.states[self.previous.0 as usize].successor()
+        } else {
+            let site = i64::from(self.previous.0).wrapping_add(self.site_misses.signed()?);
+            let site = usize::try_from(site).ok().filter(|&site| site < self.states.len())?;
+            let local = LocalSite(site as u32);
+            self.states[self.previous.0 as usize].correct_successor(local);
+            local
+        };
+        let state = &mut self.states[local.0 as usize];
+        let address = if flags & ADDRESS_HIT != 0 {
+            state.confirm_address()
+        } else {
+            let address = state.base(self.before).wrapping_add(self.address_misses.signed()? as u64);
+            state.correct_address(address);
+            address
+        };
+        (self.previous, self.before) = (local, address);
+        self.all |= address;
+        Some(Access::new(Gva(address), state.is_store()))
     }
 }
 

@@ -98,16 +98,16 @@ pub(super) fn decode(
 
 fn entry(words: &mut VarintReader<'_>, last: u64) -> Option<RecordEntry> {
     Some(RecordEntry {
-        offset: last.checked_add(words.next()?)?,
-        kind: match words.next()? {
+        offset: last.checked_add(words.unsigned()?)?,
+        kind: match words.unsigned()? {
             1 => RecordKind::Accesses,
             2 => RecordKind::Log,
             3 => RecordKind::Mark,
             _ => return None,
         },
-        thread: ThreadId(u16::try_from(words.next()?).ok()?),
-        items: u32::try_from(words.next()?).ok()?,
-        instructions: words.next()?,
+        thread: ThreadId(u16::try_from(words.unsigned()?).ok()?),
+        items: u32::try_from(words.unsigned()?).ok()?,
+        instructions: words.unsigned()?,
     })
 }
 

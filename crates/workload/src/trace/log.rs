@@ -213,7 +213,7 @@ impl LogReader<'_> {
     fn entry(&mut self, op: u8) -> Result<Option<LogEntry>, Fault> {
         match op & 3 {
             OP_THREAD => {
-                let thread = self.words.next().and_then(|thread| u16::try_from(thread).ok());
+                let thread = self.words.unsigned().and_then(|thread| u16::try_from(thread).ok());
                 self.thread = ThreadId(thread.ok_or("a log with an impossible thread")?);
                 Ok(None)
             }
@@ -224,7 +224,7 @@ impl LogReader<'_> {
     }
 
     fn run(&mut self, op: u8) -> Result<TouchRun, Fault> {
-        let (Some(step), Some(more)) = (self.starts.next_signed(), self.lengths.next()) else {
+        let (Some(step), Some(more)) = (self.starts.signed(), self.lengths.unsigned()) else {
             return Err("a log that ends inside a run of touches".into());
         };
         let first = self.next_page.wrapping_add(step as u64);
@@ -254,12 +254,12 @@ impl LogReader<'_> {
     }
 
     fn event_words(&mut self) -> Option<TraceEvent> {
-        let op = EventOp::of(u32::try_from(self.words.next()?).ok()?)?;
-        let flags = u32::try_from(self.words.next()?).ok()?;
-        let start = self.next_address.wrapping_add(self.words.next_signed()? as u64);
-        let bytes = self.words.next()?;
-        let argument = self.words.next()?;
-        let result = start.wrapping_add(self.words.next_signed()? as u64);
+        let op = EventOp::of(u32::try_from(self.words.unsigned()?).ok()?)?;
+        let flags = u32::try_from(self.words.unsigned()?).ok()?;
+        let start = self.next_address.wrapping_add(self.words.signed()? as u64);
+        let bytes = self.words.unsigned()?;
+        let argument = self.words.unsigned()?;
+        let result = start.wrapping_add(self.words.signed()? as u64);
         self.next_address = start.wrapping_add(bytes);
         Some(TraceEvent { op, thread: self.thread, flags, address: Va(start), bytes, argument, result })
     }

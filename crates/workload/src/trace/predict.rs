@@ -18,15 +18,15 @@ pub struct SiteState {
     stride: u64,
     candidate: u64,
     successor: LocalSite,
-    /// The store bit, in the place that it has in an access.
-    pub store: u32,
+    /// Whether it stores.
+    store: bool,
 }
 
 impl SiteState {
     /// A site that has not run in this block. Code that runs for the first time runs on to the next new site.
     #[inline]
     pub const fn new(site: LocalSite, store: bool) -> Self {
-        Self { last: 0, stride: 0, candidate: 0, successor: LocalSite(site.0.wrapping_add(1)), store: store as u32 }
+        Self { last: 0, stride: 0, candidate: 0, successor: LocalSite(site.0.wrapping_add(1)), store }
     }
 
     /// The site that probably comes next.
@@ -41,17 +41,24 @@ impl SiteState {
         self.successor = site;
     }
 
+    /// Whether it stores.
+    #[inline]
+    pub const fn is_store(&self) -> bool {
+        self.store
+    }
+
     /// The address that it probably accesses.
     #[inline]
     pub const fn address(&self) -> u64 {
         self.last.wrapping_add(self.stride)
     }
 
-    /// It did access that address.
+    /// It did access that address, which is returned.
     #[inline]
-    pub const fn confirm_address(&mut self) {
+    pub const fn confirm_address(&mut self) -> u64 {
         self.last = self.last.wrapping_add(self.stride);
         self.candidate = self.stride;
+        self.last
     }
 
     /// What a missed address is written relative to: the site's last one, or, of a new site, the address `before` in the

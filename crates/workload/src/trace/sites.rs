@@ -78,7 +78,7 @@ impl SiteTable {
         let mut words = VarintReader::new(plain, count as usize);
         let mut last = 0u64;
         for _ in 0..count {
-            last = last.wrapping_add(words.next_signed().ok_or(cut)? as u64);
+            last = last.wrapping_add(words.signed().ok_or(cut)? as u64);
             self.sources.push(last);
         }
         if words.is_at_end() { Ok(()) } else { Err("a table of sites longer than it says".into()) }
