@@ -168,9 +168,12 @@ def bench(*, quick: Quick = False, json_: Json = False) -> None:
     _print(*tables.bench_page(results, benchmarks.REFERENCES, quick=quick))
 
 
-def _count(text: str) -> int:
+def _count(text: str | int) -> int:
+    """A number with its suffix; the defaults, which are numbers already, come through here as well."""
     from nestwalk import traces
 
+    if isinstance(text, int):
+        return text
     try:
         return traces.count(text)
     except ValueError as error:

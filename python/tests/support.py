@@ -23,7 +23,8 @@ machine = "broadwell-asap"
 [workload.generator]
 kind = "gups"
 footprint = "64 MiB"
-accesses = {accesses}
+warm_accesses = 0
+measured_accesses = {accesses}
 
 [[kernels]]
 manager = {{ kind = "linux4k" }}

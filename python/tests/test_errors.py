@@ -39,7 +39,7 @@ def refused(command: Command, *arguments: str | Path) -> str:
     [
         (["cmpare"], "'compare'"),
         (["compare", "--sead", "1"], "--seed"),
-        (["compare", "--seed", "x"], "'x'"),
+        (["compare", "--seed", "x"], "'--seed'"),
         (["compare", "--jobs", "0"], "give 1 or more"),
         (["compare", "--trace", "rdis"], "did you mean 'redis'?"),
         (["compare", "--trace", "nowhere/x.nwt"], "nowhere/x.nwt: no such file"),

@@ -93,7 +93,7 @@ def test_a_worker_whose_parent_is_killed_ends(tmp_path: Path) -> None:
     until(lambda: children(process.pid), process)
     workers = children(process.pid)
     process.kill()
-    process.wait()
+    process.communicate()
     deadline = time.monotonic() + 60
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < deadline, "a worker goes on without its parent"
