@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The programs that come with the capture, at a small size."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import raw_stream as raw
+
+PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
+
+for tool, package in (("qemu-x86_64", "qemu-user"), ("cc", "gcc"), ("make", "make")):
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed (apt-get install {package})", allow_module_level=True)
+
+
+def build(name, directory):
+    """The program, built apart from the sources; None where that fails."""
+    libraries = ["-lhiredis", "-lm"] if name == "zipf_client" else []
+    command = ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", PROGRAMS / f"{name}.c"]
+    done = subprocess.run([*command, "-o", directory / name, *libraries], check=False, capture_output=True)
+    return directory / name if done.returncode == 0 else None
+
+
+@pytest.fixture(scope="module")
+def bfs(tmp_path_factory):
+    program = build("bfs", tmp_path_factory.mktemp("bfs"))
+    assert program
+    return program
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed (apt-get install redis-server)")
+    program = build("zipf_client", tmp_path_factory.mktemp("client"))
+    if program is None:
+        pytest.skip("zipf_client does not build (apt-get install libhiredis-dev)")
+    return program
+
+
+def run(*command):
+    return subprocess.run([*map(str, command)], check=False, capture_output=True, text=True, timeout=120)
+
+
+def redis_capture(*arguments):
+    return run(sys.executable, PROGRAMS / "redis-capture", *arguments)
+
+
+@pytest.mark.parametrize("scale", [1, 6, 14])
+def test_bfs_searches_agree(bfs, scale):
+    """Each search checks itself; those of the big component all reach the same vertices."""
+    done = run(bfs, "-s", scale, "-t", 4)
+    assert done.returncode == 0, done.stderr
+    reached = [int(line.split()[-1]) for line in done.stderr.splitlines()[1:]]
+    assert len(reached) == 4
+    assert 2 <= max(reached) <= 1 << scale
+
+
+def test_bfs_repeats_exactly(bfs):
+    first, second, other = (run(bfs, "-s", 8, "-r", seed).stderr for seed in (1, 1, 2))
+    assert first == second != other
+
+
+@pytest.mark.parametrize("arguments", [["-s", "x"], ["-s", "0"], ["-s", "32"], ["-t", "-1"], ["-z"]])
+def test_bfs_refuses(bfs, arguments):
+    done = run(bfs, *arguments)
+    assert done.returncode == 2
+    assert done.stderr
+
+
+def test_redis_capture(client, tmp_path):
+    """Real server, real client; it stops by itself and the stream is well-formed."""
+    out = tmp_path / "redis.raw"
+    done = redis_capture("--out", out, "--client", client, "--keys", 500, "--operations", 1000)
+    assert done.returncode == 0, done.stderr
+    assert "zipf_client: 500 keys set" in done.stderr
+    assert " hits, 0 misses" in done.stderr
+    blocks = list(raw.blocks(out.read_bytes()))
+    assert max(b.tid for b in blocks) > 0, "redis has background threads"
+    assert blocks[0].records[0].op == raw.VMA
+
+
+def test_redis_capture_without_the_client(tmp_path):
+    done = redis_capture("--out", tmp_path / "x", "--client", tmp_path / "none")
+    assert done.returncode == 2
+    assert "is not built" in done.stderr
+
+
+def test_client_without_a_server(client):
+    done = run(client, "-p", 1)
+    assert done.returncode == 1
+    assert done.stderr.startswith("zipf_client: cannot connect: ")
+
+
+@pytest.mark.parametrize("arguments", [["-k", "1"], ["-z", "1"], ["-w", "101"], ["-p", "99999"]])
+def test_client_refuses(client, arguments):
+    assert run(client, *arguments).returncode == 2
