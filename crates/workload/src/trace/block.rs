@@ -261,20 +261,25 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Four accesses, whose flags are a whole byte.
+    /// Four accesses, whose flags are a whole byte. Written out, so that each of the four has branches of its own to be
+    /// predicted by.
     #[inline(always)]
     fn four(&mut self, quad: &mut [Access], byte: u8) -> Option<()> {
-        let quad: &mut [Access; 4] = quad.try_into().ok()?;
+        let [first, second, third, fourth] = quad else { return None };
         if byte == 0xff {
-            for slot in quad {
-                *slot = self.predicted();
-            }
-            return Some(());
+            *first = self.predicted();
+            *second = self.predicted();
+            *third = self.predicted();
+            *fourth = self.predicted();
+        } else {
+            *first = self.one(byte)?;
+            *second = self.one(byte >> 2)?;
+            *third = self.one(byte >> 4)?;
+            *fourth = self.one(byte >> 6)?;
         }
-        self.some(quad, byte)
+        Some(())
     }
 
-    #[inline(always)]
     fn some(&mut self, out: &mut [Access], mut flags: u8) -> Option<()> {
         for slot in out {
             *slot = self.one(flags)?;

@@ -13,7 +13,7 @@ use super::log::{self, LogEntry};
 use super::metadata::{Metadata, Sampling, Vma};
 use super::reader::{Decoder, Trace};
 use super::sites::{SiteAttributes, SiteTable};
-use crate::stream::WorkloadError;
+use crate::stream::{Batch, WorkloadError};
 
 /// What `trace info` says.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -132,9 +132,9 @@ fn check_trace(trace: &Trace) -> Result<CheckReport, WorkloadError> {
         match record.kind {
             RecordKind::Accesses => {
                 decoder.begin(trace, record)?;
-                accesses.clear();
                 while decoder.left() > 0 {
-                    report.accesses += decoder.fill(trace, &mut accesses, record.items as usize)? as u64;
+                    accesses.clear();
+                    report.accesses += decoder.fill(trace, &mut accesses, Batch::ACCESSES_MAX)? as u64;
                 }
                 report.instructions = report.instructions.saturating_add(record.instructions);
             }
