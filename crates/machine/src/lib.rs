@@ -1,2 +1,48 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The machine that runs a program over one or more kernels.
+//! The machine that runs a program over one or more kernels, and what comes out.
+//!
+//! [`run`] takes a scenario (TOML, see [`Scenario`]) and returns a [`RunResult`]. The same scenario gives the same result to
+//! the last bit.
+
+use std::path::Path;
+
+pub mod bench;
+mod build;
+pub mod catalog;
+mod error;
+mod estimate;
+mod hardware;
+mod program;
+pub mod result;
+mod run;
+mod sampler;
+pub mod scenario;
+pub mod stack;
+mod summary;
+mod timing;
+mod windows;
+
+pub use build::{bundled_traces, trace_path, workload};
+pub use error::MachineError;
+pub use result::RunResult;
+pub use run::{OnProgress, Progress};
+pub use scenario::{Configuration, MachineConfig, Scenario};
+pub use timing::{Cost, Costs, Timing};
+
+/// Makes the run that `text` describes. `path` is the file that it comes from: it is named in messages, and its folder is where
+/// relative paths begin. Bundled traces lie in the folder `traces`.
+///
+/// # Errors
+/// When the scenario, or what it names, is not what it should be; when a simulated kernel is out of memory; when
+/// `on_progress` breaks.
+pub fn run(
+    text: &str,
+    path: &Path,
+    traces: &Path,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<RunResult, MachineError> {
+    let configuration = Configuration::parse(text, path)?;
+    let mut workload = workload(&configuration, traces)?;
+    let outcome = run::Run::new(&configuration, &*workload)?.run(&mut *workload, on_progress)?;
+    Ok(summary::summarise(configuration, outcome))
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Builds what a scenario describes: its workload and its kernels.
+
+use std::path::{Path, PathBuf};
+
+use nestwalk_mem::{Cpu, PageCount, Vpn};
+use nestwalk_os::{Kernel, KernelConfig};
+use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
+use nestwalk_workload::{Workload, WorkloadFacts};
+
+use crate::error::MachineError;
+use crate::scenario::{Configuration, KernelScenario, WorkloadConfig};
+use crate::stack::{Layer, Stack, with_below};
+
+const GIB: u64 = 1 << 18;
+
+/// The program of `configuration`. Bundled traces lie in the folder `traces`.
+///
+/// # Errors
+/// When there is no such trace, it cannot be read, or a generator's parameters are impossible.
+pub fn workload(configuration: &Configuration, traces: &Path) -> Result<Box<dyn Workload>, MachineError> {
+    match &configuration.scenario.workload {
+        WorkloadConfig::Generator(generator) => Ok(generator.build()?),
+        WorkloadConfig::Trace(name) => {
+            let path = trace_path(name, &configuration.base, traces)?;
+            Ok(Box::new(TraceWorkload::open(&path, PlayOptions::default())?))
+        }
+    }
+}
+
+/// The file of the trace `name`: a bundled one, or a path (relative to `base`), which is what has a folder or an extension.
+///
+/// # Errors
+/// When it is neither.
+pub fn trace_path(name: &str, base: &Path, traces: &Path) -> Result<PathBuf, MachineError> {
+    if name.contains('/') || Path::new(name).extension().is_some() {
+        return Ok(base.join(name));
+    }
+    [traces.join(name).with_extension("nwt"), base.join(name)]
+        .into_iter()
+        .find(|path| path.is_file())
+        .ok_or_else(|| MachineError::unknown("trace", name, bundled_traces(traces)))
+}
+
+/// The names of the bundled traces, in order.
+pub fn bundled_traces(traces: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(traces).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut names: Vec<String> = files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "nwt"))
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// The kernels of `configuration`, stacked, with a process for the program on top.
+///
+/// # Errors
+/// When a kernel cannot be made, or does not have room for what runs on it.
+pub(crate) fn stack(configuration: &Configuration, facts: &WorkloadFacts) -> Result<Stack, MachineError> {
+    let sizes = memory_sizes(configuration, facts)?;
+    let scenario = &configuration.scenario;
+    let mut layers = Vec::new();
+    for (layer, (kernel, &frames)) in scenario.kernels.iter().zip(&sizes).enumerate() {
+        let config = kernel_config(kernel, frames, facts.threads, scenario.seed + layer as u64);
+        let config = config.map_err(|what| configuration.scenario_error(what))?;
+        let os_error = |source| MachineError::Os {
+            name: scenario.name.clone(),
+            kernel: role(layer, scenario.kernels.len()).into(),
+            source,
+        };
+        let mut kernel = Kernel::new(&config).map_err(os_error)?;
+        let (process, base) = match sizes.get(layer + 1) {
+            Some(&above) => with_below(&mut layers, Cpu(0), |below| kernel.host_vm(above, below)).map_err(os_error)?,
+            None => (with_below(&mut layers, Cpu(0), |below| kernel.spawn(below)).map_err(os_error)?, Vpn(0)),
+        };
+        layers.push(Layer { kernel, process, base });
+    }
+    Ok(Stack::new(layers))
+}
+
+/// What the kernel of `layer` is called in results and messages.
+pub(crate) fn role(layer: usize, depth: usize) -> &'static str {
+    match (layer, depth) {
+        (0, 1) => "native",
+        (0, _) => "host",
+        (layer, depth) if layer + 1 == depth => "guest",
+        _ => "middle",
+    }
+}
+
+/// The memory of each kernel, bottom first. Where the scenario says nothing, half as much again as what runs there (huge pages may
+/// need more than the program touches), in whole GiB.
+fn memory_sizes(configuration: &Configuration, facts: &WorkloadFacts) -> Result<Vec<PageCount>, MachineError> {
+    let mut needed = facts.footprint;
+    let mut sizes = Vec::new();
+    for kernel in configuration.scenario.kernels.iter().rev() {
+        let frames = kernel.memory.unwrap_or(PageCount((needed.0 * 3 / 2 + GIB).div_ceil(GIB) * GIB));
+        if frames <= needed {
+            return Err(configuration.scenario_error(format!(
+                "memory = \"{}\" is too little for what runs on it ({} MiB): give more, or leave the key out",
+                nestwalk_os::config::format_size(frames),
+                needed.bytes() >> 20
+            )));
+        }
+        sizes.push(frames);
+        needed = frames;
+    }
+    sizes.reverse();
+    Ok(sizes)
+}
+
+fn kernel_config(kernel: &KernelScenario, memory: PageCount, threads: u16, seed: u64) -> Result<KernelConfig, String> {
+    Ok(KernelConfig {
+        cpus: kernel.cpus.unwrap_or(threads.max(1)),
+        geometry: kernel.geometry()?,
+        manager: kernel.manager.clone(),
+        tables: kernel.tables.clone(),
+        start: kernel.start,
+        swap: kernel.swap.unwrap_or_default(),
+        seed,
+        ..KernelConfig::new(memory)
+    })
+}

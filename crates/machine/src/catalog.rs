@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What comes with Nestwalk, by name: machines, costs and scenarios, which are files and compiled in, and managers and workloads.
+//!
+//! Wherever a name is asked for, a path that ends in `.toml` (or, for a trace, names an existing file) does as well.
+
+use std::path::Path;
+
+use include_dir::{Dir, include_dir};
+use nestwalk_os::ManagerConfig;
+use nestwalk_workload::GeneratorConfig;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::build::bundled_traces;
+use crate::error::MachineError;
+
+static MACHINES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../machines");
+static COSTS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../costs");
+static SCENARIOS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../scenarios");
+
+/// A name and what it stands for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Entry {
+    /// The name to give.
+    pub name: String,
+    /// One line about it.
+    pub description: String,
+}
+
+/// A sort of file that comes with Nestwalk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shelf {
+    /// Hardware.
+    Machines,
+    /// What kernel work costs.
+    Costs,
+    /// Complete runs.
+    Scenarios,
+}
+
+impl Shelf {
+    fn dir(self) -> &'static Dir<'static> {
+        match self {
+            Self::Machines => &MACHINES,
+            Self::Costs => &COSTS,
+            Self::Scenarios => &SCENARIOS,
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Machines => "machine",
+            Self::Costs => "cost table",
+            Self::Scenarios => "scenario",
+        }
+    }
+
+    /// The files, with their texts, in order of name.
+    fn files(self) -> Vec<(String, &'static str)> {
+        let mut files: Vec<_> = self
+            .dir()
+            .files()
+            .filter(|file| file.path().extension().is_some_and(|extension| extension == "toml"))
+            .filter_map(|file| {
+                let stem = file.path().file_stem()?.to_str()?;
+                Some((stem.to_owned(), file.contents_utf8()?))
+            })
+            .collect();
+        files.sort_unstable();
+        files
+    }
+
+    /// What there is.
+    pub fn entries(self) -> Vec<Entry> {
+        self.files()
+            .into_iter()
+            .map(|(name, text)| {
+                let table: toml::Table = text.parse().unwrap_or_default();
+                let description = table.get("description").and_then(|d| d.as_str()).unwrap_or_default().to_owned();
+                Entry { name, description }
+            })
+            .collect()
+    }
+
+    /// The text behind `name`, or of the file `name` (relative to `base`) if it ends in `.toml`; and what to call it in messages.
+    ///
+    /// # Errors
+    /// When there is no such name or the file cannot be read.
+    pub fn text(self, name: &str, base: &Path) -> Result<(std::path::PathBuf, String), MachineError> {
+        if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+            let path = base.join(name);
+            let text =
+                std::fs::read_to_string(&path).map_err(|source| MachineError::Io { path: path.clone(), source })?;
+            return Ok((path, text));
+        }
+        let files = self.files();
+        match files.iter().find(|(file, _)| file == name) {
+            Some((_, text)) => Ok((format!("{name}.toml").into(), (*text).to_owned())),
+            None => Err(MachineError::unknown(self.kind(), name, files.into_iter().map(|(name, _)| name))),
+        }
+    }
+
+    /// What the file behind `name` says.
+    ///
+    /// # Errors
+    /// When there is no such name, or the file is not what it should be.
+    pub fn load<T: DeserializeOwned>(self, name: &str, base: &Path) -> Result<T, MachineError> {
+        let (path, text) = self.text(name, base)?;
+        toml::from_str(&text).map_err(|error| MachineError::toml(&path, &text, &error))
+    }
+}
+
+/// All that there is, by kind.
+#[derive(Clone, Debug, Serialize)]
+pub struct Catalog {
+    /// Hardware.
+    pub machines: Vec<Entry>,
+    /// What kernel work costs.
+    pub costs: Vec<Entry>,
+    /// Memory managers.
+    pub managers: Vec<Entry>,
+    /// Bundled traces and generators.
+    pub workloads: Vec<Entry>,
+    /// Complete runs.
+    pub scenarios: Vec<Entry>,
+}
+
+/// What there is; bundled traces lie in the folder `traces`.
+pub fn all(traces: &Path) -> Catalog {
+    let managers = ManagerConfig::all().into_iter().map(|config| {
+        let facts = config.build().facts();
+        Entry { name: facts.name.into(), description: facts.source.into() }
+    });
+    let bundled = bundled_traces(traces).into_iter().map(|name| {
+        let description = match nestwalk_workload::trace::info(&traces.join(&name).with_extension("nwt")) {
+            Ok(info) => format!("trace: {} accesses, {} MiB touched", info.accesses, info.footprint_bytes >> 20),
+            Err(error) => error.to_string(),
+        };
+        Entry { name, description }
+    });
+    let generators = GeneratorConfig::KINDS
+        .iter()
+        .map(|(name, description)| Entry { name: (*name).into(), description: format!("generator: {description}") });
+    Catalog {
+        machines: Shelf::Machines.entries(),
+        costs: Shelf::Costs.entries(),
+        managers: managers.collect(),
+        workloads: bundled.chain(generators).collect(),
+        scenarios: Shelf::Scenarios.entries(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_machine_is_refused_with_the_nearest() {
+        let error = Shelf::Machines.text("broadwell-asp", Path::new(".")).unwrap_err().to_string();
+        assert!(error.contains("did you mean 'broadwell-asap'?"), "{error}");
+    }
+
+    #[test]
+    fn every_file_has_a_description() {
+        for shelf in [Shelf::Machines, Shelf::Costs, Shelf::Scenarios] {
+            for entry in shelf.entries() {
+                assert!(!entry.description.is_empty(), "{shelf:?}: {}", entry.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can go wrong before or during a run, each said in one line that names the place and the remedy.
+
+use std::path::{Path, PathBuf};
+
+use nestwalk_mmu::MmuError;
+use nestwalk_os::OsError;
+use nestwalk_workload::WorkloadError;
+
+/// Why a run could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// A file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A TOML file does not say what it should.
+    #[error("{place}: {what}")]
+    Config {
+        /// File, line and column.
+        place: String,
+        /// What is wrong and what would be right.
+        what: String,
+    },
+    /// A name that is in no catalogue.
+    #[error("unknown {kind} '{}'{}; there {}", name.escape_debug(), suggestion(nearest), known(known_names))]
+    Unknown {
+        /// What sort of thing was looked for.
+        kind: &'static str,
+        /// The name that was given.
+        name: String,
+        /// The nearest one that exists.
+        nearest: Option<String>,
+        /// All that exist.
+        known_names: Vec<String>,
+    },
+    /// The parts of a scenario do not fit together.
+    #[error("scenario {}: {what}", name.escape_debug())]
+    Scenario {
+        /// Which scenario.
+        name: String,
+        /// What does not fit, and what would.
+        what: String,
+    },
+    /// The simulated kernel refused or ran out of memory.
+    #[error("scenario {}: {kernel} kernel: {source}", name.escape_debug())]
+    Os {
+        /// Which scenario.
+        name: String,
+        /// Which of its kernels.
+        kernel: String,
+        /// Why.
+        source: OsError,
+    },
+    /// The machine's MMU cannot be built.
+    #[error("machine {}: {source}", name.escape_debug())]
+    Mmu {
+        /// Which machine.
+        name: String,
+        /// Why.
+        source: MmuError,
+    },
+    /// The workload cannot be read or made.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// Somebody asked the run to stop.
+    #[error("interrupted after {accesses} accesses; nothing was written")]
+    Interrupted {
+        /// How far it got.
+        accesses: u64,
+    },
+}
+
+fn suggestion(nearest: &Option<String>) -> String {
+    nearest.as_ref().map(|name| format!(", did you mean '{name}'?")).unwrap_or_default()
+}
+
+fn known(names: &[String]) -> String {
+    match names {
+        [] => "are none".into(),
+        [one] => format!("is only {one}"),
+        many => format!("are {}", many.join(", ")),
+    }
+}
+
+impl MachineError {
+    /// That `name` is no `kind`, with the nearest of `names` as a suggestion.
+    pub(crate) fn unknown(kind: &'static str, name: &str, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let known_names: Vec<String> = names.into_iter().map(Into::into).collect();
+        Self::Unknown { kind, name: name.into(), nearest: nearest(name, &known_names), known_names }
+    }
+
+    /// What the TOML reader says of `text`, with file, line and column, and the nearest key where one is unknown.
+    pub(crate) fn toml(path: &Path, text: &str, error: &toml::de::Error) -> Self {
+        let (line, column) = error.span().map_or((1, 1), |span| line_and_column(text, span.start));
+        let message = error.message().replace('\n', " ");
+        let hint = unknown_key(&message).map(|nearest| format!("; did you mean `{nearest}`?")).unwrap_or_default();
+        Self::Config { place: format!("{}:{line}:{column}", path.display()), what: format!("{message}{hint}") }
+    }
+}
+
+fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+    let before = &text[..offset.min(text.len())];
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// From serde's "unknown field `x`, expected one of `a`, `b`": the expected name nearest to the unknown one.
+fn unknown_key(message: &str) -> Option<String> {
+    let rest = message.strip_prefix("unknown field ").or_else(|| message.strip_prefix("unknown variant "))?;
+    let mut names = rest.split('`').skip(1).step_by(2).map(str::to_owned);
+    let unknown = names.next()?;
+    nearest(&unknown, &names.collect::<Vec<_>>())
+}
+
+/// The name that the fewest slips of the pen turn into `name`, if they are few: one, and one more for every four letters.
+fn nearest(name: &str, names: &[String]) -> Option<String> {
+    let slips = |other: &&String| strsim::damerau_levenshtein(name, other);
+    names.iter().min_by_key(slips).filter(|other| slips(other) <= 1 + name.chars().count() / 4).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_gets_the_nearest_one() {
+        let error = MachineError::unknown("machine", "brodwell-asap", ["zen4", "broadwell-asap"]);
+        assert_eq!(
+            error.to_string(),
+            "unknown machine 'brodwell-asap', did you mean 'broadwell-asap'?; there are zen4, broadwell-asap"
+        );
+        assert_eq!(nearest("qqq", &["zen4".into()]), None);
+    }
+
+    #[test]
+    fn serde_messages_yield_the_nearest_key() {
+        assert_eq!(
+            unknown_key("unknown field `manger`, expected one of `memory`, `manager`"),
+            Some("manager".to_owned())
+        );
+        assert_eq!(unknown_key("missing field `name`"), None);
+    }
+
+    #[test]
+    fn places_count_from_one() {
+        assert_eq!(line_and_column("a\nbc", 3), (2, 2));
+        assert_eq!(line_and_column("", 9), (1, 1));
+    }
+}

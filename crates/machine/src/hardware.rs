@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cores, their shared cache and the co-runner, and the one place where a slice of accesses meets a stack's tables.
+
+use nestwalk_mem::{Access, Hpa};
+use nestwalk_mmu::{Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, RandomCoRunner, RunEnd};
+use nestwalk_os::{Invalidation, Scope};
+
+use crate::scenario::CoRunnerConfig;
+use crate::stack::Stack;
+
+/// How closely accesses are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Detail {
+    /// Only the TLBs see them.
+    TlbOnly,
+    /// Everything does.
+    Full,
+}
+
+/// See the [module's documentation](self).
+#[derive(Debug)]
+pub struct Hardware {
+    cores: Vec<Core>,
+    llc: Llc,
+    corunner: Option<RandomCoRunner>,
+}
+
+impl Hardware {
+    /// `cores` cores of the machine `config`, whose physical memory ends at `memory_end`.
+    ///
+    /// # Errors
+    /// When the machine cannot be built.
+    pub fn new(
+        config: &MmuConfig,
+        cores: usize,
+        corunner: CoRunnerConfig,
+        memory_end: Hpa,
+        seed: u64,
+    ) -> Result<Self, MmuError> {
+        let corunner = match corunner {
+            CoRunnerConfig::None => None,
+            // As much memory as the machine has: far more than any cache holds, which is all that matters.
+            CoRunnerConfig::Random => Some(RandomCoRunner::new(memory_end, memory_end.0, seed)),
+        };
+        config.validate_memory(corunner.as_ref().map_or(memory_end, RandomCoRunner::end))?;
+        Ok(Self {
+            cores: (0..cores).map(|_| Core::new(config)).collect::<Result<_, _>>()?,
+            llc: Llc::new(config)?,
+            corunner,
+        })
+    }
+
+    /// How many cores there are.
+    pub fn core_count(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Runs `accesses` on `core` over the tables of `stack`, until they are done or one needs a page fault.
+    pub fn run(&mut self, core: usize, stack: &mut Stack, accesses: &[Access], detail: Detail) -> RunEnd {
+        let (core, llc) = (&mut self.cores[core], &mut self.llc);
+        macro_rules! with_walker {
+            ($walker:expr) => {
+                match (detail, &mut self.corunner) {
+                    (Detail::TlbOnly, _) => core.run_functional($walker, accesses),
+                    (Detail::Full, None) => core.run(llc, $walker, accesses, &mut NoCoRunner),
+                    (Detail::Full, Some(corunner)) => core.run(llc, $walker, accesses, corunner),
+                }
+            };
+        }
+        if stack.depth() == 1 {
+            with_walker!(&mut Native { table: stack.native_table() })
+        } else {
+            let (guest, host, base) = stack.nested_tables();
+            with_walker!(&mut Nested { guest, host, base })
+        }
+    }
+
+    /// What all cores have counted so far.
+    pub fn counters(&self) -> Counters {
+        self.cores.iter().fold(Counters::default(), |sum, core| sum.plus(&core.counters()))
+    }
+
+    /// Accesses that were simulated in full, on all cores.
+    pub fn accesses(&self) -> u64 {
+        self.cores.iter().map(|core| core.counters().tlb.accesses).sum()
+    }
+
+    /// A shootdown of the program's kernel.
+    pub fn invalidate(&mut self, invalidation: &Invalidation) {
+        for core in &mut self.cores {
+            match invalidation.scope {
+                Scope::Pages(range) => core.invalidate(range),
+                Scope::All => core.flush_guest(),
+            }
+        }
+    }
+
+    /// A shootdown of a kernel below the program's.
+    pub fn invalidate_nested(&mut self) {
+        self.cores.iter_mut().for_each(Core::flush_nested);
+    }
+}

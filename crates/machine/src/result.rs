@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a run returns: the whole configuration, the counters, and the row of the comparison table that they make.
+
+use serde::Serialize;
+
+use crate::estimate::{Estimate, ratio};
+use crate::scenario::Configuration;
+
+/// The version of the result's shape.
+pub const SCHEMA: u32 = 1;
+
+/// A run: how it was made and what came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunResult {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The version of Nestwalk that made it.
+    pub version: &'static str,
+    /// The scenario's name.
+    pub name: String,
+    /// Everything that is needed to make the run again.
+    pub configuration: Configuration,
+    /// The row for the comparison table.
+    pub row: Row,
+    /// The counters.
+    pub statistics: Statistics,
+    /// How the program's pages lie in guest memory; `None` without a host table.
+    pub host_pt_fragmentation: Option<Fragmentation>,
+}
+
+/// The line of the comparison table. A value that cannot be known is `None`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The scenario's name.
+    pub configuration: String,
+    /// Walks per 1000 accesses.
+    pub walks_per_kiloaccess: Option<f64>,
+    /// Half the width of its 95 % interval.
+    pub walks_per_kiloaccess_ci95: Option<f64>,
+    /// Cycles a walk.
+    pub walk_latency_cycles: Option<f64>,
+    /// Half the width of its 95 % interval.
+    pub walk_latency_cycles_ci95: Option<f64>,
+    /// References to tables a walk.
+    pub references_per_walk: Option<f64>,
+    /// Those to guest tables (to the only table, when native).
+    pub guest_references_per_walk: Option<f64>,
+    /// Those to host tables.
+    pub host_references_per_walk: Option<f64>,
+    /// Share of the references that memory served.
+    pub memory_served_share: Option<f64>,
+    /// Walk cycles an access.
+    pub walk_cycles_per_access: Option<f64>,
+    /// Half the width of its 95 % interval.
+    pub walk_cycles_per_access_ci95: Option<f64>,
+    /// Average lines that the host PTEs of 8 neighbouring pages fill.
+    pub host_pt_fragmentation: Option<f64>,
+    /// Estimated cycles an access; the comparison makes `relative_time` of it.
+    pub cycles_per_access: Option<f64>,
+    /// Half the width of its 95 % interval.
+    pub cycles_per_access_ci95: Option<f64>,
+}
+
+/// Counters of the measured part.
+#[derive(Clone, Debug, Serialize)]
+pub struct Statistics {
+    /// The measured windows added up.
+    #[serde(flatten)]
+    pub total: Window,
+    /// References to tables.
+    pub references: Vec<References>,
+    /// Distribution of walk latencies.
+    pub latency_histogram: LatencyHistogram,
+    /// All counters of the MMU, by name.
+    pub mmu: serde_json::Value,
+    /// All counters of each kernel since the start, bottom first.
+    pub kernels: Vec<KernelStatistics>,
+    /// Each measured window.
+    pub windows: Vec<Window>,
+    /// Accesses that only warmed TLBs and caches.
+    pub warm_accesses: u64,
+    /// Pages that were brought in by first touches of stretches that the trace skips.
+    pub populated_pages: u64,
+    /// Pages that the program used though it had never mapped them (a trace that does not know all mappings).
+    pub adopted_pages: u64,
+    /// Memory events that the kernel refused, because the trace does not know what they refer to.
+    pub refused_events: u64,
+}
+
+/// The counters of one measured window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Window {
+    /// Data accesses.
+    pub accesses: u64,
+    /// Instructions, the accesses' own included.
+    pub instructions: u64,
+    /// TLB misses that went to a walker.
+    pub walks: u64,
+    /// Their latency.
+    pub walk_cycles: u64,
+    /// References to tables.
+    pub walk_references: u64,
+    /// Estimated time by what it is spent on.
+    pub cycles: Cycles,
+}
+
+/// Estimated cycles by what they are spent on (`docs/model.md`, "Time").
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Cycles {
+    /// The program's own instructions.
+    pub work: u64,
+    /// Data latency beyond L1 that is not overlapped.
+    pub data: u64,
+    /// Walk cycles on the critical path.
+    pub walk: u64,
+    /// Kernel events.
+    pub os: u64,
+}
+
+impl Cycles {
+    /// All of them.
+    pub const fn total(self) -> u64 {
+        self.work + self.data + self.walk + self.os
+    }
+}
+
+/// References of walks to one level of one table that one place served.
+#[derive(Clone, Debug, Serialize)]
+pub struct References {
+    /// `guest` (the only table, when native) or `host`.
+    pub table: &'static str,
+    /// 1 = PTE.
+    pub level: u8,
+    /// `l1d`, `l2`, `llc` or `memory`.
+    pub served_by: &'static str,
+    /// How many.
+    pub count: u64,
+}
+
+/// Walks by latency.
+#[derive(Clone, Debug, Serialize)]
+pub struct LatencyHistogram {
+    /// The width of a bucket; the last bucket holds all that are longer.
+    pub bucket_cycles: u64,
+    /// Walks in each.
+    pub counts: Vec<u64>,
+}
+
+/// A kernel's counters.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelStatistics {
+    /// `host`, `guest` or `native`.
+    pub role: &'static str,
+    /// Its memory manager.
+    pub manager: String,
+    /// Frames of its memory.
+    pub frames: u64,
+    /// Those that are free at the end.
+    pub free_frames: u64,
+    /// Nodes of the page table of the program (or VM) that it runs.
+    pub table_nodes: u64,
+    /// All counters, by name.
+    pub counters: serde_json::Value,
+}
+
+/// How many lines the host PTEs of each group of 8 neighbouring guest pages fill.
+#[derive(Clone, Debug, Serialize)]
+pub struct Fragmentation {
+    /// Their average: 1 is perfect, 8 the worst. `None` when there is no whole group of 4 KiB pages.
+    pub value: Option<f64>,
+    /// Groups on 1, 2, ... 8 lines.
+    pub distribution: [u64; 8],
+    /// All groups.
+    pub groups: u64,
+}
+
+impl Statistics {
+    /// The row that these counters make.
+    pub(crate) fn row(&self, name: &str, fragmentation: Option<&Fragmentation>) -> Row {
+        let over_windows = |part: fn(&Window) -> (u64, u64)| ratio(&self.windows.iter().map(part).collect::<Vec<_>>());
+        let walks = over_windows(|w| (1000 * w.walks, w.accesses));
+        let latency = over_windows(|w| (w.walk_cycles, w.walks));
+        let walk_cycles = over_windows(|w| (w.walk_cycles, w.accesses));
+        let cycles = over_windows(|w| (w.cycles.total(), w.accesses));
+        let value = |estimate: Option<Estimate>| estimate.map(|e| e.value);
+        let ci95 = |estimate: Option<Estimate>| estimate.and_then(|e| e.ci95);
+        let per_walk = |keep: &dyn Fn(&References) -> bool| {
+            let count: u64 = self.references.iter().filter(|r| keep(r)).map(|r| r.count).sum();
+            value(ratio(&[(count, self.total.walks)]))
+        };
+        let from_memory: u64 = self.references.iter().filter(|r| r.served_by == "memory").map(|r| r.count).sum();
+        Row {
+            configuration: name.to_owned(),
+            walks_per_kiloaccess: value(walks),
+            walks_per_kiloaccess_ci95: ci95(walks),
+            walk_latency_cycles: value(latency),
+            walk_latency_cycles_ci95: ci95(latency),
+            references_per_walk: per_walk(&|_| true),
+            guest_references_per_walk: per_walk(&|r| r.table == "guest"),
+            host_references_per_walk: per_walk(&|r| r.table == "host"),
+            memory_served_share: value(ratio(&[(from_memory, self.total.walk_references)])),
+            walk_cycles_per_access: value(walk_cycles),
+            walk_cycles_per_access_ci95: ci95(walk_cycles),
+            host_pt_fragmentation: fragmentation.and_then(|f| f.value),
+            cycles_per_access: value(cycles),
+            cycles_per_access_ci95: ci95(cycles),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which accesses of a measuring phase are looked at closely.
+//!
+//! Without a period all are measured. With one, every period has a stretch that only the TLBs see (so that their contents are exact), one
+//! that warms the caches and one that is measured; a seeded random start makes the sample unbiased by a program's own rhythm.
+
+use nestwalk_workload::Phase;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use crate::scenario::Sampling;
+
+/// What is done with a stretch of accesses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stretch {
+    /// Only the TLBs see it.
+    Skip,
+    /// All is simulated and nothing counted.
+    Warm,
+    /// All is simulated and counted.
+    Measure,
+}
+
+/// See the [module's documentation](self).
+#[derive(Debug)]
+pub struct Sampler {
+    sampling: Sampling,
+    /// Where in the period the next access of a measuring phase stands.
+    position: u64,
+    measured: u64,
+}
+
+impl Sampler {
+    /// A sampler that begins at a random place of its period.
+    pub fn new(sampling: Sampling, seed: u64) -> Self {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let position = sampling.period.map_or(0, |period| random.next_u64() % period);
+        Self { sampling, position, measured: 0 }
+    }
+
+    /// What to do with the next accesses of `phase`, and with how many of them: at least one, at most `available`.
+    pub fn next(&mut self, phase: Phase, available: u64) -> (Stretch, u64) {
+        match phase {
+            Phase::Populate => (Stretch::Skip, available),
+            Phase::Warm => (Stretch::Warm, available),
+            Phase::Measure => {
+                let (stretch, left) = self.place();
+                let length = available.min(left);
+                self.position += length;
+                if stretch == Stretch::Measure {
+                    self.measured += length;
+                }
+                (stretch, length)
+            }
+        }
+    }
+
+    /// What the present position asks for, and for how many more accesses.
+    fn place(&mut self) -> (Stretch, u64) {
+        let Sampling { period, warm, measure, measured_accesses_max } = self.sampling;
+        let wanted = measured_accesses_max.map_or(u64::MAX, |max| (max - self.measured.min(max)).max(1));
+        let Some(period) = period else { return (Stretch::Measure, wanted) };
+        let at = self.position % period;
+        let warm_from = period - measure - warm;
+        let measure_from = period - measure;
+        if at < warm_from {
+            (Stretch::Skip, warm_from - at)
+        } else if at < measure_from {
+            (Stretch::Warm, measure_from - at)
+        } else {
+            (Stretch::Measure, wanted.min(period - at))
+        }
+    }
+
+    /// Whether as many accesses were measured as the scenario allows.
+    pub fn is_done(&self) -> bool {
+        self.sampling.measured_accesses_max.is_some_and(|max| self.measured >= max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(sampler: &mut Sampler, accesses: u64) -> [u64; 3] {
+        let mut counts = [0; 3];
+        let mut left = accesses;
+        while left > 0 {
+            let (stretch, length) = sampler.next(Phase::Measure, left.min(7));
+            counts[stretch as usize] += length;
+            left -= length;
+        }
+        counts
+    }
+
+    #[test]
+    fn each_period_has_its_three_stretches() {
+        let sampling = Sampling { period: Some(100), warm: 20, measure: 5, ..Default::default() };
+        assert_eq!(shares(&mut Sampler::new(sampling, 3), 1000), [750, 200, 50]);
+    }
+
+    #[test]
+    fn without_a_period_all_is_measured_up_to_the_limit() {
+        let sampling = Sampling { measured_accesses_max: Some(30), ..Default::default() };
+        let mut sampler = Sampler::new(sampling, 3);
+        assert_eq!(sampler.next(Phase::Warm, 50), (Stretch::Warm, 50));
+        assert_eq!(sampler.next(Phase::Measure, 50), (Stretch::Measure, 30));
+        assert!(sampler.is_done());
+    }
+
+    #[test]
+    fn the_start_depends_on_the_seed_only() {
+        let sampling = Sampling { period: Some(1 << 40), warm: 1, measure: 1, ..Default::default() };
+        let start = |seed| Sampler::new(sampling, seed).position;
+        assert_eq!(start(5), start(5));
+        assert_ne!(start(5), start(6));
+    }
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a run is made from: a scenario (TOML), and the machine and cost files that it names.
+
+use std::path::{Path, PathBuf};
+
+use nestwalk_mem::{Geometry, PageCount};
+use nestwalk_mmu::MmuConfig;
+use nestwalk_os::config::format_size;
+use nestwalk_os::{ManagerConfig, StartState, TablesConfig};
+use nestwalk_workload::GeneratorConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::Shelf;
+use crate::error::MachineError;
+use crate::timing::{Costs, Timing};
+
+/// A run, as written down by its user.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// The version of this file's shape: 1.
+    pub schema: u32,
+    /// Its name in tables.
+    pub name: String,
+    /// One line about it.
+    #[serde(default)]
+    pub description: String,
+    /// A machine by name, or the path of a machine file (relative to the scenario).
+    pub machine: String,
+    /// A cost table by name, or the path of a cost file.
+    #[serde(default = "default_costs")]
+    pub costs: String,
+    /// Everything that is random follows from it.
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+    /// The program.
+    pub workload: WorkloadConfig,
+    /// The kernels, bottom first: one is a native run, two are a VM on a host.
+    pub kernels: Vec<KernelScenario>,
+    /// A thread that shares the program's core.
+    #[serde(default)]
+    pub corunner: CoRunnerConfig,
+    /// How much of a long run is simulated in detail.
+    #[serde(default)]
+    pub sampling: Sampling,
+}
+
+fn default_costs() -> String {
+    "linux-6.1".into()
+}
+
+fn default_seed() -> u64 {
+    1
+}
+
+/// The program of a scenario.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum WorkloadConfig {
+    /// A trace: a bundled one by name, or a file (relative to the scenario).
+    Trace(String),
+    /// A generator with its parameters.
+    Generator(GeneratorConfig),
+}
+
+/// One kernel of the stack.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KernelScenario {
+    /// Its physical memory; as much as what runs on it needs if nothing is said.
+    #[serde(with = "optional_size")]
+    pub memory: Option<PageCount>,
+    /// Levels of its page tables: 4 (if nothing is said) or 5.
+    pub levels: Option<u8>,
+    /// Processors, each with its lists of free pages; the threads of the program if nothing is said.
+    pub cpus: Option<u16>,
+    /// Its memory manager.
+    pub manager: ManagerConfig,
+    /// Where it places page-table nodes.
+    pub tables: TablesConfig,
+    /// What its memory looks like before anything runs.
+    pub start: StartState,
+    /// Swap space; none if nothing is said.
+    #[serde(with = "optional_size")]
+    pub swap: Option<PageCount>,
+}
+
+/// The SMT co-runner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CoRunnerConfig {
+    /// The program has the core to itself.
+    #[default]
+    None,
+    /// One access to a random line for each of the program's (ASAP).
+    Random,
+}
+
+/// How much of a run is simulated in detail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sampling {
+    /// Stop after this many measured accesses.
+    pub measured_accesses_max: Option<u64>,
+    /// In every this many accesses of an unsampled workload's measuring phase ...
+    pub period: Option<u64>,
+    /// ... this many warm the caches in detail (before, only TLBs work) ...
+    pub warm: u64,
+    /// ... and this many are measured.
+    pub measure: u64,
+}
+
+/// A machine file.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct MachineConfig {
+    /// The version of this file's shape: 1.
+    pub schema: u32,
+    /// Its name.
+    pub name: String,
+    /// One line about it.
+    pub description: String,
+    /// The clock's frequency under load, MHz.
+    pub frequency_mhz: u64,
+    /// How cycles become time.
+    pub timing: Timing,
+    /// Caches, TLBs, page-walk caches.
+    pub mmu: MmuConfig,
+}
+
+/// Everything a run is made from, all names resolved.
+#[derive(Clone, Debug, Serialize)]
+pub struct Configuration {
+    /// What the user wrote.
+    pub scenario: Scenario,
+    /// The machine that it names.
+    pub machine: MachineConfig,
+    /// The costs that it names.
+    pub costs: Costs,
+    /// Where relative paths begin.
+    #[serde(skip)]
+    pub base: PathBuf,
+}
+
+impl Configuration {
+    /// Reads `text`, the scenario of the file `path` (used in messages and, its folder, for relative paths), and all that it names.
+    ///
+    /// # Errors
+    /// When it, or a file it names, is not what it should be.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, MachineError> {
+        let scenario: Scenario = toml::from_str(text).map_err(|error| MachineError::toml(path, text, &error))?;
+        let base = path.parent().unwrap_or(Path::new("")).to_owned();
+        let machine = Shelf::Machines.load(&scenario.machine, &base)?;
+        let costs = Shelf::Costs.load(&scenario.costs, &base)?;
+        let configuration = Self { scenario, machine, costs, base };
+        configuration.check()?;
+        Ok(configuration)
+    }
+
+    fn check(&self) -> Result<(), MachineError> {
+        let scenario = &self.scenario;
+        for (what, schema) in
+            [("scenario", scenario.schema), ("machine", self.machine.schema), ("costs", self.costs.schema)]
+        {
+            if schema != 1 {
+                return self.refuse(format!("{what} file has schema {schema}; this version reads schema 1"));
+            }
+        }
+        if !(1..=2).contains(&scenario.kernels.len()) {
+            return self.refuse(format!(
+                "{} kernels: give one ([[kernels]] once: native) or two (the host's first, then the guest's)",
+                scenario.kernels.len()
+            ));
+        }
+        for kernel in &scenario.kernels {
+            kernel.geometry().map_err(|what| self.scenario_error(what))?;
+            if kernel.cpus == Some(0) {
+                return self.refuse("cpus = 0: a kernel has at least one processor".into());
+            }
+        }
+        let sampling = &scenario.sampling;
+        if let Some(period) = sampling.period
+            && (sampling.measure == 0 || sampling.warm + sampling.measure > period)
+        {
+            return self.refuse(format!(
+                "sampling: warm ({}) and measure ({}) must fit into period ({period}), and measure must not be 0",
+                sampling.warm, sampling.measure
+            ));
+        }
+        if let [host, guest] = &scenario.kernels[..]
+            && let (Some(host), Some(guest)) = (host.memory, guest.memory)
+            && guest >= host
+        {
+            return self.refuse(format!(
+                "the guest's memory ({}) must be smaller than the host's ({})",
+                format_size(guest),
+                format_size(host)
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn scenario_error(&self, what: String) -> MachineError {
+        MachineError::Scenario { name: self.scenario.name.clone(), what }
+    }
+
+    fn refuse(&self, what: String) -> Result<(), MachineError> {
+        Err(self.scenario_error(what))
+    }
+}
+
+impl KernelScenario {
+    /// The shape of its page tables.
+    pub(crate) fn geometry(&self) -> Result<Geometry, String> {
+        match self.levels {
+            None | Some(4) => Ok(Geometry::X86_4),
+            Some(5) => Ok(Geometry::X86_5),
+            Some(other) => Err(format!("levels = {other}: page tables have 4 or 5 levels")),
+        }
+    }
+}
+
+/// A size with its unit, or nothing.
+mod optional_size {
+    use nestwalk_mem::PageCount;
+    use nestwalk_os::config::{format_size, parse_size};
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(size: &Option<PageCount>, serializer: S) -> Result<S::Ok, S::Error> {
+        match size {
+            Some(size) => serializer.serialize_some(&format_size(*size)),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PageCount>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| parse_size(&text).map_err(D::Error::custom)).transpose()
+    }
+}

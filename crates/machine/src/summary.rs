@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Makes the result of a run from its counters.
+
+use nestwalk_mem::Level;
+use nestwalk_mmu::{Counters, LatencyHistogram, Served, Table};
+use nestwalk_os::fragmentation;
+use serde_json::{Value, json};
+
+use crate::build::role;
+use crate::result::{self, Fragmentation, KernelStatistics, References, RunResult, SCHEMA, Statistics, Window};
+use crate::run::Outcome;
+use crate::scenario::Configuration;
+use crate::stack::{Layer, Stack};
+
+const ALIVE: &str = "a layer's process lives as long as the layer";
+
+pub(crate) fn summarise(configuration: Configuration, mut outcome: Outcome) -> RunResult {
+    let (adopted_pages, refused_events) = (outcome.program.adopted_pages(), outcome.program.refused_events());
+    let stack = outcome.program.stack();
+    let host_pt_fragmentation = (stack.depth() > 1).then(|| measure_fragmentation(stack));
+    let statistics = Statistics {
+        total: outcome.windows.iter().fold(Window::default(), |sum, window| sum.plus(window)),
+        references: references(&outcome.measured),
+        latency_histogram: result::LatencyHistogram {
+            bucket_cycles: LatencyHistogram::WIDTH_CYCLES,
+            counts: outcome.measured.latency.buckets.to_vec(),
+        },
+        mmu: mmu_counters(&outcome.measured),
+        kernels: kernels(stack),
+        windows: outcome.windows,
+        warm_accesses: outcome.warm_accesses,
+        populated_pages: outcome.populated_pages,
+        adopted_pages,
+        refused_events,
+    };
+    RunResult {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION"),
+        name: configuration.scenario.name.clone(),
+        row: statistics.row(&configuration.scenario.name, host_pt_fragmentation.as_ref()),
+        configuration,
+        statistics,
+        host_pt_fragmentation,
+    }
+}
+
+fn measure_fragmentation(stack: &Stack) -> Fragmentation {
+    let top = &stack.layers()[stack.top()];
+    let table = top.kernel.table(top.process).expect(ALIVE);
+    let measured = fragmentation::Fragmentation::of_small(table, fragmentation::everything(table));
+    Fragmentation { value: measured.average(), distribution: measured.distribution, groups: measured.groups() }
+}
+
+const fn table_name(table: Table) -> &'static str {
+    match table {
+        Table::Guest => "guest",
+        Table::Host => "host",
+    }
+}
+
+const fn served_name(served: Served) -> &'static str {
+    match served {
+        Served::L1d => "l1d",
+        Served::L2 => "l2",
+        Served::Llc => "llc",
+        Served::Memory => "memory",
+    }
+}
+
+fn references(counters: &Counters) -> Vec<References> {
+    let mut rows = Vec::new();
+    for table in [Table::Guest, Table::Host] {
+        for level in 1..=5 {
+            for served in Served::ALL {
+                let count = counters.walk_events.references(table, Level(level), served);
+                if count > 0 {
+                    rows.push(References { table: table_name(table), level, served_by: served_name(served), count });
+                }
+            }
+        }
+    }
+    rows
+}
+
+fn mmu_counters(counters: &Counters) -> Value {
+    let by_size = |counts: [u64; 3]| json!({ "4KiB": counts[0], "2MiB": counts[1], "1GiB": counts[2] });
+    let by_server =
+        |counts: [u64; 4]| json!({ "l1d": counts[0], "l2": counts[1], "llc": counts[2], "memory": counts[3] });
+    let pwc = |table| {
+        let hits: serde_json::Map<String, Value> = (2..=5)
+            .map(|level| (format!("pl{level}_hits"), counters.walk_events.pwc_hits(table, Level(level)).into()))
+            .collect();
+        json!({ "misses": counters.walk_events.pwc_misses(table), "hits": hits })
+    };
+    let tlb = &counters.tlb;
+    json!({
+        "accesses": tlb.accesses,
+        "stores": tlb.stores,
+        "tlb": {
+            "l1_hits": by_size(tlb.l1_hits),
+            "l2_hits": by_size(tlb.l2_hits),
+            "misses": by_size(tlb.misses),
+        },
+        "walk_cycles": counters.walk_cycles,
+        "guest_walk_cycles": counters.guest_walk_cycles,
+        "host_walk_cycles": counters.host_walk_cycles,
+        "guest_pwc": pwc(Table::Guest),
+        "host_pwc": pwc(Table::Host),
+        "nested_tlb": { "hits": counters.walk_events.nested_tlb_hits(), "misses": counters.walk_events.nested_tlb_misses() },
+        "data": by_server(counters.data),
+        "data_cycles": counters.data_cycles,
+        "corunner": by_server(counters.corunner),
+        "aborted_walks": counters.aborted_walks,
+        "aborted_references": counters.aborted_references,
+        "prefetches": counters.prefetches,
+        "prefetch_hits": counters.walk_events.prefetch_hits(),
+        "walk_latency_cycles": {
+            "p50": counters.latency.quantile(1, 2),
+            "p95": counters.latency.quantile(95, 100),
+            "p99": counters.latency.quantile(99, 100),
+        },
+    })
+}
+
+fn kernels(stack: &Stack) -> Vec<KernelStatistics> {
+    let describe = |(layer, Layer { kernel, process, .. }): (usize, &Layer)| KernelStatistics {
+        role: role(layer, stack.depth()),
+        manager: kernel.manager().facts().name.to_owned(),
+        frames: kernel.memory().frames().0,
+        free_frames: kernel.memory().free_frames().0,
+        table_nodes: kernel.table(*process).expect(ALIVE).node_count(),
+        counters: serde_json::to_value(kernel.counters()).expect("counters are plain numbers"),
+    };
+    stack.layers().iter().enumerate().map(describe).collect()
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How counters become cycles (`docs/model.md`, "Time").
+
+use std::collections::BTreeMap;
+
+use nestwalk_os::OsCounters;
+use serde::{Deserialize, Serialize};
+
+use crate::error::MachineError;
+
+/// The machine file's part of the time model.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timing {
+    /// Cycles that 1000 instructions take when no access waits.
+    pub base_cycles_per_kiloinstruction: u64,
+    /// Share of the data latency beyond L1-D that out-of-order execution hides, in thousandths.
+    pub data_overlap_permille: u64,
+    /// Share of the walk cycles that nothing hides, in thousandths.
+    pub walk_critical_permille: u64,
+    /// Where these come from.
+    #[serde(default)]
+    pub source: String,
+}
+
+/// What kernel work costs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Costs {
+    /// The version of this file's shape: 1.
+    pub schema: u32,
+    /// Its name.
+    pub name: String,
+    /// One line about it.
+    pub description: String,
+    /// By event.
+    pub events: BTreeMap<String, Cost>,
+}
+
+/// What one event costs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// Cycles each time.
+    pub cycles: u64,
+    /// Where the number comes from.
+    #[serde(default)]
+    pub source: String,
+    /// Or why it was taken, where nobody measured it.
+    #[serde(default)]
+    pub assumption: String,
+}
+
+/// Leaving the guest and coming back: comes with each fault that a guest makes its host take. (A hypercall's cost has it inside.)
+const VM_EXIT: &str = "vm_exit";
+
+impl Costs {
+    /// A cost for each of [`OsCounters::NAMES`], 0 where the table names none.
+    ///
+    /// # Errors
+    /// When the table names an event that no kernel counts.
+    pub(crate) fn weights(&self) -> Result<CostWeights, MachineError> {
+        let known = || OsCounters::NAMES.iter().copied().chain([VM_EXIT]);
+        if let Some(unknown) = self.events.keys().find(|name| !known().any(|k| k == *name)) {
+            return Err(MachineError::unknown("event in the cost table", unknown, known()));
+        }
+        let cycles = |name: &str| self.events.get(name).map_or(0, |cost| cost.cycles);
+        Ok(CostWeights {
+            by_counter: OsCounters::NAMES.iter().map(|name| cycles(name)).collect(),
+            vm_exit: cycles(VM_EXIT),
+        })
+    }
+}
+
+/// A cost table ready to be multiplied with counters.
+#[derive(Clone, Debug)]
+pub(crate) struct CostWeights {
+    by_counter: Vec<u64>,
+    vm_exit: u64,
+}
+
+impl CostWeights {
+    /// Cycles of what a kernel did. Under a guest, each fault that it took is a VM exit, too.
+    pub(crate) fn cycles(&self, done: &OsCounters, under_guest: bool) -> u64 {
+        let own: u64 = done.values().zip(&self.by_counter).map(|(count, cycles)| count * cycles).sum();
+        let exits = if under_guest { faults(done) } else { 0 };
+        own + exits * self.vm_exit
+    }
+}
+
+/// Page faults of all kinds.
+fn faults(done: &OsCounters) -> u64 {
+    done.faults_4k
+        + done.faults_2m
+        + done.faults_1g
+        + done.faults_spurious
+        + done.faults_copied
+        + done.faults_reused
+        + done.faults_swapped_in
+}
+
+impl Timing {
+    /// Cycles of the program's own instructions.
+    pub(crate) fn work(&self, instructions: u64) -> u64 {
+        instructions * self.base_cycles_per_kiloinstruction / 1000
+    }
+
+    /// Cycles that the program waits for data, of `beyond_l1` cycles of latency above L1-D hits.
+    pub(crate) fn data(&self, beyond_l1: u64) -> u64 {
+        beyond_l1 * (1000 - self.data_overlap_permille) / 1000
+    }
+
+    /// Cycles that the program waits for walks.
+    pub(crate) fn walk(&self, walk_cycles: u64) -> u64 {
+        walk_cycles * self.walk_critical_permille / 1000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(events: &str) -> Costs {
+        toml::from_str(&format!("schema = 1\nname = 'x'\ndescription = 'x'\n{events}")).unwrap()
+    }
+
+    #[test]
+    fn events_cost_what_the_table_says_and_a_host_fault_exits_the_vm() {
+        let weights = costs("[events]\nfaults_4k = { cycles = 7 }\nvm_exit = { cycles = 100 }").weights().unwrap();
+        let done = OsCounters { faults_4k: 3, splits: 9, ..Default::default() };
+        assert_eq!(weights.cycles(&done, false), 21);
+        assert_eq!(weights.cycles(&done, true), 321);
+    }
+
+    #[test]
+    fn an_unknown_event_is_refused_with_the_nearest() {
+        let error = costs("[events]\nfault_4k = { cycles = 7 }").weights().unwrap_err().to_string();
+        assert!(error.contains("did you mean 'faults_4k'?"), "{error}");
+    }
+}

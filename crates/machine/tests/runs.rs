@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whole runs: that they are deterministic, and that what must be so is so.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use nestwalk_machine::{MachineError, RunResult};
+
+/// Runs `workload` (the body of its table) over kernels with `managers`, bottom first.
+fn run(workload: &str, managers: &[&str], more: &str) -> Result<RunResult, MachineError> {
+    let kernels: String = managers.iter().map(|m| format!("[[kernels]]\nmanager = {m}\n")).collect();
+    let text = format!(
+        "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n{more}\n[workload.generator]\n{workload}\n{kernels}"
+    );
+    nestwalk_machine::run(&text, Path::new("test.toml"), Path::new("."), &mut |_| ControlFlow::Continue(()))
+}
+
+const GUPS: &str = "kind = 'gups'\nfootprint = '256 MiB'\nwarm_accesses = 200000\nmeasured_accesses = 400000";
+const SMALL_PAGES: &str = "{ kind = 'linux4k' }";
+const HUGE_PAGES: &str = "{ kind = 'thp' }";
+
+fn json(result: &RunResult) -> String {
+    serde_json::to_string(result).unwrap()
+}
+
+#[test]
+fn the_same_scenario_gives_the_same_result_to_the_last_bit() {
+    let once = run(GUPS, &[SMALL_PAGES, SMALL_PAGES], "corunner = 'random'").unwrap();
+    let again = run(GUPS, &[SMALL_PAGES, SMALL_PAGES], "corunner = 'random'").unwrap();
+    assert_eq!(json(&once), json(&again));
+    let other = run(GUPS, &[SMALL_PAGES, SMALL_PAGES], "corunner = 'random'\nseed = 2").unwrap();
+    assert_ne!(once.statistics.mmu, other.statistics.mmu);
+}
+
+#[test]
+fn random_updates_walk_and_a_nested_walk_costs_more() {
+    let native = run(GUPS, &[SMALL_PAGES], "").unwrap().row;
+    let nested = run(GUPS, &[SMALL_PAGES, SMALL_PAGES], "").unwrap().row;
+    // 64 Ki pages under an L2 TLB of 1536 entries: nearly every first access to a page misses.
+    assert!(native.walks_per_kiloaccess.unwrap() > 300.0, "{native:?}");
+    assert_eq!(native.host_references_per_walk, Some(0.0));
+    assert!(native.references_per_walk.unwrap() <= 4.0);
+    assert!(nested.host_references_per_walk.unwrap() > 1.0);
+    assert!(nested.references_per_walk.unwrap() <= 24.0);
+    assert!(nested.walk_latency_cycles > native.walk_latency_cycles);
+    assert!(nested.cycles_per_access > native.cycles_per_access);
+}
+
+#[test]
+fn huge_pages_on_both_sides_take_nearly_all_walks_away() {
+    let small = run(GUPS, &[SMALL_PAGES, SMALL_PAGES], "").unwrap();
+    let huge = run(GUPS, &[HUGE_PAGES, HUGE_PAGES], "").unwrap();
+    assert!(huge.row.walks_per_kiloaccess.unwrap() < small.row.walks_per_kiloaccess.unwrap() / 10.0, "{:?}", huge.row);
+    // No group of 4 KiB leaves is left to measure, so the fragmentation is not known.
+    assert_eq!(huge.host_pt_fragmentation.unwrap().groups, 0);
+    assert_eq!(huge.row.host_pt_fragmentation, None);
+}
+
+#[test]
+fn an_smt_co_runner_makes_walks_longer_but_no_more_frequent() {
+    let alone = run(GUPS, &[SMALL_PAGES, SMALL_PAGES], "").unwrap().row;
+    let shared = run(GUPS, &[SMALL_PAGES, SMALL_PAGES], "corunner = 'random'").unwrap().row;
+    assert_eq!(alone.walks_per_kiloaccess, shared.walks_per_kiloaccess);
+    assert!(shared.walk_latency_cycles > alone.walk_latency_cycles);
+}
+
+#[test]
+fn five_levels_cost_no_less_than_four() {
+    let nested = |more: &str| {
+        let text = format!(
+            "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n[workload.generator]\n{GUPS}\n[[kernels]]\n{more}\n[[kernels]]\n{more}"
+        );
+        let run = nestwalk_machine::run(&text, Path::new("t"), Path::new("."), &mut |_| ControlFlow::Continue(()));
+        run.unwrap().row
+    };
+    assert!(nested("levels = 5").references_per_walk >= nested("levels = 4").references_per_walk);
+}
+
+#[test]
+fn windows_add_up_to_the_whole() {
+    let result = run(GUPS, &[SMALL_PAGES], "").unwrap();
+    let windows = &result.statistics.windows;
+    assert!(windows.len() >= 10, "{}", windows.len());
+    assert_eq!(windows.iter().map(|w| w.accesses).sum::<u64>(), result.statistics.total.accesses);
+    assert_eq!(result.statistics.total.accesses, 400_000);
+    assert_eq!(result.statistics.latency_histogram.counts.iter().sum::<u64>(), result.statistics.total.walks);
+    let references: u64 = result.statistics.references.iter().map(|r| r.count).sum();
+    assert_eq!(references, result.statistics.total.walk_references);
+}
+
+#[test]
+fn sampling_keeps_the_miss_ratio_within_its_interval() {
+    let whole = run(GUPS, &[SMALL_PAGES], "").unwrap().row;
+    let sampled = run(GUPS, &[SMALL_PAGES], "sampling = { period = 40000, warm = 10000, measure = 5000 }").unwrap();
+    assert!((40_000..=60_000).contains(&sampled.statistics.total.accesses), "{}", sampled.statistics.total.accesses);
+    let difference = (sampled.row.walks_per_kiloaccess.unwrap() - whole.walks_per_kiloaccess.unwrap()).abs();
+    // Twice the half width: one test in twenty would fail by chance with less, and the seed is fixed.
+    assert!(difference <= 2.0 * sampled.row.walks_per_kiloaccess_ci95.unwrap(), "{difference}");
+}
+
+#[test]
+fn a_run_can_be_interrupted() {
+    let text = format!("schema = 1\nname = 'test'\nmachine = 'zen4'\n[workload.generator]\n{GUPS}\n[[kernels]]\n");
+    let mut calls = 0;
+    let result = nestwalk_machine::run(&text, Path::new("t"), Path::new("."), &mut |_| {
+        calls += 1;
+        if calls == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(matches!(result, Err(MachineError::Interrupted { .. })));
+    assert_eq!(calls, 3);
+}
