@@ -325,15 +325,24 @@ impl PageTable {
         entry: Entry,
         new_node: impl FnMut(Level, Vpn) -> Result<Frame, E>,
     ) -> Result<(), E> {
+        let node = self.ensure_node(page, level, new_node)?;
+        self.set_in(node, page, level, entry);
+        Ok(())
+    }
+
+    /// [`PageTable::set`] where `node`, the node of `level` that covers `page`, is known already.
+    ///
+    /// # Panics
+    /// As [`PageTable::map`].
+    #[inline]
+    pub fn set_in(&mut self, node: NodeId, page: Vpn, level: Level, entry: Entry) {
         let order = self.geometry.entry_order(level);
         assert!(page.is_aligned(order), "{page:?} is no multiple of 2^{order} pages");
         assert!(!entry.is_present() || entry.frame().is_aligned(order), "{entry:?} is no multiple of 2^{order} frames");
-        let node = self.ensure_node(page, level, new_node)?;
         let slot = self.slot(node, self.geometry.index(page, level));
         assert!(self.entries[slot].is_none(), "{page:?} is mapped already: {:?}", self.entries[slot]);
         self.entries[slot] = entry;
         self.used[node.0 as usize] += 1;
-        Ok(())
     }
 
     /// Makes sure that there is a node of `level` that covers `page`, and returns it.
