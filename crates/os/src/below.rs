@@ -47,6 +47,13 @@ pub trait Below {
     /// The kernel asks for something. Counted by the caller.
     fn hypercall(&mut self, call: Hypercall) -> HypercallReply;
 
+    /// A number that changes whenever a frame that was touched may need a touch again, if there is one. It lets a kernel
+    /// leave out touches of what it touched last.
+    #[inline]
+    fn epoch(&self) -> Option<u64> {
+        None
+    }
+
     /// The kernel fills these frames with zeroes.
     ///
     /// # Errors
@@ -94,6 +101,11 @@ impl Below for Bare {
         Ok(())
     }
 
+    #[inline]
+    fn epoch(&self) -> Option<u64> {
+        Some(0)
+    }
+
     fn hypercall(&mut self, _: Hypercall) -> HypercallReply {
         HypercallReply::Unsupported
     }
@@ -124,13 +136,12 @@ impl HostMemory<'_> {
         VpnRange::new(self.page_of(frames.start), frames.count)
     }
 
-    #[cold]
+    #[inline(never)]
     fn fault(&mut self, page: Vpn, store: bool) -> Result<(), OsError> {
-        let frame = Frame(page.0 - self.base.0);
-        self.host
-            .fault(self.process, page, store, self.cpu, self.below)
-            .map(|_| ())
-            .map_err(|source| OsError::Host { frame, source: Box::new(source) })
+        match self.host.fault(self.process, page, store, self.cpu, self.below) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(OsError::Host { frame: Frame(page.0 - self.base.0), source: Box::new(source) }),
+        }
     }
 }
 
@@ -143,10 +154,17 @@ impl Below for HostMemory<'_> {
             let span = self.host.backed_span(self.process, page, store);
             if span.0 == 0 {
                 self.fault(page, store)?;
+                // The page is there now, and perhaps its neighbours are.
+                page += 1;
             }
             page += span.0;
         }
         Ok(())
+    }
+
+    #[inline]
+    fn epoch(&self) -> Option<u64> {
+        Some(self.host.state.invalidations.epoch)
     }
 
     fn hypercall(&mut self, call: Hypercall) -> HypercallReply {

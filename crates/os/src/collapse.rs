@@ -168,6 +168,6 @@ impl Context<'_> {
         self.release_node(process, Level::PTE, first, node);
         self.state.own(huge, process, first);
         self.invalidate(process, VpnRange::new(first, PageCount(PageSize::Huge.pages())), true);
-        self.touch_leaf_node(process, first, &mut None)
+        self.write_leaf_node(process, first)
     }
 }

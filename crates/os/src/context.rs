@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The toolbox that memory managers and the kernel's own mechanisms work with.
 
-use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Level, Order, Owner, PageCount, PageSize, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Level, NodeId, Order, Owner, PageCount, PageSize, Vpn, VpnRange};
 
 use crate::below::{Below, Hypercall, HypercallReply};
 use crate::error::OsError;
@@ -93,23 +93,38 @@ impl Context<'_> {
     /// As [`Context::map`].
     #[inline]
     pub fn map_entry(&mut self, process: ProcessId, page: Vpn, level: Level, entry: Entry) -> Result<(), OsError> {
-        let table = &mut self.state.processes.get_mut(process)?.table;
-        if table.lowest_node(page).1 > level {
-            self.make_nodes(process, page, level)?;
+        let table = &self.state.processes.get(process)?.table;
+        let (mut node, lowest) = table.lowest_node(page);
+        let mut frame = table.node_frame(node);
+        if lowest > level {
+            (node, frame) = self.make_nodes(process, page, level)?;
         }
-        let table = &mut self.state.processes.get_mut(process)?.table;
-        let node = table.lowest_node(page).0;
-        let frame = table.node_frame(node);
-        self.below.touch(FrameRange::single(frame), true)?;
-        table.set(page, level, entry, |_, _| unreachable!("the nodes were made just now"))
+        self.write_node(frame)?;
+        self.state.processes.get_mut(process)?.table.set_in(node, page, level, entry);
+        Ok(())
     }
 
-    /// Makes the nodes down to `level` that are missing over `page`.
+    /// Tells below that the table node in `frame` is written, unless it was the last one and nothing has changed.
+    ///
+    /// # Errors
+    /// When nothing below backs it.
+    #[inline]
+    pub fn write_node(&mut self, frame: Frame) -> Result<(), OsError> {
+        let now = self.below.epoch().map(|epoch| (frame, epoch));
+        if now.is_some() && now == self.state.last_node {
+            return Ok(());
+        }
+        self.below.touch(FrameRange::single(frame), true)?;
+        self.state.last_node = self.below.epoch().map(|epoch| (frame, epoch));
+        Ok(())
+    }
+
+    /// Makes the nodes down to `level` that are missing over `page`, and returns the lowest with its frame.
     ///
     /// # Errors
     /// When there is no frame for one, or nothing below backs it.
     #[cold]
-    pub fn make_nodes(&mut self, process: ProcessId, page: Vpn, level: Level) -> Result<(), OsError> {
+    pub fn make_nodes(&mut self, process: ProcessId, page: Vpn, level: Level) -> Result<(NodeId, Frame), OsError> {
         let Self { state, tables, below, cpu } = self;
         loop {
             let table = &state.processes.get(process)?.table;
@@ -118,7 +133,9 @@ impl Context<'_> {
             if lowest <= level {
                 // Leaves the node in the table's cache.
                 let table = &mut state.processes.get_mut(process)?.table;
-                return table.ensure_node(page, level, |_, _| unreachable!("it exists")).map(|_| ());
+                let node =
+                    table.ensure_node(page, level, |_, _| -> Result<_, OsError> { unreachable!("it exists") })?;
+                return Ok((node, table.node_frame(node)));
             }
             let first = page.align_down(geometry.entry_order(lowest));
             let mut cx = TableContext { state, below: *below, cpu: *cpu };

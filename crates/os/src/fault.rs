@@ -212,6 +212,6 @@ impl crate::context::Context<'_> {
     fn touch_node(&mut self, fault: &Fault) -> Result<(), OsError> {
         let table = &self.state.processes.get(fault.process)?.table;
         let frame = table.node_frame(table.lowest_node(fault.page).0);
-        self.below.touch(FrameRange::single(frame), true)
+        self.write_node(frame)
     }
 }

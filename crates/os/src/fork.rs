@@ -43,12 +43,11 @@ impl Kernel {
 impl Context<'_> {
     /// Shares the parent's leaves from `next` on with the child. `next` goes along, so that it can be called again if it fails.
     fn copy_leaves(&mut self, parent: ProcessId, child: ProcessId, next: &mut Vpn) -> Result<(), OsError> {
-        let mut node = None;
         while let Some(vma) = self.state.processes.get(parent)?.vmas.at_or_after(*next) {
             let mut at = vma.range.start.max(*next);
             while let Some(leaves) = self.next_leaves(parent, &mut at, vma.range.end)? {
                 for leaf in leaves {
-                    self.touch_leaf_node(parent, leaf.page, &mut node)?;
+                    self.write_leaf_node(parent, leaf.page)?;
                     self.copy_leaf(parent, child, leaf)?;
                     *next = leaf.page + 1;
                 }

@@ -36,6 +36,8 @@ pub const PAGES_MAX: u64 = 33;
 #[derive(Debug, Default)]
 pub(crate) struct Invalidations {
     pub(crate) pending: Vec<Invalidation>,
+    /// See [`Below::epoch`](crate::below::Below::epoch).
+    pub(crate) epoch: u64,
 }
 
 impl Invalidations {
@@ -45,6 +47,7 @@ impl Invalidations {
         if range.is_empty() {
             return;
         }
+        self.epoch += 1;
         counters.shootdowns += 1;
         counters.shootdown_pages += range.len();
         self.pending.push(Invalidation { process, scope: Scope::Pages(range), nodes });
@@ -52,6 +55,7 @@ impl Invalidations {
 
     /// One shootdown for the whole process.
     pub(crate) fn all(&mut self, counters: &mut OsCounters, process: ProcessId) {
+        self.epoch += 1;
         counters.shootdowns += 1;
         self.pending.push(Invalidation { process, scope: Scope::All, nodes: true });
     }

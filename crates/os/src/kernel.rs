@@ -38,6 +38,14 @@ impl Kernel {
     /// # Errors
     /// When the configuration is impossible.
     pub fn new(config: &KernelConfig) -> Result<Self, OsError> {
+        Self::with_manager(config, config.manager.build())
+    }
+
+    /// The same with a memory manager that the configuration does not know: for experiments.
+    ///
+    /// # Errors
+    /// When the configuration is impossible.
+    pub fn with_manager(config: &KernelConfig, manager: Box<dyn MemoryManager>) -> Result<Self, OsError> {
         config.check()?;
         let memory = PhysicalMemory::new(&MemoryConfig { frames: config.memory, cpus: config.cpus })?;
         let watermarks = memory.watermarks();
@@ -54,17 +62,12 @@ impl Kernel {
             background_wanted: false,
             compaction_wanted: None,
             moved: Vec::new(),
+            last_node: None,
             cache: PageCount(0),
             pinned: PageCount(0),
         };
         crate::start::prepare(&mut state, config);
-        Ok(Self {
-            config: config.clone(),
-            state,
-            tables: config.tables.build(),
-            manager: config.manager.build(),
-            clock_hand: Clock::default(),
-        })
+        Ok(Self { config: config.clone(), state, tables: config.tables.build(), manager, clock_hand: Clock::default() })
     }
 
     /// A new process without mappings.

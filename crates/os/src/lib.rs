@@ -52,3 +52,8 @@ pub use manager::{ManagerConfig, MemoryManager};
 pub use process::ProcessId;
 pub use tables::{TablePlacement, TableRegion, TablesConfig};
 pub use vma::{HugeAdvice, Vma, VmaFlags, VmaKind};
+
+/// The tutorial's code is run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/add-a-memory-manager.md")]
+struct Tutorial;

@@ -146,7 +146,7 @@ impl Context<'_> {
         let leaf = table.leaf(page).filter(|leaf| leaf.entry.has(Entry::PRESENT | Entry::WRITABLE));
         let Some(leaf) = leaf else { return Err(OsError::Segfault { process, page }) };
         self.below.copy(leaf.entry.frame(), to)?;
-        self.touch_leaf_node(process, page, &mut None)?;
+        self.write_leaf_node(process, page)?;
         let table = &mut self.state.processes.get_mut(process)?.table;
         table.update(page, |_| Entry::leaf(to, leaf.entry.flags()));
         self.state.own(to, process, page);

@@ -99,7 +99,7 @@ impl Context<'_> {
     /// multiple of their size.
     fn move_leaves(&mut self, process: ProcessId, from: VpnRange, to: Vpn) -> Result<(), OsError> {
         let shift = to.0.wrapping_sub(from.start.0);
-        let (mut at, mut node) = (from.start, None);
+        let mut at = from.start;
         while let Some(leaves) = self.next_leaves(process, &mut at, from.end)? {
             for leaf in leaves {
                 if leaf.level > Level::PTE && shift & (leaf.size().pages() - 1) != 0 {
@@ -108,7 +108,7 @@ impl Context<'_> {
                     break;
                 }
                 let target = Vpn(leaf.page.0.wrapping_add(shift));
-                self.touch_leaf_node(process, leaf.page, &mut node)?;
+                self.write_leaf_node(process, leaf.page)?;
                 self.map_entry(process, target, leaf.level, leaf.entry)?;
                 self.state.processes.get_mut(process)?.table.unmap(leaf.page);
                 self.state.counters.entries_moved += 1;

@@ -67,7 +67,10 @@ impl Processes {
     /// When there is none.
     #[inline]
     pub fn get(&self, id: ProcessId) -> Result<&Process, OsError> {
-        self.slots.get(usize::from(id.0)).and_then(Option::as_deref).ok_or(OsError::NoProcess(id))
+        match self.slots.get(usize::from(id.0)) {
+            Some(Some(process)) => Ok(process),
+            _ => Err(OsError::NoProcess(id)),
+        }
     }
 
     /// The process `id`.
@@ -76,7 +79,10 @@ impl Processes {
     /// When there is none.
     #[inline]
     pub fn get_mut(&mut self, id: ProcessId) -> Result<&mut Process, OsError> {
-        self.slots.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut).ok_or(OsError::NoProcess(id))
+        match self.slots.get_mut(usize::from(id.0)) {
+            Some(Some(process)) => Ok(process),
+            _ => Err(OsError::NoProcess(id)),
+        }
     }
 
     /// How many are alive.

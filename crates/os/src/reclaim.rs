@@ -162,6 +162,7 @@ impl Context<'_> {
         let table = &mut self.state.processes.get_mut(process)?.table;
         if leaf.entry.has(Entry::ACCESSED) {
             table.update(leaf.page, |entry| entry.without(Entry::ACCESSED));
+            self.state.invalidations.epoch += 1;
             return Ok(Verdict::Kept);
         }
         let dirty = leaf.entry.has(Entry::DIRTY);
@@ -174,7 +175,7 @@ impl Context<'_> {
         if dirty {
             self.below.swap_out(process, leaf.page, leaf.entry.frame())?;
         }
-        self.touch_leaf_node(process, leaf.page, &mut None)?;
+        self.write_leaf_node(process, leaf.page)?;
         let table = &mut self.state.processes.get_mut(process)?.table;
         if dirty {
             table.update(leaf.page, |_| Entry::swapped());

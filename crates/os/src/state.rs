@@ -45,6 +45,8 @@ pub struct KernelState {
     pub(crate) compaction_wanted: Option<Order>,
     pub(crate) deferral: Deferral,
     pub(crate) moved: Vec<Moved>,
+    /// The table node that was written last, and [`Below::epoch`](crate::below::Below::epoch) then.
+    pub(crate) last_node: Option<(Frame, u64)>,
     /// Frames of the page cache that the start state left behind.
     pub(crate) cache: PageCount,
     /// Frames of the kernel's own that the start state left behind.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Giving memory back: munmap and exit, and the walk over leaves that other calls use too (`unmap_page_range`).
 
-use nestwalk_mem::{Frame, FrameRange, Leaf, Vpn, VpnRange};
+use nestwalk_mem::{FrameRange, Leaf, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::context::Context;
@@ -108,10 +108,10 @@ impl Context<'_> {
         range: VpnRange,
         present: &mut bool,
     ) -> Result<(), OsError> {
-        let (mut at, mut node) = (range.start, None);
+        let mut at = range.start;
         while let Some(leaves) = self.next_leaves(process, &mut at, range.end)? {
             for leaf in leaves {
-                self.touch_leaf_node(process, leaf.page, &mut node)?;
+                self.write_leaf_node(process, leaf.page)?;
                 self.state.processes.get_mut(process)?.table.unmap(leaf.page);
                 *present |= leaf.entry.is_present();
                 self.drop_leaf(manager, process, leaf, Cause::Program);
@@ -120,19 +120,11 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Tells below that the node which holds the leaf of `page` is written, if it is another than `last`.
-    pub(crate) fn touch_leaf_node(
-        &mut self,
-        process: ProcessId,
-        page: Vpn,
-        last: &mut Option<Frame>,
-    ) -> Result<(), OsError> {
+    /// Tells below that the node which holds the leaf of `page` is written.
+    pub(crate) fn write_leaf_node(&mut self, process: ProcessId, page: Vpn) -> Result<(), OsError> {
         let table = &self.state.processes.get(process)?.table;
         let frame = table.node_frame(table.lowest_node(page).0);
-        if last.replace(frame) != Some(frame) {
-            self.below.touch(FrameRange::single(frame), true)?;
-        }
-        Ok(())
+        self.write_node(frame)
     }
 
     /// The leaf no longer stands in the table: releases what it mapped, if nobody else maps it.

@@ -236,7 +236,7 @@ impl Thp {
             }
             self.cursor = (ProcessId(process.0.wrapping_add(1)), Vpn(0));
             *rounds += 1;
-            if *rounds > cx.state.processes.len() {
+            if *rounds >= cx.state.processes.len() {
                 return Ok(None);
             }
         }
@@ -271,3 +271,6 @@ impl MemoryManager for Thp {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
