@@ -1,2 +1,86 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Python bindings.
+//! Python bindings: the module `nestwalk._native`.
+//!
+//! What is structured goes to Python as JSON text, which Python parses where it needs it. Errors become
+//! `nestwalk.errors.NestwalkError`, whose text is the engine's one line. Long work is done without the GIL; Ctrl-C ends it.
+
+use std::path::{Path, PathBuf};
+
+use nestwalk_machine::{bench, catalog};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::import_exception;
+use pyo3::prelude::*;
+use serde::Serialize;
+
+mod listener;
+mod trace;
+
+use listener::Listener;
+
+import_exception!(nestwalk.errors, NestwalkError);
+
+/// The exception for any of the engine's errors: one line for people.
+fn refuse(error: impl std::fmt::Display) -> PyErr {
+    NestwalkError::new_err(error.to_string())
+}
+
+/// `value` as JSON text.
+fn json(value: &impl Serialize) -> PyResult<String> {
+    serde_json::to_string(value).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+}
+
+/// The engine.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::{benchmark, benchmark_names, catalogue, run, scenario, version};
+
+    #[pymodule_export]
+    use super::trace::{trace_convert, trace_info};
+}
+
+/// The version of engine and package.
+#[pyfunction]
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+/// What comes with Nestwalk, by kind; bundled traces lie in `traces`.
+#[pyfunction]
+#[pyo3(name = "catalog")]
+fn catalogue(traces: PathBuf) -> PyResult<String> {
+    json(&catalog::all(&traces))
+}
+
+/// The text of the bundled scenario `name`.
+#[pyfunction]
+fn scenario(name: &str) -> PyResult<String> {
+    let (_, text) = catalog::Shelf::Scenarios.text(name, Path::new("")).map_err(refuse)?;
+    Ok(text)
+}
+
+/// Makes the run that `text`, of the file `path`, describes; bundled traces lie in `traces`.
+#[pyfunction]
+#[pyo3(signature = (text, path, traces, progress=None))]
+fn run(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<String> {
+    py.detach(|| {
+        let mut listener = Listener::new(progress);
+        let outcome =
+            nestwalk_machine::run(text, &path, &traces, &mut |now| listener.hear(now.accesses, now.accesses_total));
+        json(&listener.conclude(outcome)?)
+    })
+}
+
+/// The benchmarks there are.
+#[pyfunction]
+#[pyo3(name = "bench_names")]
+fn benchmark_names() -> Vec<&'static str> {
+    bench::NAMES.to_vec()
+}
+
+/// The best of `repetitions` runs of the benchmark `name`; bundled traces lie in `traces`.
+#[pyfunction]
+#[pyo3(name = "bench")]
+fn benchmark(py: Python<'_>, name: &str, repetitions: u32, traces: PathBuf) -> PyResult<String> {
+    py.detach(|| json(&bench::run(name, repetitions, &traces).map_err(refuse)?))
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Traces for Python.
+
+use std::path::PathBuf;
+
+use nestwalk_workload::trace::{self, ConvertOptions, Metadata, SampleOptions, SteadyFrom, Strata};
+use pyo3::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::listener::Listener;
+use crate::{json, refuse};
+
+/// How to convert, as `nestwalk.traces` writes it. What is left out is as in [`ConvertOptions::default`].
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Options {
+    program: Option<String>,
+    command: Option<String>,
+    tool: Option<String>,
+    date: Option<String>,
+    level: Option<i32>,
+    total: Option<u64>,
+    sample: Option<Sample>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sample {
+    steady_access: Option<u64>,
+    steady_mark: Option<u64>,
+    windows: Option<u64>,
+    period: Option<u64>,
+    windows_max: Option<u64>,
+    warm: u64,
+    window: u64,
+    seed: u64,
+    budget: Option<u64>,
+}
+
+/// What a conversion brought, as Python gets it.
+#[derive(Serialize)]
+struct Report {
+    accesses: u64,
+    bytes_per_access: f64,
+    bytes: u64,
+    #[serde(flatten)]
+    metadata: serde_json::Value,
+}
+
+impl From<Options> for ConvertOptions {
+    fn from(options: Options) -> Self {
+        let default = Self::default();
+        Self {
+            program: options.program.unwrap_or(default.program),
+            command: options.command.unwrap_or(default.command),
+            tool: options.tool.unwrap_or(default.tool),
+            date: options.date.or(default.date),
+            level: options.level.unwrap_or(default.level),
+            total: options.total.or(default.total),
+            sample: options.sample.map(Into::into).or(default.sample),
+        }
+    }
+}
+
+impl From<Sample> for SampleOptions {
+    fn from(sample: Sample) -> Self {
+        Self {
+            steady_from: match sample.steady_mark {
+                Some(mark) => SteadyFrom::Mark(mark),
+                None => SteadyFrom::Access(sample.steady_access.unwrap_or(0)),
+            },
+            strata: match sample.period {
+                Some(accesses) => Strata::Period { accesses, windows_max: sample.windows_max },
+                None => Strata::Windows(sample.windows.unwrap_or(1)),
+            },
+            warm: sample.warm,
+            window: sample.window,
+            seed: sample.seed,
+            budget: sample.budget,
+        }
+    }
+}
+
+/// Converts the capture `source` to the trace `destination` as `options` (JSON) says.
+#[pyfunction]
+#[pyo3(signature = (source, destination, options, progress=None))]
+pub(crate) fn trace_convert(
+    py: Python<'_>,
+    source: PathBuf,
+    destination: PathBuf,
+    options: &str,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let options: Options = serde_json::from_str(options).map_err(refuse)?;
+    py.detach(|| {
+        let mut listener = Listener::new(progress);
+        let outcome =
+            trace::convert(&source, &destination, &options.into(), &mut |now| listener.hear(now.accesses, now.total));
+        let report = listener.conclude(outcome)?;
+        json(&Report {
+            accesses: report.accesses,
+            bytes_per_access: report.bytes_per_access,
+            bytes: report.bytes,
+            metadata: about(&report.metadata)?,
+        })
+    })
+}
+
+/// What a trace says of itself, without what the report has already.
+fn about(metadata: &Metadata) -> PyResult<serde_json::Value> {
+    let mut value = serde_json::to_value(metadata).map_err(refuse)?;
+    if let Some(table) = value.as_object_mut() {
+        table.remove("accesses");
+    }
+    Ok(value)
+}
+
+/// What the trace `path` holds.
+#[pyfunction]
+pub(crate) fn trace_info(path: PathBuf) -> PyResult<String> {
+    json(&trace::info(&path).map_err(refuse)?)
+}
