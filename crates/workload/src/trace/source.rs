@@ -49,9 +49,10 @@ impl SourceAccess {
         self.packed.get() >> 32 & INSTRUCTIONS_SATURATED
     }
 
-    /// The same, with no instructions before it.
-    pub fn without_instructions(self) -> Self {
-        Self { packed: U64::new(self.packed.get() & !(INSTRUCTIONS_SATURATED << 32)), ..self }
+    /// The same, with `fewer` instructions before it, or none if there were not so many.
+    pub fn with_fewer_instructions(self, fewer: u64) -> Self {
+        let left = self.instructions().saturating_sub(fewer);
+        Self { packed: U64::new(self.packed.get() & !(INSTRUCTIONS_SATURATED << 32) | left << 32), ..self }
     }
 
     /// Whether it is a store.
@@ -111,6 +112,9 @@ mod tests {
         );
         assert!(access.is_store() && access.attributes().is_store() && access.attributes().bytes() == 32);
         assert!(!SourceAccess::new(Va(0), 1, 2, 3, false).is_store());
+        let fewer = access.with_fewer_instructions(0xff);
+        assert_eq!((fewer.instructions(), fewer.site(), fewer.is_store()), (0xff00, 0xffff_fffe, true));
+        assert_eq!(access.with_fewer_instructions(1 << 40).instructions(), 0);
     }
 
     #[test]

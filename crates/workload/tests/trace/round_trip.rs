@@ -138,3 +138,20 @@ fn instructions_of_saturated_accesses_come_from_the_block_header() {
     let place = Place::new();
     assert_eq!(place.convert(&capture.bytes, &ConvertOptions::default()).unwrap().metadata.instructions, 1_000_010);
 }
+
+#[test]
+fn instructions_after_a_block_s_last_access_are_counted_once() {
+    let mut capture = Capture::default();
+    let mut headers = Vec::new();
+    for _ in 0..4 {
+        headers.push(capture.bytes.len());
+        capture.accesses(0, &[Touch { instructions: 10, ..Touch::load(0x1000) }; 3]);
+    }
+    // Each block ends some instructions after its last access; the next one's first access counts them too.
+    for (header, instructions) in headers.into_iter().zip([35u64, 67, 90, 128]) {
+        capture.bytes[header + 24..header + 32].copy_from_slice(&instructions.to_le_bytes());
+    }
+    let place = Place::new();
+    let report = place.convert(&capture.bytes, &ConvertOptions::default()).unwrap();
+    assert_eq!((report.metadata.instructions, report.metadata.program_instructions), (128, 128));
+}

@@ -230,15 +230,16 @@ fn take_accesses(
         .map_err(|(index, what)| corrupt(block.offset + (index * size_of::<SourceAccess>()) as u64, what))?;
     let Some(first) = block.accesses.first().copied() else { return Ok(()) };
     let total = block.header.instructions;
-    let mut more = total.saturating_sub(state.instructions).saturating_sub(counted);
+    let mut more = 0;
     if !state.begun && first.instructions() == INSTRUCTIONS_SATURATED {
         // The capture began when the thread had long been running: what it did before is no part of it.
-        more = 0;
-        block.accesses[0] = first.without_instructions();
-    }
-    if block.cut {
-        // The header speaks of accesses that are not here.
-        more = 0;
+        block.accesses[0] = first.with_fewer_instructions(INSTRUCTIONS_SATURATED);
+    } else if !block.cut {
+        // What the header counts beyond the accesses came after the last one (then the next block's first access counts it
+        // too, and must not), or the number of an access was too small for it.
+        let counted = state.instructions.saturating_add(counted);
+        more = total.saturating_sub(counted);
+        block.accesses[0] = first.with_fewer_instructions(counted.saturating_sub(total));
     }
     state.begun = true;
     state.instructions = total;
