@@ -23,7 +23,7 @@ fn made_up() -> Vec<SourceAccess> {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let address = match i % 8 {
                 7 => 0x7000_0000_0000 + (random >> 34) * 8,
-                n => 0x5000_0000_0000 + (n % 2 << 30) + i / 8 * 8,
+                n => 0x5000_0000_0000 + ((n % 2) << 30) + i / 8 * 8,
             };
             SourceAccess::new(Va(address), (i % 8) as u32, 3, 3, i % 4 == 1)
         })
