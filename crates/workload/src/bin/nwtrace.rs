@@ -27,7 +27,7 @@ sampling (without it, every access is kept):
   --skip-start ACCESSES    the steady phase begins here (0)
   --steady-from MARK       or: with the capture's mark number MARK
   --total ACCESSES         length of the capture
-  --budget BYTES           leave windows out, evenly, that would make the file larger
+  --budget BYTES           leave windows out that would make the file larger (evenly, if their number is known)
   --seed N                 of the windows' random places (1)";
 
 fn main() -> ExitCode {

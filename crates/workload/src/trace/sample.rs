@@ -47,7 +47,8 @@ pub struct SampleOptions {
     pub window: u64,
     /// What the random places come from.
     pub seed: u64,
-    /// About how large the file may become, in bytes: windows that would not fit are left out, evenly.
+    /// About how large the file may become, in bytes: windows that would not fit are left out, evenly if the number of all
+    /// windows is known, otherwise the last ones.
     pub budget: Option<u64>,
 }
 
