@@ -47,8 +47,8 @@ pub trait Below {
     /// The kernel asks for something. Counted by the caller.
     fn hypercall(&mut self, call: Hypercall) -> HypercallReply;
 
-    /// A number that changes whenever a frame that was touched may need a touch again, if there is one. It lets a kernel
-    /// leave out touches of what it touched last.
+    /// A number that changes whenever a frame that was touched may need a touch again, if there is one. It lets a
+    /// kernel leave out touches of what it touched last.
     #[inline]
     fn epoch(&self) -> Option<u64> {
         None
@@ -136,6 +136,18 @@ impl HostMemory<'_> {
         VpnRange::new(self.page_of(frames.start), frames.count)
     }
 
+    /// Page by page, or leaf by leaf where the host has large ones.
+    fn touch_range(&mut self, pages: VpnRange, store: bool) -> Result<(), OsError> {
+        let mut page = pages.start;
+        while page < pages.end {
+            match self.host.backed_span(self.process, page, store).0 {
+                0 => self.fault(page, store)?,
+                span => page += span,
+            }
+        }
+        Ok(())
+    }
+
     #[inline(never)]
     fn fault(&mut self, page: Vpn, store: bool) -> Result<(), OsError> {
         match self.host.fault(self.process, page, store, self.cpu, self.below) {
@@ -148,18 +160,12 @@ impl HostMemory<'_> {
 impl Below for HostMemory<'_> {
     #[inline]
     fn touch(&mut self, frames: FrameRange, store: bool) -> Result<(), OsError> {
-        let pages = self.pages_of(frames);
-        let mut page = pages.start;
-        while page < pages.end {
-            let span = self.host.backed_span(self.process, page, store);
-            if span.0 == 0 {
-                self.fault(page, store)?;
-                // The page is there now, and perhaps its neighbours are.
-                page += 1;
-            }
-            page += span.0;
+        if frames.count.0 == 1 {
+            let page = self.page_of(frames.start);
+            let backed = self.host.backed_span(self.process, page, store).0 > 0;
+            return if backed { Ok(()) } else { self.fault(page, store) };
         }
-        Ok(())
+        self.touch_range(self.pages_of(frames), store)
     }
 
     #[inline]

@@ -88,8 +88,9 @@ impl Context<'_> {
         self.state.alloc(Order::HUGE, self.cpu)
     }
 
-    /// Copies the pages of the [suitable](Candidate::Suitable) 2 MiB from `first` on into the block at `huge`, zeroes what
-    /// is missing, and maps the block as one page. `release` gets each page that was mapped there and that nobody else has.
+    /// Copies the pages of the [suitable](Candidate::Suitable) 2 MiB from `first` on into the block at `huge`, zeroes
+    /// what is missing, and maps the block as one page. `release` gets each page that was mapped there and that
+    /// nobody else has.
     ///
     /// # Errors
     /// When nothing below backs a frame. The block is then free again and all is mapped as before.
@@ -142,8 +143,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Makes one 2 MiB page of 512 pages that lie in the aligned block at `huge` already, each in its place (in-place promotion).
-    /// Returns whether they did.
+    /// Makes one 2 MiB page of 512 pages that lie in the aligned block at `huge` already, each in its place (in-place
+    /// promotion). Returns whether they did.
     ///
     /// # Errors
     /// When there is no such process.

@@ -102,12 +102,13 @@ pub enum StartState {
         /// Pages in use in each, 1 to 512.
         #[serde(default = "one")]
         frames_per_block: u16,
-        /// Of 1000 such blocks, in how many the pages are the kernel's own and cannot be moved. In the others they are page cache.
+        /// Of 1000 such blocks, in how many the pages are the kernel's own and cannot be moved. In the others they
+        /// are page cache.
         #[serde(default)]
         unmovable_permille: u16,
     },
-    /// A machine that has run for a while: programs took memory page by page and gave it back in random order, but for some that
-    /// stays as page cache.
+    /// A machine that has run for a while: programs took memory page by page and gave it back in random order, but
+    /// for some that stays as page cache.
     Aged {
         /// Of 1000 frames, how many were in use at once.
         used_permille: u16,

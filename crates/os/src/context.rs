@@ -12,7 +12,8 @@ use crate::tables::{NodePlace, TableContext, TablePlacement};
 /// One kernel at work on behalf of one processor: everything but the memory manager itself.
 ///
 /// A method that wants memory returns [`OsError::OutOfMemory`] when none is free, and has then changed nothing: the
-/// kernel reclaims some and calls the memory manager again. So a manager never reclaims, and must be able to begin anew.
+/// kernel reclaims some and calls the memory manager again. So a manager never reclaims, and must be able to begin
+/// anew.
 pub struct Context<'a> {
     /// Memory, processes, counters, clock.
     pub state: &'a mut KernelState,
@@ -68,8 +69,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Maps `frames`' page of `size` at `page`, which must be a multiple of the size and where nothing may be mapped yet,
-    /// says who owns the frames, and tells below of the table node written. Makes the nodes that are missing.
+    /// Maps `frames`' page of `size` at `page`, which must be a multiple of the size and where nothing may be mapped
+    /// yet, says who owns the frames, and tells below of the table node written. Makes the nodes that are missing.
     ///
     /// # Errors
     /// When there is no frame for a node, or nothing below backs it. The page is then not mapped.
@@ -91,14 +92,22 @@ impl Context<'_> {
     ///
     /// # Errors
     /// As [`Context::map`].
-    #[inline]
+    #[inline(always)]
     pub fn map_entry(&mut self, process: ProcessId, page: Vpn, level: Level, entry: Entry) -> Result<(), OsError> {
-        let table = &self.state.processes.get(process)?.table;
-        let (mut node, lowest) = table.lowest_node(page);
-        let mut frame = table.node_frame(node);
-        if lowest > level {
-            (node, frame) = self.make_nodes(process, page, level)?;
+        let table = &mut self.state.processes.get_mut(process)?.table;
+        let (node, lowest) = table.lowest_node(page);
+        let last = self.below.epoch().map(|epoch| (table.node_frame(node), epoch));
+        if lowest == level && last.is_some() && last == self.state.last_node {
+            table.set_in(node, page, level, entry);
+            return Ok(());
         }
+        self.map_in_new_node(process, page, level, entry)
+    }
+
+    /// The same where the node was not written last, or is not there.
+    #[inline(never)]
+    fn map_in_new_node(&mut self, process: ProcessId, page: Vpn, level: Level, entry: Entry) -> Result<(), OsError> {
+        let (node, frame) = self.make_nodes(process, page, level)?;
         self.write_node(frame)?;
         self.state.processes.get_mut(process)?.table.set_in(node, page, level, entry);
         Ok(())
@@ -123,7 +132,6 @@ impl Context<'_> {
     ///
     /// # Errors
     /// When there is no frame for one, or nothing below backs it.
-    #[cold]
     pub fn make_nodes(&mut self, process: ProcessId, page: Vpn, level: Level) -> Result<(NodeId, Frame), OsError> {
         let Self { state, tables, below, cpu } = self;
         loop {
@@ -190,7 +198,8 @@ impl Context<'_> {
         self.tables.release(&mut cx, NodePlace { process, level, first }, frame);
     }
 
-    /// Moves pages until a block of `order` is free (direct compaction), unless that has failed lately. Returns whether one is.
+    /// Moves pages until a block of `order` is free (direct compaction), unless that has failed lately. Returns
+    /// whether one is.
     pub fn compact(&mut self, order: Order) -> bool {
         if self.state.deferral.defers(order) {
             return false;

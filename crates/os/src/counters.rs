@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a kernel has done, counted.
 //!
-//! Counts only: what an event costs stands in the machine's cost table. Counters never go back, so the work of a phase is
-//! [`OsCounters::since`] its beginning.
+//! Counts only: what an event costs stands in the machine's cost table. Counters never go back, so the work of a
+//! phase is [`OsCounters::since`] its beginning.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {

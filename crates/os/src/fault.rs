@@ -25,7 +25,8 @@ pub enum FaultKind {
 }
 
 impl Kernel {
-    /// The hardware could not do a load (or store) of `process` at `page` on processor `cpu`. When this returns, it can be done.
+    /// The hardware could not do a load (or store) of `process` at `page` on processor `cpu`. When this returns, it
+    /// can be done.
     ///
     /// # Errors
     /// When the process may not do it, or when memory is short here or below and nothing can be reclaimed.
@@ -173,8 +174,8 @@ impl Kernel {
         Ok(FaultKind::Copied)
     }
 
-    /// From `page` of `process` on, how many pages the hardware can load from (or store to) without a fault, up to the end of
-    /// the leaf that covers it. Sets the bits that the hardware would set.
+    /// From `page` of `process` on, how many pages the hardware can load from (or store to) without a fault, up to
+    /// the end of the leaf that covers it. Sets the bits that the hardware would set.
     #[inline]
     pub fn backed_span(&mut self, process: ProcessId, page: Vpn, store: bool) -> PageCount {
         let Ok(space) = self.state.processes.get_mut(process) else { return PageCount(0) };

@@ -41,8 +41,8 @@ pub(crate) struct Invalidations {
 }
 
 impl Invalidations {
-    /// One shootdown for `range`. Linux's ceiling turns long ranges into a flush of everything; a range is kept here all the same, since it
-    /// says more, and the machine may flush more than it must.
+    /// One shootdown for `range`. Linux's ceiling turns long ranges into a flush of everything; a range is kept here
+    /// all the same, since it says more, and the machine may flush more than it must.
     pub(crate) fn pages(&mut self, counters: &mut OsCounters, process: ProcessId, range: VpnRange, nodes: bool) {
         if range.is_empty() {
             return;

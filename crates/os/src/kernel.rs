@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel as the machine sees it.
 //!
-//! The mechanisms stand in files of their own, each an `impl Kernel`: `fault`, `mappings` (mmap, brk, mprotect), `unmap`
-//! (munmap, exit), `mremap`, `madvise`, `fork`, `reclaim`, `hypercall`.
+//! The mechanisms stand in files of their own, each an `impl Kernel`: `fault`, `mappings` (mmap, brk, mprotect),
+//! `unmap` (munmap, exit), `mremap`, `madvise`, `fork`, `reclaim`, `hypercall`.
 
 use nestwalk_mem::physical::MemoryConfig;
 use nestwalk_mem::{Cpu, Owner, PageCount, PageTable, PhysicalMemory, Vpn};
@@ -229,7 +229,8 @@ impl Kernel {
         (Context { state, tables: &mut **tables, below, cpu }, &mut **manager)
     }
 
-    /// Runs `step`, which may be run again from the start, until it does not end for want of memory, reclaiming in between.
+    /// Runs `step`, which may be run again from the start, until it does not end for want of memory, reclaiming in
+    /// between.
     ///
     /// # Errors
     /// Those of `step`; want of memory only when nothing more can be reclaimed.

@@ -110,8 +110,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Makes huge pages of all aligned 2 MiB of `range` that can become one (`madvise_collapse`), whatever the memory manager would
-    /// do. Returns how many pages of `range` lie in huge pages afterwards.
+    /// Makes huge pages of all aligned 2 MiB of `range` that can become one (`madvise_collapse`), whatever the memory
+    /// manager would do. Returns how many pages of `range` lie in huge pages afterwards.
     ///
     /// # Errors
     /// When there is no such process, or nothing below backs a frame.

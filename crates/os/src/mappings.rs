@@ -32,7 +32,8 @@ impl Kernel {
         self.add_vma(process, Vma { range, flags }, below)
     }
 
-    /// The highest gap of `count` pages whose start is a multiple of 2^`align` pages, in the lower half of the address space.
+    /// The highest gap of `count` pages whose start is a multiple of 2^`align` pages, in the lower half of the
+    /// address space.
     ///
     /// # Errors
     /// When there is none.

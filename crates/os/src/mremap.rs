@@ -12,8 +12,8 @@ use crate::tables::TableContext;
 use crate::vma::Vma;
 
 impl Kernel {
-    /// Maps at `to` what is mapped at `from`. The ranges either begin at the same page (the mapping grows or shrinks in place), or do not
-    /// overlap (it moves, its pages with it, and what was at `to` goes).
+    /// Maps at `to` what is mapped at `from`. The ranges either begin at the same page (the mapping grows or shrinks
+    /// in place), or do not overlap (it moves, its pages with it, and what was at `to` goes).
     ///
     /// # Errors
     /// When a range is impossible or not mapped, and those of [`Kernel::munmap`].

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One language of operations on a kernel, for property tests, fuzzing and the replay of failures.
 //!
-//! Processes are named by their place among those alive, so that any list of operations means something: tools may shorten it
-//! freely.
+//! Processes are named by their place among those alive, so that any list of operations means something: tools may
+//! shorten it freely.
 
 use nestwalk_mem::{Cpu, PageCount, Va, Vpn, VpnRange};
 
@@ -59,6 +59,41 @@ pub enum Outcome {
 }
 
 impl Op {
+    /// Reads one operation of a program that works on the `count` pages from `first` on, out of bytes of any kind:
+    /// for fuzzing. `None` when they have run out.
+    pub fn read(bytes: &mut impl Iterator<Item = u8>, first: Vpn, count: PageCount) -> Option<Self> {
+        let mut next = || bytes.next();
+        let (what, nth) = (next()?, Nth(next()?.into()));
+        let mut number = || Some(u64::from(next()?) << 8 | u64::from(next()?));
+        let (a, b) = (number()?, number()?);
+        let page = |n: u64| Vpn(first.0 + n % count.0);
+        let end = first.0 + count.0;
+        let range = |start: Vpn, n: u64| VpnRange { start, end: Vpn(start.0 + 1 + n % (end - start.0)) };
+        let set = what & 0x80 != 0;
+        let advice = [
+            Advice::DontNeed,
+            Advice::Free,
+            Advice::HugePage,
+            Advice::NoHugePage,
+            Advice::Collapse,
+            Advice::PopulateWrite,
+        ];
+        Some(match what & 0x1f {
+            0 => Self::Spawn,
+            1..3 => Self::Mmap(nth, range(page(a), b), VmaFlags { writable: !set, ..VmaFlags::ANONYMOUS }),
+            3..5 => Self::Unmap(nth, range(page(a), b)),
+            5 => Self::Brk(nth, Vpn(end + a % count.0).address()),
+            6 | 7 => Self::Mremap(nth, range(page(a), b & 0xff), range(page(b), a & 0xff)),
+            8 => Self::Mprotect(nth, range(page(a), b), set),
+            9..13 => Self::Madvise(nth, range(page(a), b), advice[usize::from(nth.0) % advice.len()]),
+            13 => Self::Fork(nth),
+            14 => Self::Exit(nth),
+            15 => Self::Pressure(PageCount(a)),
+            16 => Self::Tick(a << 20),
+            _ => Self::Touch(nth, page(a), set, Cpu(0)),
+        })
+    }
+
     /// The process that it concerns.
     pub fn process(&self, kernel: &Kernel) -> Option<ProcessId> {
         let (Self::Mmap(nth, ..)
@@ -109,5 +144,31 @@ impl Op {
             Self::Spawn | Self::Pressure(_) | Self::Tick(_) => unreachable!("done above"),
         }
         Ok(Outcome::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::below::Bare;
+    use crate::config::KernelConfig;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever bytes say, the kernel stays sound.
+        #[test]
+        fn any_bytes_are_a_program(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            let mut kernel = Kernel::new(&KernelConfig::new(PageCount(2048))).unwrap();
+            let (mut bytes, mut done) = (bytes.into_iter(), 0);
+            let length = bytes.len();
+            while let Some(op) = Op::read(&mut bytes, Vpn(512), PageCount(1536)) {
+                let _ = op.apply(&mut kernel, &mut Bare);
+                done += 1;
+            }
+            prop_assert_eq!(done, length / 6);
+            kernel.check_invariants();
+        }
     }
 }

@@ -6,7 +6,8 @@ use nestwalk_mem::{Cpu, PageTable, Vpn};
 use crate::error::OsError;
 use crate::vma::Vmas;
 
-/// A process of one kernel. Numbers are handed out in a circle, as Linux does, so that one that has exited is not soon used again.
+/// A process of one kernel. Numbers are handed out in a circle, as Linux does, so that one that has exited is not
+/// soon used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize)]
 #[repr(transparent)]
 pub struct ProcessId(pub u16);

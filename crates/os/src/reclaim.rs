@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory pressure: what is given back, and in which order.
 //!
-//! Under the lowest watermark whoever wants memory reclaims (`__alloc_pages_direct_reclaim`); under the low one the background
-//! daemon does at the next tick (kswapd), up to the high one. The order: what the memory manager and the table
-//! placement hold in reserve, then the page cache, then mapped pages by a clock over accessed bits (second chance): clean ones are
-//! dropped, dirty ones go to swap while there is room.
+//! Under the lowest watermark whoever wants memory reclaims (`__alloc_pages_direct_reclaim`); under the low one the
+//! background daemon does at the next tick (kswapd), up to the high one. The order: what the memory manager and the
+//! table placement hold in reserve, then the page cache, then mapped pages by a clock over accessed bits (second
+//! chance): clean ones are dropped, dirty ones go to swap while there is room.
 
 use nestwalk_mem::{Cpu, Entry, Leaf, Level, PageCount, Vpn, VpnRange};
 

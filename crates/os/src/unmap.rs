@@ -80,8 +80,8 @@ impl Kernel {
 }
 
 impl Context<'_> {
-    /// The leaves of `process` in the next stretch from `at` (which goes on to where that stretch ends) up to `end`; `None` at
-    /// the end.
+    /// The leaves of `process` in the next stretch from `at` (which goes on to where that stretch ends) up to `end`;
+    /// `None` at the end.
     pub(crate) fn next_leaves(&self, process: ProcessId, at: &mut Vpn, end: Vpn) -> Result<Option<Vec<Leaf>>, OsError> {
         if *at >= end {
             return Ok(None);
@@ -99,8 +99,8 @@ impl Context<'_> {
         Ok(Some(leaves))
     }
 
-    /// Takes away all leaves in `range`, which no large leaf crosses, and releases what nobody else has (`zap_page_range`). Says in
-    /// `present` if the hardware may know any of them. May be called again if it fails.
+    /// Takes away all leaves in `range`, which no large leaf crosses, and releases what nobody else has
+    /// (`zap_page_range`). Says in `present` if the hardware may know any of them. May be called again if it fails.
     pub(crate) fn zap(
         &mut self,
         manager: &mut dyn MemoryManager,

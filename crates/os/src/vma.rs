@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mappings of an address space (Linux's `vm_area_struct`).
 //!
-//! A process has tens of them, so they stand in one sorted array; faults come in runs, so the one found last is looked at first.
+//! A process has tens of them, so they stand in one sorted array; faults come in runs, so the one found last is
+//! looked at first.
 
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
 
@@ -251,7 +252,9 @@ mod tests {
     proptest! {
         /// Against a map from page to flags.
         #[test]
-        fn mappings_behave_like_a_map_of_pages(steps in prop::collection::vec((0u8..3, 0u64..60, 1u64..12, any::<bool>()), 1..40)) {
+        fn mappings_behave_like_a_map_of_pages(
+            steps in prop::collection::vec((0u8..3, 0u64..60, 1u64..12, any::<bool>()), 1..40),
+        ) {
             let mut vmas = Vmas::default();
             let mut model: BTreeMap<u64, VmaFlags> = BTreeMap::new();
             for (what, start, count, writable) in steps {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How user memory is managed: one file a technique.
 //!
-//! A [`MemoryManager`] is stated along the five events in the life of a page or superpage (Zhu, Cox and Rixner, USENIX ATC 2020, section
-//! 2): physical allocation, preparation, mapping creation, mapping destruction, physical deallocation. Its [`Facts`] say what
-//! it does at each. What every manager does alike (finding the mapping, copy-on-write, swapping in, splitting, walking
-//! tables at unmap and fork) the kernel does; what differs is asked here.
+//! A [`MemoryManager`] is stated along the five events in the life of a page or superpage (Zhu, Cox and Rixner,
+//! USENIX ATC 2020, section 2): physical allocation, preparation, mapping creation, mapping destruction, physical
+//! deallocation. Its [`Facts`] say what it does at each. What every manager does alike (finding the mapping,
+//! copy-on-write, swapping in, splitting, walking tables at unmap and fork) the kernel does; what differs is asked
+//! here.
 
 pub mod linux4k;
 pub mod thp;
@@ -181,8 +182,8 @@ pub trait MemoryManager: fmt::Debug + Send {
         cx.page_frame()
     }
 
-    /// Events 4 and 5: `frames`, mapped from `page` on (one 4 KiB page or one whole large page), are mapped nowhere any more.
-    /// They are the manager's now, to free or to keep.
+    /// Events 4 and 5: `frames`, mapped from `page` on (one 4 KiB page or one whole large page), are mapped nowhere
+    /// any more. They are the manager's now, to free or to keep.
     fn release(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frames: FrameRange, cause: Cause) {
         let _ = (process, page, cause);
         cx.free(frames);

@@ -2,8 +2,9 @@
 //! Linux's transparent huge pages for anonymous memory: 2 MiB at the first touch (`do_huge_pmd_anonymous_page`), and
 //! khugepaged, which makes huge pages of small ones later.
 //!
-//! Left out: the huge zero page (`use_zero_page`: a load maps a zeroed huge page), and direct reclaim on behalf of huge pages. A huge page
-//! of which a part is unmapped frees that part at once rather than at the next memory pressure (`deferred_split_scan`).
+//! Left out: the huge zero page (`use_zero_page`: a load maps a zeroed huge page), and direct reclaim on behalf of
+//! huge pages. A huge page of which a part is unmapped frees that part at once rather than at the next memory
+//! pressure (`deferred_split_scan`).
 
 use nestwalk_mem::{FrameRange, Level, Order, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};

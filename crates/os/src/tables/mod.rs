@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where page-table nodes are put: one file a technique.
 //!
-//! A [`TablePlacement`] picks the frame of each new node and takes back those of nodes that are gone. It hears of mappings that
-//! are made, grow and go, may set frames aside, may move nodes, and may talk to the kernel below.
+//! A [`TablePlacement`] picks the frame of each new node and takes back those of nodes that are gone. It hears of
+//! mappings that are made, grow and go, may set frames aside, may move nodes, and may talk to the kernel below.
 
 pub mod buddy;
 pub mod scattered;
@@ -56,7 +56,8 @@ pub struct NodePlace {
     pub first: Vpn,
 }
 
-/// Nodes of one level that lie in order in contiguous frames: node `i` over `pages` is at `base + i` (ASAP's descriptors).
+/// Nodes of one level that lie in order in contiguous frames: node `i` over `pages` is at `base + i` (ASAP's
+/// descriptors).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableRegion {
     /// The pages whose nodes lie there.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What every memory manager and every table placement must keep to. A new one is in here as soon as its enum's `all` names it.
+//! What every memory manager and every table placement must keep to. A new one is in here as soon as its enum's `all`
+//! names it.
 
 use nestwalk_mem::{Cpu, Entry, Frame, PageCount, Vpn};
 use nestwalk_os::{Advice, Bare, HugeAdvice, Kernel, KernelConfig, OsError, ProcessId, StartState, VmaFlags};

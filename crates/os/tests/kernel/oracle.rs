@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A second kernel, slow and obviously correct: maps from pages to what the program wrote there. After random programs the
-//! real one, alone or as guest and host, must hold the same.
+//! A second kernel, slow and obviously correct: maps from pages to what the program wrote there. After random
+//! programs the real one, alone or as guest and host, must hold the same.
 
 use std::collections::BTreeMap;
 
 use nestwalk_mem::{Cpu, PageCount, Vpn, VpnRange};
 use nestwalk_os::op::{Op, Outcome};
-use nestwalk_os::{Advice, Below, Kernel, KernelConfig, OsError, ProcessId};
+use nestwalk_os::{Advice, Below, Kernel, KernelConfig, OsError, ProcessId, StartState};
 use proptest::prelude::*;
 
 use crate::contents::{Metal, Token, VmMemory};
@@ -140,7 +140,8 @@ impl Pair {
         }
     }
 
-    /// There was no memory for it: as Linux does in the end, the process is killed, whatever part of the operation was done.
+    /// There was no memory for it: as Linux does in the end, the process is killed, whatever part of the operation
+    /// was done.
     fn kill(&mut self, op: &Op, process: ProcessId) {
         if !matches!(op, Op::Fork(_) | Op::Touch(..)) {
             self.machine.with(|kernel, below| kernel.exit(process, below)).unwrap();
@@ -268,8 +269,10 @@ fn change(space: &mut Space, range: VpnRange, change: impl FnMut(&mut Page)) {
     mapped.map(|(_, page)| page).for_each(change);
 }
 
+/// `count` cases, and in proportion more when `PROPTEST_CASES` (256 by default) asks for more.
 fn cases(count: u32) -> ProptestConfig {
-    ProptestConfig { cases: count, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() }
+    let cases = (ProptestConfig::default().cases * count).div_ceil(256);
+    ProptestConfig { cases, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {
@@ -277,11 +280,16 @@ proptest! {
 
     /// Alone, over every manager and placement.
     #[test]
-    fn a_kernel_holds_what_programs_wrote(program in strategy::program(), which in any::<prop::sample::Index>(), fragmented in any::<bool>()) {
+    fn a_kernel_holds_what_programs_wrote(
+        program in strategy::program(),
+        which in any::<prop::sample::Index>(),
+        fragmented in any::<bool>(),
+    ) {
         let all = configurations(PageCount(4096));
         let mut config = all[which.index(all.len())].clone();
         if fragmented {
-            config.start = nestwalk_os::StartState::Fragmented { blocks_permille: 700, frames_per_block: 3, unmovable_permille: 200 };
+            config.start =
+                StartState::Fragmented { blocks_permille: 700, frames_per_block: 3, unmovable_permille: 200 };
         }
         Pair::new(Machine::alone(&config)).run(&program);
     }

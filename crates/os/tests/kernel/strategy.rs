@@ -70,6 +70,6 @@ pub fn op() -> impl Strategy<Value = Op> {
 /// A program: it begins with a process that has a mapping.
 pub fn program() -> impl Strategy<Value = Vec<Op>> {
     let all = VpnRange::new(Vpn(FIRST), PageCount(COUNT));
-    let start = vec![Op::Spawn, Op::Mmap(Nth(0), all, VmaFlags::ANONYMOUS)];
+    let start = [Op::Spawn, Op::Mmap(Nth(0), all, VmaFlags::ANONYMOUS)];
     prop::collection::vec(op(), 1..90).prop_map(move |ops| start.iter().copied().chain(ops).collect())
 }
