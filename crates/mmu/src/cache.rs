@@ -25,8 +25,6 @@ pub struct Cache {
 pub(crate) struct Use {
     pub hit: bool,
     set: usize,
-    /// The tag that stood last before.
-    last: u32,
 }
 
 impl Cache {
@@ -53,12 +51,16 @@ impl Cache {
 
     #[inline(always)]
     fn row(&self, set: usize) -> &[Oct] {
-        &self.rows[set * self.stride..][..self.stride]
+        debug_assert!(set < self.sets.count());
+        // SAFETY: there are `stride` octs for each set, and every set comes from `Sets::split`, so is one of them.
+        unsafe { self.rows.get_unchecked(set * self.stride..(set + 1) * self.stride) }
     }
 
     #[inline(always)]
     fn row_mut(&mut self, set: usize) -> &mut [Oct] {
-        &mut self.rows[set * self.stride..][..self.stride]
+        debug_assert!(set < self.sets.count());
+        // SAFETY: as in `row`.
+        unsafe { self.rows.get_unchecked_mut(set * self.stride..(set + 1) * self.stride) }
     }
 
     /// The tags of a set, the most recently used first.
@@ -75,8 +77,15 @@ impl Cache {
         let (set, tag) = self.place(line);
         let ways = self.ways;
         // SAFETY: the caller has seen to that.
-        let (hit, last) = unsafe { R::use_tag(self.row_mut(set), ways, tag) };
-        Use { hit, set, last }
+        let hit = unsafe { R::use_tag(self.row_mut(set), ways, tag) };
+        Use { hit, set }
+    }
+
+    /// The tag that stands last in the row of `line`: the next to go.
+    #[inline(always)]
+    pub(crate) fn last_tag(&self, line: u64) -> u32 {
+        let last = self.ways - 1;
+        self.row(self.place(line).0)[last / 8].0[last % 8]
     }
 
     /// Takes `line` out. Whether it was there.
@@ -95,17 +104,17 @@ impl Cache {
         there
     }
 
-    /// The line that had to go.
+    /// The line that had to go, given what stood last before.
     #[inline(always)]
-    pub(crate) fn victim(&self, touched: Use) -> Option<u64> {
-        (!touched.hit && touched.last != EMPTY).then(|| self.sets.join(touched.set, u64::from(touched.last)))
+    pub(crate) fn victim(&self, touched: Use, last: u32) -> Option<u64> {
+        (!touched.hit && last != EMPTY).then(|| self.sets.join(touched.set, u64::from(last)))
     }
 
     /// Uses `line`, bringing it in if need be. Whether it was there, and the line that had to go for it.
     pub fn access(&mut self, line: u64) -> (bool, Option<u64>) {
         // SAFETY: `Plain` needs nothing.
-        let touched = unsafe { self.touch::<Plain>(line) };
-        (touched.hit, self.victim(touched))
+        let (last, touched) = (self.last_tag(line), unsafe { self.touch::<Plain>(line) });
+        (touched.hit, self.victim(touched, last))
     }
 
     /// Takes `line` out. Whether it was there.
@@ -138,10 +147,11 @@ impl Cache {
     /// Brings the row of `line` near to the processor that runs the simulation. Changes nothing.
     #[inline(always)]
     pub(crate) fn hint(&self, line: u64) {
-        let (set, _) = self.place(line);
-        if let Some(row) = self.rows.get(set * self.stride..(set + 1) * self.stride) {
-            prefetch(&row[0]);
-            prefetch(&row[row.len() - 1]);
+        // A row may lie across two lines of the host's.
+        let row = self.row(self.place(line).0);
+        if let (Some(first), Some(last)) = (row.first(), row.last()) {
+            prefetch(first);
+            prefetch(last);
         }
     }
 

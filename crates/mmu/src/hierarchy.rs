@@ -118,29 +118,46 @@ impl PrivateCaches {
             // SAFETY: `wide` says that the processor has what this needs.
             return unsafe { self.access_wide(llc, line) };
         }
-        // SAFETY: `Plain` needs nothing.
-        unsafe { self.access_with::<Plain>(llc, line) }
+        self.access_plain(llc, line)
     }
 
     /// # Safety
     /// [`Wide::is_available`].
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
     #[inline(never)]
     unsafe fn access_wide(&mut self, llc: &mut Llc, line: u64) -> Served {
         // SAFETY: the caller has seen to that.
-        unsafe { self.access_with::<Wide>(llc, line) }
+        unsafe { if self.l1d.touch::<Wide>(line).hit { Served::L1d } else { self.access_beyond_l1d_wide(llc, line) } }
+    }
+
+    /// Apart, so that a hit in the L1-D, the usual case, saves no registers.
+    ///
+    /// # Safety
+    /// [`Wide::is_available`].
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline(never)]
+    unsafe fn access_beyond_l1d_wide(&mut self, llc: &mut Llc, line: u64) -> Served {
+        // SAFETY: the caller has seen to that.
+        unsafe { self.access_beyond_l1d::<Wide>(llc, line) }
+    }
+
+    #[inline(never)]
+    fn access_plain(&mut self, llc: &mut Llc, line: u64) -> Served {
+        // SAFETY: `Plain` needs nothing.
+        unsafe {
+            if self.l1d.touch::<Plain>(line).hit { Served::L1d } else { self.access_beyond_l1d::<Plain>(llc, line) }
+        }
     }
 
     /// # Safety
     /// The processor has what `R` needs.
     #[inline(always)]
-    unsafe fn access_with<R: RowOps>(&mut self, llc: &mut Llc, line: u64) -> Served {
+    unsafe fn access_beyond_l1d<R: RowOps>(&mut self, llc: &mut Llc, line: u64) -> Served {
         // SAFETY: the caller has seen to that.
         unsafe {
-            if self.l1d.touch::<R>(line).hit {
-                return Served::L1d;
-            }
+            let l2_last = self.l2.last_tag(line);
             let used = self.l2.touch::<R>(line);
             if used.hit {
                 return Served::L2;
@@ -149,14 +166,15 @@ impl PrivateCaches {
                 LlcPolicy::NonInclusive => llc.cache.touch::<R>(line).hit,
                 LlcPolicy::Exclusive => {
                     let there = llc.cache.take::<R>(line);
-                    if let Some(victim) = self.l2.victim(used) {
+                    if let Some(victim) = self.l2.victim(used, l2_last) {
                         llc.cache.touch::<R>(victim);
                     }
                     there
                 }
                 LlcPolicy::Inclusive => {
+                    let last = llc.cache.last_tag(line);
                     let used = llc.cache.touch::<R>(line);
-                    if let Some(gone) = llc.cache.victim(used) {
+                    if let Some(gone) = llc.cache.victim(used, last) {
                         llc.announce(gone);
                         self.heard = llc.gone_count;
                         self.l1d.take::<R>(gone);

@@ -29,6 +29,39 @@ fn way_of(keys: &[u64], key: u64) -> usize {
     way
 }
 
+/// The way with the smallest time.
+#[inline(always)]
+fn oldest_of(times: &[u64]) -> usize {
+    let (mut way, mut oldest) = (0, times[0]);
+    for (index, &time) in times.iter().enumerate().skip(1) {
+        (way, oldest) = if time < oldest { (index, time) } else { (way, oldest) };
+    }
+    way
+}
+
+/// Keys, times and values of a row. `N` is the number of ways, or 0 if it is not known beforehand: known ones become
+/// straight code.
+#[inline(always)]
+fn parts<const N: usize>(row: &mut [u64], ways: usize) -> (&mut [u64], &mut [u64], &mut [u64]) {
+    let ways = if N == 0 { ways } else { N };
+    let (keys, rest) = row[..3 * ways].split_at_mut(ways);
+    let (times, values) = rest.split_at_mut(ways);
+    (keys, times, values)
+}
+
+/// Calls `$function::<N>` with the number of ways, if it is one of the usual ones.
+macro_rules! by_ways {
+    ($ways:expr, $self:ident.$function:ident($($argument:expr),*)) => {
+        match $ways {
+            2 => $self.$function::<2>($($argument),*),
+            4 => $self.$function::<4>($($argument),*),
+            6 => $self.$function::<6>($($argument),*),
+            8 => $self.$function::<8>($($argument),*),
+            _ => $self.$function::<0>($($argument),*),
+        }
+    };
+}
+
 impl Lru {
     pub fn new(sets: u32, ways: u32) -> Self {
         let (sets, ways) = (Sets::new(sets), ways as usize);
@@ -57,44 +90,53 @@ impl Lru {
         &self.rows[set * 3 * self.ways..][..self.ways]
     }
 
-    #[inline(always)]
-    fn tick(&mut self) -> u64 {
-        self.clock += 1;
-        self.clock
-    }
-
     /// The value of `key`, which becomes the latest of its set.
     #[inline(always)]
     pub fn find(&mut self, set: usize, key: u64) -> Option<u64> {
-        let now = self.tick();
-        let (keys, times, values) = self.row(set);
+        by_ways!(self.ways, self.find_in(set, key))
+    }
+
+    #[inline(always)]
+    fn find_in<const N: usize>(&mut self, set: usize, key: u64) -> Option<u64> {
+        let ways = if N == 0 { self.ways } else { N };
+        let (keys, times, values) = parts::<N>(&mut self.rows[set * 3 * ways..], ways);
         let way = way_of(keys, key);
-        if way < keys.len() {
-            times[way] = now;
-            Some(values[way])
-        } else {
-            None
+        if way >= keys.len() {
+            return None;
         }
+        self.clock += 1;
+        times[way] = self.clock;
+        Some(values[way])
     }
 
     /// The value of `key`. Changes nothing.
     #[inline(always)]
     pub fn peek(&self, set: usize, key: u64) -> Option<u64> {
-        let way = way_of(self.keys(set), key);
-        (way < self.ways).then(|| self.rows[set * 3 * self.ways + 2 * self.ways + way])
+        by_ways!(self.ways, self.peek_in(set, key))
+    }
+
+    #[inline(always)]
+    fn peek_in<const N: usize>(&self, set: usize, key: u64) -> Option<u64> {
+        let ways = if N == 0 { self.ways } else { N };
+        let row = &self.rows[set * 3 * ways..][..3 * ways];
+        let way = way_of(&row[..ways], key);
+        (way < ways).then(|| row[2 * ways + way])
     }
 
     /// Puts in `key`, which is not there, as the latest of its set. The key that had to go for it.
-    #[inline(always)]
+    #[inline]
     pub fn insert(&mut self, set: usize, key: u64, value: u64) -> Option<u64> {
         debug_assert!(self.peek(set, key).is_none(), "{key:#x} is there already");
-        let now = self.tick();
-        let (keys, times, values) = self.row(set);
-        let (mut way, mut oldest) = (0, times[0]);
-        for (index, &time) in times.iter().enumerate().skip(1) {
-            (way, oldest) = if time < oldest { (index, time) } else { (way, oldest) };
-        }
-        times[way] = now;
+        by_ways!(self.ways, self.insert_in(set, key, value))
+    }
+
+    #[inline(always)]
+    fn insert_in<const N: usize>(&mut self, set: usize, key: u64, value: u64) -> Option<u64> {
+        let ways = if N == 0 { self.ways } else { N };
+        let (keys, times, values) = parts::<N>(&mut self.rows[set * 3 * ways..], ways);
+        let way = oldest_of(times);
+        self.clock += 1;
+        times[way] = self.clock;
         values[way] = value;
         let gone = std::mem::replace(&mut keys[way], key);
         (gone != EMPTY).then_some(gone)

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A native walk: one table, whose nodes and pages lie in physical memory.
 
-use nestwalk_mem::{Entry, Gva, Hpa, Level, NodeId, PageSize, PageTable, Va, Vpn};
+use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
+use nestwalk_mem::{Entry, Gva, Level, NodeId, PageSize, PageTable, Va, Vpn};
 
 use crate::counters::{Table, WalkEvents};
 use crate::hierarchy::Llc;
 use crate::prefetcher::Prefetcher;
 use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Walker};
+use crate::walker::{Fault, Walker, index_of, lowest_node};
 
 /// Translation through one page table.
 #[derive(Debug)]
@@ -53,8 +54,8 @@ impl Found {
 /// The leaf for `page`, found without references; `None` if it is not present or does not allow a `write`.
 #[inline]
 pub(crate) fn leaf_of(table: &PageTable, page: Vpn, write: bool) -> Option<Found> {
-    let (node, level) = table.lowest_node(page);
-    let index = table.geometry().index(page, level);
+    let (node, level) = lowest_node(table, page);
+    let index = index_of(page, level);
     let entry = table.entry(node, index);
     let usable = entry.is_present() && (!write || entry.has(Entry::WRITABLE));
     usable.then_some(Found { node, index, entry, level })
@@ -76,7 +77,7 @@ impl Native<'_> {
 impl Walker for Native<'_> {
     type Hint = NativeHint;
 
-    #[inline]
+    #[inline(always)]
     fn walk<P: Prefetcher>(
         &mut self,
         unit: &mut WalkUnit<P>,
@@ -94,7 +95,7 @@ impl Walker for Native<'_> {
             }
         }
         loop {
-            let index = geometry.index(page, level);
+            let index = index_of(page, level);
             unit.reference(llc, self.table.entry_address(node, index).into(), WalkEvents::step_code(level.0, 0));
             let entry = self.table.entry(node, index);
             if !entry.is_present() {
@@ -106,7 +107,7 @@ impl Walker for Native<'_> {
                 }
                 return Ok(self.finish(Found { node, index, entry, level }, store));
             }
-            unit.guest_pwc.insert(geometry, page, level, entry.node());
+            unit.guest_pwc.insert(page, level, entry.node());
             (node, level) = (entry.node(), level.down());
         }
     }
@@ -123,25 +124,28 @@ impl Walker for Native<'_> {
         }
     }
 
+    #[inline(always)]
     fn hint_first(&self, gva: Gva) -> NativeHint {
         let page = Va::from(gva).page();
-        let (node, level) = self.table.lowest_node(page);
-        let index = self.table.geometry().index(page, level);
+        let (node, level) = lowest_node(self.table, page);
+        let index = index_of(page, level);
         self.table.prefetch(node, index);
         NativeHint { node: node.0, level: level.0, gva }
     }
 
+    #[inline(always)]
     fn hint_second(&self, _: &mut NativeHint) {}
 
+    #[inline(always)]
     fn hint_third(&self, hint: &NativeHint, mut line: impl FnMut(u64)) {
         let page = Va::from(hint.gva).page();
         let (node, level) = (NodeId(hint.node), Level(hint.level.max(1)));
-        let index = self.table.geometry().index(page, level);
-        line(Hpa::from(self.table.entry_address(node, index)).0 >> 6);
+        let index = index_of(page, level);
+        line(self.table.entry_address(node, index).0 >> LINE_SHIFT);
         let entry = self.table.entry(node, index);
         if entry.is_present() && entry.is_leaf() {
             let frame = Found { node, index, entry, level }.frame_of(page);
-            line((frame << 12 | hint.gva.page_offset()) >> 6);
+            line((frame << PAGE_SHIFT | hint.gva.page_offset()) >> LINE_SHIFT);
         }
     }
 }

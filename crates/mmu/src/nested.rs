@@ -5,7 +5,8 @@
 //! at last a host walk translates the data page. Cold and without large pages that is 24 references with four levels on
 //! both sides and 35 with five. The TLBs get the combined translation, of the smaller one of the two leaves.
 
-use nestwalk_mem::{Entry, Gpa, Gva, Hpa, Level, NodeId, PageTable, Pfn, Va, Vpn};
+use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
+use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, PageTable, Pfn, Va, Vpn};
 
 use crate::counters::{Table, WalkEvents};
 use crate::hierarchy::Llc;
@@ -14,7 +15,7 @@ use crate::prefetcher::Prefetcher;
 use crate::tlb::Mapping;
 use crate::walk_cache::HostPage;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Walker};
+use crate::walker::{Fault, Walker, index_of, lowest_node};
 
 /// Translation through a guest's table over its host's. A VM is a process of the host, and its guest-physical memory is
 /// one range of that process's virtual memory.
@@ -65,7 +66,7 @@ impl Nested<'_> {
             }
         }
         let found = loop {
-            let index = geometry.index(page, level);
+            let index = index_of(page, level);
             let step = WalkEvents::step_code(guest_level, level.0);
             unit.reference(llc, self.host.entry_address(node, index).into(), step);
             let entry = self.host.entry(node, index);
@@ -75,7 +76,7 @@ impl Nested<'_> {
             if entry.is_leaf() {
                 break Found { node, index, entry, level };
             }
-            unit.host_pwc.insert(geometry, page, level, entry.node());
+            unit.host_pwc.insert(page, level, entry.node());
             (node, level) = (entry.node(), level.down());
         };
         if write && !found.entry.has(Entry::WRITABLE) {
@@ -98,7 +99,7 @@ impl Nested<'_> {
     /// The guest-physical address of `gva`, which `found` maps.
     #[inline(always)]
     fn data_gpa(gva: Gva, found: Found) -> Gpa {
-        Gpa(found.frame_of(Va::from(gva).page()) << 12 | gva.page_offset())
+        Gpa(found.frame_of(Va::from(gva).page()) << PAGE_SHIFT | gva.page_offset())
     }
 
     /// Both leaves are known: sets the guest's bits and combines.
@@ -118,7 +119,7 @@ impl Nested<'_> {
 impl Walker for Nested<'_> {
     type Hint = NestedHint;
 
-    #[inline]
+    #[inline(always)]
     fn walk<P: Prefetcher>(
         &mut self,
         unit: &mut WalkUnit<P>,
@@ -136,7 +137,7 @@ impl Walker for Nested<'_> {
             }
         }
         let found = loop {
-            let index = geometry.index(page, level);
+            let index = index_of(page, level);
             let gpa = Gpa::from(self.guest.entry_address(node, index));
             let host = self.host_walk(unit, llc, gpa, true, level.0)?;
             unit.reference(llc, host.frame.address() + gpa.page_offset(), WalkEvents::step_code(level.0, 0));
@@ -147,7 +148,7 @@ impl Walker for Nested<'_> {
             if entry.is_leaf() {
                 break Found { node, index, entry, level };
             }
-            unit.guest_pwc.insert(geometry, page, level, entry.node());
+            unit.guest_pwc.insert(page, level, entry.node());
             (node, level) = (entry.node(), level.down());
         };
         if store && !found.entry.has(Entry::WRITABLE) {
@@ -183,50 +184,49 @@ impl Walker for Nested<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn hint_first(&self, gva: Gva) -> NestedHint {
         let page = Va::from(gva).page();
-        let (node, level) = self.guest.lowest_node(page);
-        let index = self.guest.geometry().index(page, level);
+        let (node, level) = lowest_node(self.guest, page);
+        let index = index_of(page, level);
         self.guest.prefetch(node, index);
         let entry_page = self.host_page(self.guest.entry_address(node, index).into());
-        let (host_node, host_level) = self.host.lowest_node(entry_page);
-        self.host.prefetch(host_node, self.host.geometry().index(entry_page, host_level));
-        NestedHint { gva, node, level, entry_host: (host_node, host_level), data: None }
+        let (node_host, node_host_level) = lowest_node(self.host, entry_page);
+        self.host.prefetch(node_host, index_of(entry_page, node_host_level));
+        NestedHint { gva, node, level, node_host, node_host_level, ..NestedHint::default() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn hint_second(&self, hint: &mut NestedHint) {
         let page = Va::from(hint.gva).page();
-        let index = self.guest.geometry().index(page, hint.level);
+        let index = index_of(page, hint.level);
         let entry = self.guest.entry(hint.node, index);
         if entry.is_present() && entry.is_leaf() {
             let found = Found { node: hint.node, index, entry, level: hint.level };
-            let gpa = Self::data_gpa(hint.gva, found);
-            let data_page = self.host_page(gpa);
-            let (node, level) = self.host.lowest_node(data_page);
-            self.host.prefetch(node, self.host.geometry().index(data_page, level));
-            hint.data = Some((gpa, node, level));
+            hint.data = Self::data_gpa(hint.gva, found);
+            let data_page = self.host_page(hint.data);
+            (hint.data_host, hint.data_host_level) = lowest_node(self.host, data_page);
+            self.host.prefetch(hint.data_host, index_of(data_page, hint.data_host_level));
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn hint_third(&self, hint: &NestedHint, mut line: impl FnMut(u64)) {
         let page = Va::from(hint.gva).page();
-        let gpa = self.guest.entry_address(hint.node, self.guest.geometry().index(page, hint.level)).into();
-        let mut both = |gpa: Gpa, node: NodeId, level: Level| {
+        let mut lines_of = |gpa: Gpa, node: NodeId, level: Level| {
             let page = self.host_page(gpa);
-            let index = self.host.geometry().index(page, level);
-            line(self.host.entry_address(node, index).0 >> 6);
+            let index = index_of(page, level);
+            line(self.host.entry_address(node, index).0 >> LINE_SHIFT);
             let entry = self.host.entry(node, index);
             if entry.is_present() && entry.is_leaf() {
                 let frame = Found { node, index, entry, level }.frame_of(page);
-                line((Hpa(frame << 12) + gpa.page_offset()).0 >> 6);
+                line((frame << PAGE_SHIFT | gpa.page_offset()) >> LINE_SHIFT);
             }
         };
-        both(gpa, hint.entry_host.0, hint.entry_host.1);
-        if let Some((gpa, node, level)) = hint.data {
-            both(gpa, node, level);
+        let entry = self.guest.entry_address(hint.node, index_of(page, hint.level));
+        lines_of(entry.into(), hint.node_host, hint.node_host_level);
+        if hint.data != NestedHint::NO_DATA {
+            lines_of(hint.data, hint.data_host, hint.data_host_level);
         }
     }
 }
@@ -235,17 +235,35 @@ impl Walker for Nested<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct NestedHint {
     gva: Gva,
+    /// The data's address, once it is known.
+    data: Gpa,
+    /// The guest node with the leaf.
     node: NodeId,
     level: Level,
-    /// The host node with the entry for the guest leaf's page.
-    entry_host: (NodeId, Level),
-    /// The data's address and the host node with the entry for it.
-    data: Option<(Gpa, NodeId, Level)>,
+    /// The host node with the entry for that node.
+    node_host: NodeId,
+    node_host_level: Level,
+    /// The host node with the entry for the data.
+    data_host: NodeId,
+    data_host_level: Level,
+}
+
+impl NestedHint {
+    const NO_DATA: Gpa = Gpa(u64::MAX);
 }
 
 impl Default for NestedHint {
     fn default() -> Self {
-        let none = (NodeId(0), Level::PTE);
-        Self { gva: Gva(0), node: none.0, level: none.1, entry_host: none, data: None }
+        let (node, level) = (NodeId(0), Level::PTE);
+        Self {
+            gva: Gva(0),
+            data: Self::NO_DATA,
+            node,
+            level,
+            node_host: node,
+            node_host_level: level,
+            data_host: node,
+            data_host_level: level,
+        }
     }
 }

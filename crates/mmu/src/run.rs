@@ -120,6 +120,38 @@ impl<P: Prefetcher> Core<P> {
         corunner: &mut C,
     ) -> RunEnd {
         self.unit.caches.synchronise(llc);
+        #[cfg(target_arch = "x86_64")]
+        if crate::row::Wide::is_available() {
+            // SAFETY: this processor has what it needs.
+            return unsafe { self.run_wide(llc, walker, accesses, corunner) };
+        }
+        self.run_batches(llc, walker, accesses, corunner)
+    }
+
+    /// The same, compiled for processors with AVX2 and BMI.
+    ///
+    /// # Safety
+    /// [`Wide::is_available`](crate::row::Wide::is_available).
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    unsafe fn run_wide<W: Walker, C: CoRunner>(
+        &mut self,
+        llc: &mut Llc,
+        walker: &mut W,
+        accesses: &[Access],
+        corunner: &mut C,
+    ) -> RunEnd {
+        self.run_batches(llc, walker, accesses, corunner)
+    }
+
+    #[inline(always)]
+    fn run_batches<W: Walker, C: CoRunner>(
+        &mut self,
+        llc: &mut Llc,
+        walker: &mut W,
+        accesses: &[Access],
+        corunner: &mut C,
+    ) -> RunEnd {
         let mut last = Last::NONE;
         for (number, batch) in accesses.chunks(BATCH).enumerate() {
             if self.hints && self.recent_walks >= HINT_WALKS_MIN {
@@ -200,7 +232,7 @@ impl<P: Prefetcher> Core<P> {
     }
 
     /// Fetches ahead what the walks of `batch` will need of the simulation's own memory. Changes nothing.
-    #[inline(never)]
+    #[inline(always)]
     fn hint<W: Walker>(&self, llc: &Llc, walker: &W, batch: &[Access]) {
         let mut hints = [W::Hint::default(); BATCH];
         let mut count = 0;

@@ -34,7 +34,7 @@ impl Mapping {
 
     #[inline(always)]
     fn pack(self) -> u64 {
-        self.frame.0 << 2 | u64::from(self.writable) * Self::WRITABLE | u64::from(self.dirty) * Self::DIRTY
+        self.frame.0 << 2 | u64::from(self.writable) << 1 | u64::from(self.dirty)
     }
 
     #[inline(always)]

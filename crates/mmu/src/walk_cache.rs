@@ -13,6 +13,7 @@ use crate::config::{NestedTlbConfig, PwcConfig, entry_sets};
 use crate::error::MmuError;
 use crate::lru::Lru;
 use crate::processor::Asid;
+use crate::walker::INDEX_BITS;
 
 /// Page-walk caches of one table.
 #[derive(Clone, Debug)]
@@ -20,6 +21,7 @@ pub struct WalkCache {
     latency_cycles: u64,
     /// Place `n` has entries of level `n + 2`.
     levels: [Option<Lru>; 4],
+    exists: bool,
     asid: u64,
 }
 
@@ -34,7 +36,8 @@ impl WalkCache {
             let sets = entry_sets(&format!("{place}.pl{level}"), ways.entries, ways.ways)?;
             levels[usize::from(level) - 2] = Some(Lru::new(sets, ways.ways));
         }
-        Ok(Self { latency_cycles: config.latency_cycles.into(), levels, asid: 0 })
+        let exists = levels.iter().any(Option::is_some);
+        Ok(Self { latency_cycles: config.latency_cycles.into(), levels, exists, asid: 0 })
     }
 
     /// Cycles of a look-up.
@@ -46,21 +49,19 @@ impl WalkCache {
     /// Whether there is any.
     #[inline]
     pub fn exists(&self) -> bool {
-        self.levels.iter().any(Option::is_some)
+        self.exists
     }
 
     /// The lowest node known for `page`, and the level of the entry that points to it.
     #[inline]
     pub fn find(&mut self, geometry: Geometry, page: Vpn) -> Option<(NodeId, Level)> {
-        for (lru, level) in self.levels.iter_mut().zip(2..) {
-            if level > geometry.levels() {
-                break;
-            }
+        let (asid, below_root) = (self.asid, usize::from(geometry.levels()) - 1);
+        let mut number = page.0;
+        for (index, lru) in self.levels.iter_mut().take(below_root).enumerate() {
+            number >>= INDEX_BITS;
             let Some(lru) = lru else { continue };
-            let number = page.0 >> geometry.entry_order(Level(level));
-            let set = lru.set_of(number);
-            if let Some(node) = lru.find(set, number | self.asid) {
-                return Some((NodeId(node as u32), Level(level)));
+            if let Some(node) = lru.find(lru.set_of(number), number | asid) {
+                return Some((NodeId(node as u32), Level(index as u8 + 2)));
             }
         }
         None
@@ -68,11 +69,10 @@ impl WalkCache {
 
     /// Takes in that the entry of `level` for `page` points to `node`. It must not be there yet.
     #[inline]
-    pub fn insert(&mut self, geometry: Geometry, page: Vpn, level: Level, node: NodeId) {
-        if let Some(lru) = &mut self.levels[level.index() - 1] {
-            let number = page.0 >> geometry.entry_order(level);
-            let set = lru.set_of(number);
-            lru.insert(set, number | self.asid, node.0.into());
+    pub fn insert(&mut self, page: Vpn, level: Level, node: NodeId) {
+        if let Some(Some(lru)) = self.levels.get_mut(level.index() - 1) {
+            let number = page.0 >> (INDEX_BITS * level.index() as u32);
+            lru.insert(lru.set_of(number), number | self.asid, node.0.into());
         }
     }
 

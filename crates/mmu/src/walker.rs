@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The seam between a core and a way to translate.
 
-use nestwalk_mem::{Gpa, Gva};
+use nestwalk_mem::{Gpa, Gva, Level, NodeId, PageTable, Vpn};
 
 use crate::hierarchy::Llc;
 use crate::prefetcher::Prefetcher;
@@ -27,6 +27,30 @@ pub enum Fault {
         /// (with accessed and dirty bits in use the hardware treats those as writes: Intel SDM, vol. 3, 29.3.3.2).
         store: bool,
     },
+}
+
+/// Bits of a page number that one level of an x86-64 table indexes: the only tables that are walked here.
+pub(crate) const INDEX_BITS: u32 = 9;
+
+/// Which entry of a node at `level` stands for `page`.
+#[inline(always)]
+pub(crate) fn index_of(page: Vpn, level: Level) -> usize {
+    (page.0 >> (INDEX_BITS * (u32::from(level.0) - 1))) as usize & ((1 << INDEX_BITS) - 1)
+}
+
+/// The lowest node that covers `page`, with its level.
+#[inline(always)]
+pub(crate) fn lowest_node(table: &PageTable, page: Vpn) -> (NodeId, Level) {
+    debug_assert_eq!(table.geometry().index_bits(), INDEX_BITS);
+    let (mut node, mut level) = (table.root(), table.geometry().root());
+    while level > Level::PTE {
+        let entry = table.entry(node, index_of(page, level));
+        if !entry.is_present() || entry.is_leaf() {
+            break;
+        }
+        (node, level) = (entry.node(), level.down());
+    }
+    (node, level)
 }
 
 /// A way to translate the program's addresses.

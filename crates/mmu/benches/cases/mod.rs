@@ -19,7 +19,7 @@ const BASE: Vpn = Vpn(0x7_e000_0000);
 pub enum Case {
     /// Uniformly random lines: every access walks.
     AllWalks,
-    /// One access in ten goes to a random page, the others to sixteen hot ones.
+    /// Objects of ten words at random places, each read word by word: one access in ten walks.
     TenthWalks,
     /// Eight-byte words one after the other.
     Sequential,
@@ -41,11 +41,16 @@ impl Case {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(42);
         let first = DATA.address().0;
         let bytes = 1 << (order + 12);
+        let mut object = 0;
         let mut address = |index: usize| match self {
-            Self::AllWalks => random.next_u64() % bytes & !7,
-            Self::TenthWalks if index % 10 == 0 => random.next_u64() % bytes & !7,
-            // Hot pages lie apart, as objects do.
-            Self::TenthWalks => (random.next_u64() % 16 * 37 << 12) + random.next_u64() % 4096 & !7,
+            Self::AllWalks => (random.next_u64() % bytes) & !7,
+            Self::TenthWalks => {
+                if index % 10 == 0 {
+                    let page = (random.next_u64() % bytes) & !4095;
+                    object = page + ((random.next_u64() % (4096 - 80)) & !7);
+                }
+                object + index as u64 % 10 * 8
+            }
             Self::Sequential => index as u64 * 8 % bytes,
         };
         (0..count).map(|index| Access::new(Gva(first + address(index)), index % 4 == 0)).collect()
