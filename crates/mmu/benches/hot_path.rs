@@ -16,6 +16,7 @@ fn hot_path(criterion: &mut Criterion) {
         group.bench_function(case.name(), |bencher| bencher.iter(|| machine.run(&accesses)));
     }
     group.finish();
+    machine.core().check_invariants();
 }
 
 criterion_group!(benches, hot_path);

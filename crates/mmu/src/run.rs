@@ -155,7 +155,7 @@ impl<P: Prefetcher> Core<P> {
         let mut last = Last::NONE;
         for (number, batch) in accesses.chunks(BATCH).enumerate() {
             if self.hints && self.recent_walks >= HINT_WALKS_MIN {
-                self.hint(llc, walker, batch);
+                self.hint(Some(llc), walker, batch);
             }
             let end = self.run_batch(llc, walker, batch, corunner, &mut last);
             let done = end.map_or(batch.len(), |(index, _)| index);
@@ -233,7 +233,7 @@ impl<P: Prefetcher> Core<P> {
 
     /// Fetches ahead what the walks of `batch` will need of the simulation's own memory. Changes nothing.
     #[inline(always)]
-    fn hint<W: Walker>(&self, llc: &Llc, walker: &W, batch: &[Access]) {
+    fn hint<W: Walker>(&self, llc: Option<&Llc>, walker: &W, batch: &[Access]) {
         let mut hints = [W::Hint::default(); BATCH];
         let mut count = 0;
         let mut before = None;
@@ -247,7 +247,9 @@ impl<P: Prefetcher> Core<P> {
             before = Some(page);
         }
         hints[..count].iter_mut().for_each(|hint| walker.hint_second(hint));
-        hints[..count].iter().for_each(|hint| walker.hint_third(hint, |line| llc.hint(line)));
+        if let Some(llc) = llc {
+            hints[..count].iter().for_each(|hint| walker.hint_third(hint, |line| llc.hint(line)));
+        }
     }
 
     /// Lets only the TLBs see `accesses`: exact hits and misses ([`Counters::functional`](crate::Counters)), no caches,
@@ -256,6 +258,9 @@ impl<P: Prefetcher> Core<P> {
     pub fn run_functional<W: Walker>(&mut self, walker: &mut W, accesses: &[Access]) -> RunEnd {
         let mut last = Last::NONE;
         for (number, batch) in accesses.chunks(BATCH).enumerate() {
+            if self.hints && self.recent_walks >= HINT_WALKS_MIN {
+                self.hint(None, walker, batch);
+            }
             let end = self.run_functional_batch(walker, batch, &mut last);
             let done = end.map_or(batch.len(), |(index, _)| index);
             self.unit.counters.functional.accesses += done as u64;
@@ -274,7 +279,7 @@ impl<P: Prefetcher> Core<P> {
         batch: &[Access],
         last: &mut Last,
     ) -> Option<(usize, Fault)> {
-        let mut index = 0;
+        let (mut walks, mut index) = (0, 0);
         while let Some(&access) = batch.get(index) {
             let run = batch[index..].iter().take_while(|&&access| last.same_page(access)).count();
             self.unit.counters.functional.l1_hits[last.size as usize] += run as u64;
@@ -286,6 +291,7 @@ impl<P: Prefetcher> Core<P> {
                 Some(mapping) => mapping,
                 None => match walker.resolve(gva, store) {
                     Ok(mapping) => {
+                        walks += 1;
                         self.unit.counters.functional.misses[mapping.size as usize] += 1;
                         self.tlbs.insert(gva.page(), mapping)
                     }
@@ -295,6 +301,7 @@ impl<P: Prefetcher> Core<P> {
             *last = Last::new(gva, mapping);
             index += 1;
         }
+        self.recent_walks = walks;
         None
     }
 }

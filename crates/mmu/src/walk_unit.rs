@@ -25,7 +25,9 @@ use crate::walk_cache::{NestedTlb, WalkCache};
 /// hits as references.
 const EVENTS_MAX: usize = 128;
 
-/// See the [module's documentation](self).
+/// What a walk runs on: the core's caches, page-walk caches and nested TLB, and the walk's clock.
+///
+/// Walkers report to it each reference and each look-up; it adds up the latency and counts.
 #[derive(Clone, Debug)]
 pub struct WalkUnit<P> {
     pub(crate) caches: PrivateCaches,

@@ -217,7 +217,7 @@ fn bursts(seed: u64, count: u64) -> Vec<Access> {
     let mut accesses = Vec::new();
     for _ in 0..count {
         let page = if random(3) == 0 { random(4096) } else { random(40) };
-        let start = page << 12 | random(512) * 8;
+        let start = (page << 12) + random(512) * 8;
         for step in 0..random(6) {
             accesses.push(Access::new(Gva((start & !4095) | ((start + step * 8) & 4095)), random(4) == 0));
         }
