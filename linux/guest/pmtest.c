@@ -10,7 +10,6 @@
 #include "common.h"
 #include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
-#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -851,22 +850,6 @@ static const struct {
 	T(memcg_pressure), T(chosen_by_memcg), T(locked_and_populated),
 };
 
-/* So that a test counts the pages it means to, not those of its heap and stack. */
-static void touch_own_memory(void)
-{
-	char stack[256 << 10];
-	void *heap;
-
-	mallopt(M_MMAP_THRESHOLD, 64 << 20);
-	mallopt(M_TRIM_THRESHOLD, 256 << 20);
-	heap = malloc(4 << 20);
-	memset(heap, 1, 4 << 20);
-	free(heap);
-	memset(stack, 1, sizeof(stack));
-	__asm__ volatile("" : : "r"(stack) : "memory");
-	fflush(stdout);
-}
-
 static int run_one(size_t i)
 {
 	int status;
@@ -875,6 +858,10 @@ static int run_one(size_t i)
 	fflush(stdout);
 	pid = fork();
 	if (!pid) {
+		/* A test is to count the pages it means to, not those of heap and stack. */
+		free(malloc(100000));
+		if (mlockall(MCL_CURRENT) || munlockall())
+			die("mlockall");
 		if (prctl(PR_SET_PTEMAGNET, ALWAYS, 0, 0, 0))
 			die("PR_SET_PTEMAGNET");
 		tests[i].fn();
@@ -903,7 +890,6 @@ int main(int argc, char **argv)
 	if (argc == 2 && !strcmp(argv[1], "--mode"))
 		return prctl(PR_GET_PTEMAGNET, 0, 0, 0, 0);
 	prctl(PR_SET_PTEMAGNET, NEVER, 0, 0, 0);
-	touch_own_memory();
 	for (i = 0; i < sizeof(tests) / sizeof(*tests); i++) {
 		bool wanted = argc == 1;
 

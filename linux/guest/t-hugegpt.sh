@@ -22,8 +22,11 @@ echo "# used before $a after $b"
 check "all of them came back" [ $((b - a)) -lt 24 -a $((a - b)) -lt 24 ]
 
 # Pressure: whole regions go back, and the machine works on.
-r=$(field regions)
-check "memory for others" toucher $(($(meminfo MemAvailable) / 1024 - 24)) 1 0
+more=0
+while [ "$(field returned)" = 0 -a $more -lt 20 ]; do
+	more=$((more + 4))
+	toucher $(($(meminfo MemAvailable) / 1024 + more)) 1 0 || break
+done
 echo "# after pressure: $(sed -n 2p $S)"
 check "regions were given back" [ "$(field returned)" -gt 0 ]
 check "nobody was killed" [ "$(vmstat oom_kill)" = 0 ]

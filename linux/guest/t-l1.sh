@@ -8,7 +8,7 @@ P=/sys/module/kvm/parameters/hugegpt
 # l2 NAME HUGEGPT CPUS: boot a guest, its output marked, the VMM's verdict named.
 l2() {
 	minivmm /l2/vmlinux /l2/initrd.gz 192 "$3" \
-		"console=ttyS0 noapic acpi=off pci=off nokaslr reboot=k panic=-1 quiet hugegpt=$2 test=l2" \
+		"console=ttyS0 noapic acpi=off pci=off nokaslr reboot=k panic=-1 quiet noxsave hugegpt=$2 test=l2" \
 		> /tmp/l2.out 2>&1
 	_r=$?
 	sed "s/^VMM /VMM.$1 /; t; s/^/L2.$1| /" /tmp/l2.out

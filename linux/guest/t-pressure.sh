@@ -4,7 +4,8 @@
 free_now() { settle; meminfo MemFree; }
 oom_kills() { vmstat oom_kill; }
 echo ${NW_mode:-2} > /proc/sys/vm/ptemagnet
-[ -e /proc/sys/vm/stat_refresh ] && cat /proc/sys/vm/stat_refresh 2>/dev/null
+# The daemon would be faster than the pressure.
+echo 100 > /proc/sys/vm/ptemagnet_threshold
 
 # Warm up slab caches and per-CPU lists, then compare before with after.
 toucher 64 8 0 > /dev/null
@@ -37,18 +38,30 @@ sleep 1
 echo 1 > /proc/sys/vm/stat_refresh
 check "killed processes leave no reservation" [ "$(vmstat nr_anon_reserved)" -lt 64 ]
 
-# A swap device that does not eat the memory under test is not to be had
-# here (RAM disk), so pressure with swap comes last and is not compared.
+# Before swap is on: a RAM disk keeps what was swapped to it.
 after=$(free_now)
 lost=$((before - after))
 echo "# MemFree before $before after $after"
 check "MemFree is what it was (lost $lost kB)" [ $lost -lt 1024 ]
 
+# A cgroup that has to swap, with reservations in it.
 mkswap /dev/ram0 > /dev/null && swapon /dev/ram0
-toucher 160 8 8 &
+mount -t cgroup2 none /cg && echo +memory > /cg/cgroup.subtree_control
+mkdir /cg/p && echo 48M > /cg/p/memory.max
+(echo 0 > /cg/p/cgroup.procs; exec toucher 128 8 8) &
 A=$!
-check "pressure with swap" toucher 480 1 0
+sleep 2
+check "a cgroup at its limit swaps" sh -c "echo 0 > /cg/p/cgroup.procs; exec toucher 80 1 0"
 wait $A
 check "the sparse program has kept its data in swap" [ $? = 0 ]
-check "something was swapped" [ "$(vmstat pswpout)" -gt 0 ]
+check "something was swapped" [ "$(vmstat pswpout)" -gt 1000 ]
 check "still nobody was killed" [ "$(oom_kills)" = "$killed" ]
+
+# The daemon: everything is above its threshold.
+toucher 64 8 9 > /dev/null &
+sleep 1
+echo 1 > /proc/sys/vm/ptemagnet_threshold
+sleep 2
+echo 1 > /proc/sys/vm/stat_refresh
+check "the daemon takes all reservations back" [ "$(vmstat nr_anon_reserved)" = 0 ]
+kill $!

@@ -67,7 +67,7 @@ def pressure(kind):
 
 def offline(kind):
     lines = boot(f"offline-{kind}", build.kernel(kind), build.initramfs(), "offline", mem=1536, append="movablecore=768M")
-    count_ok(lines, 5, f"offline {kind}")
+    count_ok(lines, 7, f"offline {kind}")
 
 
 def stress(kind, seconds):
