@@ -12,6 +12,9 @@ def catalog(traces: str) -> str:
 def scenario(name: str) -> str:
     """The TOML text of the bundled scenario `name`."""
 
+def check(scenario: str, path: str, traces: str) -> None:
+    """Says what is wrong with a scenario and with what it names, as far as that shows without a run."""
+
 def run(scenario: str, path: str, traces: str, progress: Callable[[int, int | None], bool] | None = None) -> str:
     """Runs `scenario` (TOML text), of the file `path` (for messages, relative paths); bundled traces lie in `traces`.
 

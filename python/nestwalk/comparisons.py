@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import data, files, matrix, pool, scenario
+from nestwalk import _native, data, files, matrix, pool, scenario
 from nestwalk.matrix import STANDARD
 from nestwalk.result import Result
 
@@ -196,6 +196,8 @@ def plan(
 def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Comparison:
     """Makes the runs of ``plan``, ``jobs`` at a time (as many as there are processors, if None)."""
     work = [plan.job(cell) for cell in plan.matrix.cells]
+    for job in work:  # what is wrong is said at once, and the same whichever run would have come first
+        _native.check(job.scenario, str(job.path), str(data.TRACES))
     done = pool.run_all(work, pool.processors() if jobs is None else jobs, watcher or pool.Silent())
     return Comparison(plan, tuple(Result(value) for value in done))
 

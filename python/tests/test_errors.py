@@ -88,7 +88,7 @@ def test_bad_scenarios(command: Command, tmp_path: Path, text: str, said: str) -
     ("old", "new", "said"),
     [
         ("ways = 8 ", "ways = 0 ", "ways"),
-        ('size = "32KiB"', 'size = "33KiB"', "l1d"),
+        ('size = "20MiB"', 'size = "21MiB"', "llc"),
         ("[mmu.llc]", "[mmu.lcl]", "llc"),
     ],
 )

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nestwalk_machine::{bench, catalog};
+use nestwalk_machine::{Configuration, bench, catalog, workload};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::import_exception;
 use pyo3::prelude::*;
@@ -33,7 +33,7 @@ fn json(value: &impl Serialize) -> PyResult<String> {
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::{benchmark, benchmark_names, catalogue, run, scenario, version};
+    use super::{benchmark, benchmark_names, catalogue, check, run, scenario, version};
 
     #[pymodule_export]
     use super::trace::{trace_convert, trace_info};
@@ -57,6 +57,14 @@ fn catalogue(traces: PathBuf) -> PyResult<String> {
 fn scenario(name: &str) -> PyResult<String> {
     let (_, text) = catalog::Shelf::Scenarios.text(name, Path::new("")).map_err(refuse)?;
     Ok(text)
+}
+
+/// Says what is wrong with the scenario `text`, of the file `path`, and with what it names, as far as that shows without a run.
+#[pyfunction]
+fn check(text: &str, path: PathBuf, traces: PathBuf) -> PyResult<()> {
+    let configuration = Configuration::parse(text, &path).map_err(refuse)?;
+    workload(&configuration, &traces).map_err(refuse)?;
+    Ok(())
 }
 
 /// Makes the run that `text`, of the file `path`, describes; bundled traces lie in `traces`.
