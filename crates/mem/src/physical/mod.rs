@@ -27,6 +27,8 @@ mod watermark;
 mod zone;
 
 #[cfg(test)]
+mod history;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;

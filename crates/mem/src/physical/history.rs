@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What used memory, compaction and contiguous ranges do to the frames that a program gets.
+
+use super::*;
+use crate::Vpn;
+
+const CPU: Cpu = Cpu(0);
+
+fn memory(mib: u64, cpus: u16) -> PhysicalMemory {
+    PhysicalMemory::new(&MemoryConfig { frames: PageCount(mib << 8), cpus }).unwrap()
+}
+
+fn take(memory: &mut PhysicalMemory, page: u64, cpu: Cpu) -> Frame {
+    let frame = memory.alloc(Order::PAGE, MigrateType::Movable, cpu).unwrap();
+    memory.set_owner(frame, Owner::Page { process: 1, page: Vpn(page) });
+    frame
+}
+
+/// Host PT fragmentation in hundredths: lines of eight frames that eight neighbouring pages lie on, on average.
+fn fragmentation(frames: &[Frame]) -> usize {
+    let lines =
+        |group: &[Frame]| group.iter().map(|frame| frame.0 >> 3).collect::<std::collections::BTreeSet<_>>().len();
+    frames.chunks_exact(8).map(lines).sum::<usize>() * 100 / (frames.len() / 8)
+}
+
+#[test]
+fn alone_on_a_fresh_memory_neighbours_share_a_line() {
+    // The real 6.1: 1.0 to 2.0.
+    let mut memory = memory(1024, 2);
+    let frames: Vec<_> = (0..32_768).map(|page| take(&mut memory, page, CPU)).collect();
+    assert_eq!(fragmentation(&frames), 100);
+}
+
+#[test]
+fn aged_memory_scatters_even_a_program_alone() {
+    // The real 6.1 after co-runners: 3.0 to 7.0. Frames kept by the past set the place in that range.
+    let of = |kept_permille| {
+        let mut memory = memory(1024, 2);
+        memory.age(&Aging { used_permille: 900, kept_permille, seed: 7 });
+        memory.check_invariants();
+        fragmentation(&(0..32_768).map(|page| take(&mut memory, page, CPU)).collect::<Vec<_>>())
+    };
+    let (little, much) = (of(10), of(100));
+    assert!((300..400).contains(&little), "{little}");
+    assert!((600..700).contains(&much), "{much}");
+}
+
+#[test]
+fn fragment_leaves_the_stated_share_of_blocks_whole() {
+    for permille in [0, 500, 1000] {
+        let mut memory = memory(256, 1);
+        let how = Fragmentation { blocks_permille: permille, frames_per_block: 2, unmovable_permille: 0, seed: 3 };
+        assert_eq!(memory.fragment(&how), 128 * u64::from(permille) / 1000);
+        assert_eq!(memory.broken_blocks_permille(), permille);
+        assert_eq!(memory.free_frames().0, 65_536 - 2 * 128 * u64::from(permille) / 1000);
+        memory.check_invariants();
+        let huge = memory.alloc(Order::HUGE, MigrateType::Movable, CPU);
+        assert_eq!(huge.is_none(), permille == 1000);
+    }
+}
+
+/// Moves everything and counts.
+struct Willing(u64);
+
+impl Migrate for Willing {
+    fn migrate(&mut self, _: Frame, _: Frame, owner: Owner) -> bool {
+        assert!(matches!(owner, Owner::Page { .. }), "{owner:?} moves without being asked");
+        self.0 += 1;
+        true
+    }
+}
+
+/// Moves nothing.
+struct Unwilling;
+
+impl Migrate for Unwilling {
+    fn migrate(&mut self, _: Frame, _: Frame, _: Owner) -> bool {
+        false
+    }
+}
+
+fn broken(unmovable_permille: u16) -> PhysicalMemory {
+    let mut memory = memory(256, 1);
+    memory.fragment(&Fragmentation { blocks_permille: 1000, frames_per_block: 4, unmovable_permille, seed: 3 });
+    memory
+}
+
+#[test]
+fn compaction_makes_huge_blocks_where_pages_move() {
+    let mut memory = broken(0);
+    let done = memory.compact(Order::HUGE, &mut Willing(0));
+    assert!(done.succeeded && done.migrated >= PageCount(4), "{done:?}");
+    memory.check_invariants();
+    assert!(memory.alloc(Order::HUGE, MigrateType::Movable, CPU).is_some());
+    // One block was enough: most pages stayed.
+    assert!(done.migrated < PageCount(64), "{done:?}");
+}
+
+#[test]
+fn compaction_gives_up_on_unmovable_frames_without_moving_anything() {
+    let mut memory = broken(1000);
+    let done = memory.compact(Order::HUGE, &mut Willing(0));
+    assert!(!done.succeeded && done.migrated == PageCount(0) && done.scanned > PageCount(0), "{done:?}");
+    memory.check_invariants();
+}
+
+#[test]
+fn compaction_does_nothing_where_a_block_is_free_or_memory_is_short() {
+    let mut whole = memory(256, 1);
+    assert_eq!(whole.compact(Order::HUGE, &mut Willing(0)), Compaction { succeeded: true, ..Compaction::default() });
+    let mut full = memory(4, 1);
+    let taken: Vec<_> = (0..1000).map(|page| take(&mut full, page, CPU)).collect();
+    assert_eq!(taken.len(), 1000);
+    assert_eq!(full.compact(Order::HUGE, &mut Willing(0)), Compaction::default());
+}
+
+#[test]
+fn a_range_is_emptied_by_moving_its_pages() {
+    let mut memory = memory(64, 1);
+    let frames: Vec<_> = (0..4096).map(|page| take(&mut memory, page, CPU)).collect();
+    for frame in frames.iter().step_by(2) {
+        memory.free(*frame, Order::PAGE, CPU);
+    }
+    let mut migrate = Willing(0);
+    let range = memory.alloc_range(PageCount(2000), Order(5), &mut migrate).unwrap();
+    assert_eq!(range, FrameRange::new(Frame(0), PageCount(2000)));
+    assert_eq!(migrate.0, 1000, "every second frame of the range was in use");
+    memory.check_invariants();
+    memory.free_range(range, CPU);
+    memory.drain();
+    memory.check_invariants();
+    assert_eq!(memory.free_frames(), PageCount(16_384 - 2048));
+}
+
+#[test]
+fn a_range_is_searched_beyond_what_does_not_move() {
+    let mut memory = memory(64, 1);
+    let frames: Vec<_> = (0..3000).map(|page| take(&mut memory, page, CPU)).collect();
+    memory.set_owner(frames[100], Owner::Kernel);
+    assert_eq!(memory.alloc_range(PageCount(512), Order(9), &mut Willing(0)).unwrap().start, Frame(512));
+    // Pages 1024 to 2999 refuse, and so do those that were just moved to frames up to 3511.
+    assert_eq!(memory.alloc_range(PageCount(512), Order(9), &mut Unwilling).unwrap().start, Frame(3584));
+    memory.check_invariants();
+    assert_eq!(memory.alloc_range(PageCount(1 << 14), Order::PAGE, &mut Willing(0)), None);
+    memory.check_invariants();
+}
+
+#[test]
+fn dropping_the_cache_makes_memory_whole_again() {
+    let mut memory = broken(0);
+    assert_eq!(memory.drop_cache(PageCount(100), CPU), PageCount(100));
+    assert_eq!(memory.drop_cache(PageCount(u64::MAX), CPU), PageCount(4 * 128 - 100));
+    assert_eq!(memory.drop_cache(PageCount(1), CPU), PageCount(0));
+    memory.drain();
+    assert_eq!(memory.broken_blocks_permille(), 0);
+    memory.check_invariants();
+}
