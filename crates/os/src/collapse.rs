@@ -89,8 +89,8 @@ impl Context<'_> {
     }
 
     /// Copies the pages of the [suitable](Candidate::Suitable) 2 MiB from `first` on into the block at `huge`, zeroes
-    /// what is missing, and maps the block as one page. `release` gets each page that was mapped there and that
-    /// nobody else has.
+    /// what is missing, and maps the block as one page. `gone(context, page, frame, shared)` hears of each page that was
+    /// mapped there: one that is `shared` others still map, any other is the caller's to free.
     ///
     /// # Errors
     /// When nothing below backs a frame. The block is then free again and all is mapped as before.
@@ -99,7 +99,7 @@ impl Context<'_> {
         process: ProcessId,
         first: Vpn,
         huge: Frame,
-        release: &mut dyn FnMut(&mut Self, Vpn, Frame),
+        gone: &mut dyn FnMut(&mut Self, Vpn, Frame, bool),
     ) -> Result<(), OsError> {
         let mut leaves = Vec::new();
         let range = VpnRange::new(first, PageCount(PageSize::Huge.pages()));
@@ -119,8 +119,9 @@ impl Context<'_> {
                 self.state.swap.used.0 -= 1;
             } else if self.state.memory.is_shared(leaf.entry.frame()) {
                 self.state.leave_shared(leaf.entry.frame(), process, leaf.page);
+                gone(self, leaf.page, leaf.entry.frame(), true);
             } else {
-                release(self, leaf.page, leaf.entry.frame());
+                gone(self, leaf.page, leaf.entry.frame(), false);
             }
         }
         self.state.counters.collapses += 1;

@@ -15,6 +15,14 @@ pub enum OsError {
     /// All process numbers are in use.
     #[error("all {0} process numbers are in use: let processes exit first")]
     TooManyProcesses(u32),
+    /// The kernel has no such processor.
+    #[error("there is no processor {cpu}: the kernel has {cpus}, give it more (`cpus`)")]
+    NoCpu {
+        /// Which.
+        cpu: u16,
+        /// How many there are.
+        cpus: u16,
+    },
     /// An access outside all mappings.
     #[error("process {} has nothing mapped at page {:#x}", process.0, page.0)]
     Segfault {

@@ -58,6 +58,9 @@ impl Kernel {
         cpu: Cpu,
         below: &mut dyn Below,
     ) -> Result<FaultKind, OsError> {
+        if cpu.0 >= self.config.cpus {
+            return Err(OsError::NoCpu { cpu: cpu.0, cpus: self.config.cpus });
+        }
         let space = self.state.processes.get_mut(process)?;
         space.cpu = cpu;
         let Some(vma) = space.vmas.find(page) else { return Err(OsError::Segfault { process, page }) };
@@ -165,6 +168,7 @@ impl Kernel {
         }
         // Compaction may have run for `to`, but a shared page does not move.
         cx.state.leave_shared(from, fault.process, fault.page);
+        manager.left(&mut cx, fault.process, fault.page, from);
         cx.state.own(to, fault.process, fault.page);
         let table = &mut cx.state.processes.get_mut(fault.process)?.table;
         table.update(fault.page, |_| Entry::leaf(to, fault.leaf_flags()));

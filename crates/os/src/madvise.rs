@@ -76,14 +76,15 @@ impl Kernel {
     fn discard(&mut self, process: ProcessId, range: VpnRange, below: &mut dyn Below) -> Result<(), OsError> {
         let cpu = self.state.processes.get(process)?.cpu;
         self.retrying(cpu, below, |cx, _| cx.split_at_ends(process, range))?;
+        let parts = self.parts(process, range)?;
         let mut present = false;
-        for part in self.parts(process, range)? {
-            self.retrying(cpu, below, |cx, manager| cx.zap(manager, process, part, &mut present))?;
-        }
+        let result = parts
+            .into_iter()
+            .try_for_each(|part| self.retrying(cpu, below, |cx, manager| cx.zap(manager, process, part, &mut present)));
         if present {
             self.state.invalidations.pages(&mut self.state.counters, process, range, false);
         }
-        Ok(())
+        result
     }
 
     /// `madvise_free_single_vma`: pages that nobody shares become clean and unused, so that reclaim drops them.
@@ -132,8 +133,12 @@ impl Kernel {
                 Candidate::Huge => {}
                 Candidate::Suitable => {
                     let Some(frame) = cx.huge_frame(true) else { continue };
-                    cx.collapse(process, first, frame, &mut |cx, page, frame| {
-                        manager.release(cx, process, page, FrameRange::single(frame), Cause::Replaced);
+                    cx.collapse(process, first, frame, &mut |cx, page, frame, shared| {
+                        if shared {
+                            manager.left(cx, process, page, frame);
+                        } else {
+                            manager.release(cx, process, page, FrameRange::single(frame), Cause::Replaced);
+                        }
                     })?;
                     self.settle(cpu, below);
                 }

@@ -31,7 +31,7 @@ impl Kernel {
     /// When there is no such process.
     pub fn exit(&mut self, process: ProcessId, below: &mut dyn Below) -> Result<(), OsError> {
         let whole = VpnRange { start: Vpn(0), end: self.config.geometry.end() };
-        self.unmap_range(process, whole, below)?;
+        self.unmap_untold(process, whole, below)?;
         self.state.counters.exits += 1;
         let space = self.state.processes.get(process)?;
         let (cpu, root) = (space.cpu, space.table.node_frame(space.table.root()));
@@ -52,11 +52,27 @@ impl Kernel {
         range: VpnRange,
         below: &mut dyn Below,
     ) -> Result<(), OsError> {
+        let result = self.unmap_untold(process, range, below);
+        // If it failed, some of the pages went all the same.
+        let &(pages, nodes) = result.as_ref().unwrap_or(&(true, true));
+        if pages || nodes {
+            self.state.invalidations.pages(&mut self.state.counters, process, range, nodes);
+        }
+        result.map(|_| ())
+    }
+
+    /// The same without telling cores. Returns whether pages went that hardware may know, and whether nodes did.
+    fn unmap_untold(
+        &mut self,
+        process: ProcessId,
+        range: VpnRange,
+        below: &mut dyn Below,
+    ) -> Result<(bool, bool), OsError> {
         let space = self.state.processes.get(process)?;
         let cpu = space.cpu;
         let parts: Vec<VpnRange> = space.vmas.within(range).map(|vma| vma.range).collect();
         if parts.is_empty() {
-            return Ok(());
+            return Ok((false, false));
         }
         self.retrying(cpu, below, |cx, _| cx.split_at_ends(process, range))?;
         let mut present = false;
@@ -67,15 +83,12 @@ impl Kernel {
         let (mut cx, manager) = self.context(cpu, below);
         let last = parts.len() - 1;
         let freed = cx.prune(process, VpnRange { start: parts[0].start, end: parts[last].end })?;
-        if present || freed {
-            cx.invalidate(process, range, freed);
-        }
         for part in parts {
             let mut inner = TableContext { state: cx.state, below: cx.below, cpu };
             cx.tables.vma_removed(&mut inner, process, part);
             manager.unmapped(&mut cx, process, part);
         }
-        Ok(())
+        Ok((present, freed))
     }
 }
 
@@ -142,6 +155,7 @@ impl Context<'_> {
             let page = leaf.page + i as u64;
             if self.state.memory.is_shared(frame) {
                 self.state.leave_shared(frame, process, page);
+                manager.left(self, process, page, frame);
             } else {
                 manager.release(self, process, page, FrameRange::single(frame), cause);
             }

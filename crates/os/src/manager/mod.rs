@@ -189,6 +189,12 @@ pub trait MemoryManager: fmt::Debug + Send {
         cx.free(frames);
     }
 
+    /// Event 4 alone: `frame` is no longer mapped at `page` of `process`, but others that a fork made still map it. The
+    /// last of them will [`release`](MemoryManager::release) it, as a page of its own.
+    fn left(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frame: Frame) {
+        let _ = (cx, process, page, frame);
+    }
+
     /// `child` is a fork of `parent`, and all pages of both are shared now.
     fn forked(&mut self, cx: &mut Context<'_>, parent: ProcessId, child: ProcessId) {
         let _ = (cx, parent, child);

@@ -203,7 +203,11 @@ impl Thp {
                 continue;
             }
             let Some(frame) = cx.huge_frame(config.defrag) else { return Ok(config.alloc_sleep_ms) };
-            cx.collapse(process, first, frame, &mut |cx, _, frame| cx.free(FrameRange::single(frame)))?;
+            cx.collapse(process, first, frame, &mut |cx, _, frame, shared| {
+                if !shared {
+                    cx.free(FrameRange::single(frame));
+                }
+            })?;
         }
         Ok(config.scan_sleep_ms)
     }

@@ -265,6 +265,8 @@ fn calls_on_processes_and_ranges_that_do_not_exist_are_errors() {
         |_| (),
         |kernel, process| {
             let nobody = ProcessId(77);
+            let beyond = kernel.fault(process, Vpn(512), true, Cpu(2), &mut Bare);
+            assert_eq!(beyond, Err(OsError::NoCpu { cpu: 2, cpus: 2 }));
             assert_eq!(kernel.fork(nobody, &mut Bare), Err(OsError::NoProcess(nobody)));
             assert_eq!(kernel.exit(nobody, &mut Bare), Err(OsError::NoProcess(nobody)));
             assert_eq!(
