@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """Look at a running guest from outside: walk its page tables in the file that is its memory.
 
-    outside.py KIND MODE [DUMP]     e.g. outside.py nestwalk 2 /some/tables.bin.gz
+    outside.py KIND MODE [TABLES [TRACE]]     e.g. outside.py nestwalk 2 /some/tables.bin.gz /some/trace.bin.gz
 
 Measures fragmentation without asking the guest, and compares with what the guest says of itself.
-DUMP: every page-table page of the process, in the format of linux/data/README.md.
+TABLES: every page-table page of the process; TRACE: accesses of the process with their physical addresses, by a QEMU
+plugin. Both in the formats of linux/data/README.md.
 """
 import gzip
 import json
@@ -97,13 +98,40 @@ def dump(path, found):
             f.write(struct.pack("<3Q512Q", level, va, gpa, *entries))
 
 
-def walk(kind, mode, mib=64, mem=768, path=None, append=""):
-    """Boot, let the guest populate its memory, stop it, walk. Returns (inside, outside, tables)."""
+def plugin():
+    """memtrace.c as a shared object, or a Failure that says why not."""
+    source, out = build.LINUX / "harness/memtrace.c", build.BUILD / "memtrace.so"
+    if not out.exists() or out.stat().st_mtime < source.stat().st_mtime:
+        build.run("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", out, source)
+    return out
+
+
+def disagreements(found, records):
+    """(records whose physical address is that of the page tables, records where it is another one)."""
+    leaf = {va: entries for level, va, _, entries in found if level == 1}
+    agree = differ = 0
+    for va, pa in struct.iter_unpack("<QQ", records):
+        entries = leaf.get(va & ~0x1FFFFF)
+        e = entries[va >> 12 & 511] if entries else 0
+        if e & PRESENT and (e & ADDRESS) >> 12 == pa >> 12:
+            agree += 1
+        else:
+            differ += 1
+    return agree, differ
+
+
+def walk(kind, mode, mib=64, mem=768, path=None, append="", trace=None, records=100000):
+    """Boot, let the guest populate its memory, stop it, walk. Returns (inside, outside, tables).
+
+    With a trace path: also record accesses to high addresses (mappings, stack) of whoever runs in user mode once
+    the memory is populated.
+    """
     ram, sock, log = (build.BUILD / f"outside-{kind}-{mode}.{x}" for x in ("ram", "qmp", "log"))
     sock.unlink(missing_ok=True)
+    extra = ["-plugin", f"{plugin()},out={trace},max={records},low=0x700000000000,gate=on"] if trace else []
     command = qemu.command(build.kernel(kind), build.initramfs(), "outside", mem=mem, append=f"nw.mode={mode} nw.mib={mib} {append}",
                            extra=["-object", f"memory-backend-file,id=m,mem-path={ram},size={mem}M,share=on",
-                                  "-machine", "memory-backend=m", "-qmp", f"unix:{sock},server=on,wait=off"])
+                                  "-machine", "memory-backend=m", "-qmp", f"unix:{sock},server=on,wait=off", *extra])
     with open(log, "wb") as out:
         vm = subprocess.Popen(["nice", "-n", "10", *command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
     try:
@@ -116,6 +144,8 @@ def walk(kind, mode, mib=64, mem=768, path=None, append=""):
         start, pages = int(held[1], 16), int(held[2])
         with open(ram, "rb") as f:
             memory = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        while trace and trace.stat().st_size < 16 * records and time.monotonic() < end:
+            time.sleep(0.2)
         for _ in range(500):
             monitor.call("stop")
             for cpu in monitor.human("info registers -a").split("CPU#")[1:]:
@@ -139,9 +169,18 @@ def walk(kind, mode, mib=64, mem=768, path=None, append=""):
 
 def main():
     kind, mode = sys.argv[1], sys.argv[2]
-    inside, outside, found = walk(kind, mode, path=sys.argv[3] if len(sys.argv) > 3 else None)
+    trace = build.BUILD / "outside.trace" if len(sys.argv) > 4 else None
+    inside, outside, found = walk(kind, mode, path=sys.argv[3] if len(sys.argv) > 3 else None, trace=trace,
+                                  mib=16 if trace else 64, records=20000,
+                                  append="nw.quiet=1" if trace else "")
     regions = {gpa >> 21 for _, _, gpa, _ in found}
     print(f"inside  {inside['distribution']}\noutside {outside}\n{len(found)} page-table pages in {len(regions)} blocks of 2 MiB")
+    if trace:
+        data = trace.read_bytes()
+        agree, differ = disagreements(found, data)
+        print(f"trace: {agree} accesses agree with the page tables, {differ} do not")
+        with gzip.open(sys.argv[4], "wb", 9) as f:
+            f.write(data)
 
 
 if __name__ == "__main__":

@@ -169,7 +169,12 @@ def from_outside(kind):
               f"{len(found)} table pages in {len(regions)} blocks of 2 MiB")
         require(distribution == inside["distribution"], f"outside: {distribution} is not {inside['distribution']}")
         require(mode == 0 or mean < METRIC_PATCHED_MAX, f"outside: {mean} with reservations")
-        require(mode == 0 or len(regions) <= 4, f"outside: page tables in {len(regions)} blocks with the pool")
+        require(mode == 0 or len(regions) <= 2, f"outside: page tables in {len(regions)} blocks with the pool")
+    trace = build.BUILD / "outside.trace"
+    _, _, found = outside.walk(kind, 2, mib=16, append="nw.quiet=1", trace=trace)
+    agree, differ = outside.disagreements(found, trace.read_bytes())
+    print(f"          trace: {agree} accesses agree with the page tables, {differ} do not")
+    require(agree > 90000 and differ < agree / 100, f"outside: trace and page tables disagree: {agree} / {differ}")
 
 
 def checkpatch():
