@@ -91,7 +91,7 @@ def patches():
     series = LINUX / "patches" / "series"
     if not series.exists():
         return []
-    return [series.parent / name for name in series.read_text().split() if not name.startswith("#")]
+    return [series.parent / line for line in series.read_text().splitlines() if line and not line.startswith("#")]
 
 
 def source(kind):
