@@ -38,70 +38,110 @@ pub struct BenchResult {
 pub const NAMES: [&str; 5] =
     ["nested_all_walks", "nested_tenth_walks", "nested_sequential", "faults_two_level", "trace_decode"];
 
-const GUEST: PageCount = PageCount(16 << 18);
-/// The guest's memory holds the page tables besides.
-const GUEST_MEMORY: PageCount = PageCount(17 << 18);
-const HOST_MEMORY: PageCount = PageCount(18 << 18);
+/// How large a benchmark is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scale {
+    /// What the program has touched.
+    pub footprint: PageCount,
+    /// Accesses where every one walks; the cheaper cases have 4 and 16 times as many.
+    pub accesses: usize,
+}
+
+impl Scale {
+    /// The one whose speeds are reported.
+    pub const FULL: Self = Self { footprint: PageCount(16 << 18), accesses: 4 << 20 };
+    /// Small enough to count instructions.
+    pub const SMALL: Self = Self { footprint: PageCount(1 << 18), accesses: 1 << 16 };
+
+    /// The guest's memory holds page tables besides.
+    const fn guest(self) -> PageCount {
+        PageCount(self.footprint.0 + (1 << 18))
+    }
+
+    const fn host(self) -> PageCount {
+        PageCount(self.footprint.0 + (2 << 18))
+    }
+}
+
 const FIRST_PAGE: Vpn = Vpn(0x10_0000);
 
-/// Runs the benchmark `name` `repetitions` times. Traces lie in the folder `traces`.
+/// Runs the benchmark `name` at full scale `repetitions` times and keeps the best. Traces lie in the folder `traces`.
 ///
 /// # Errors
 /// When there is no such benchmark, or the bundled trace cannot be read.
 pub fn run(name: &str, repetitions: u32, traces: &Path) -> Result<BenchResult, MachineError> {
-    let accesses_per_second = "accesses/s";
-    Ok(match name {
-        "nested_all_walks" => {
-            let accesses = random_pages(4 << 20);
-            BenchResult { name: NAMES[0], value: walks(&accesses, repetitions)?, unit: accesses_per_second }
-        }
-        "nested_tenth_walks" => {
-            let accesses = one_in_ten(16 << 20);
-            BenchResult { name: NAMES[1], value: walks(&accesses, repetitions)?, unit: accesses_per_second }
-        }
-        "nested_sequential" => {
-            let accesses: Vec<Access> = (0..64_u64 << 20).map(|n| access(n * 8)).collect();
-            BenchResult { name: NAMES[2], value: walks(&accesses, repetitions)?, unit: accesses_per_second }
-        }
-        "faults_two_level" => BenchResult { name: NAMES[3], value: faults(repetitions)?, unit: "guest faults/s" },
-        "trace_decode" => {
-            BenchResult { name: NAMES[4], value: decode(traces, repetitions)?, unit: accesses_per_second }
-        }
-        _ => return Err(MachineError::unknown("benchmark", name, NAMES)),
-    })
+    let name = NAMES
+        .into_iter()
+        .find(|known| *known == name)
+        .ok_or_else(|| MachineError::unknown("benchmark", name, NAMES))?;
+    let mut best = 0.0_f64;
+    let (done, unit) = work(name, Scale::FULL, repetitions, traces, &mut |count, seconds| {
+        best = best.max(count as f64 / seconds);
+    })?;
+    debug_assert!(done > 0);
+    Ok(BenchResult { name, value: best, unit })
+}
+
+/// Does the work of the benchmark `name` `repetitions` times, at any scale, and tells `timed` of each how much was done in how many
+/// seconds. Returns how much one repetition does, and of what.
+///
+/// # Errors
+/// As [`run`].
+pub fn work(
+    name: &str,
+    scale: Scale,
+    repetitions: u32,
+    traces: &Path,
+    timed: &mut dyn FnMut(u64, f64),
+) -> Result<(u64, &'static str), MachineError> {
+    let accesses = match name {
+        "faults_two_level" => return faults(scale, repetitions, timed).map(|count| (count, "guest faults/s")),
+        "trace_decode" => return decode(traces, repetitions, timed).map(|count| (count, "accesses/s")),
+        "nested_all_walks" => random_pages(scale),
+        "nested_tenth_walks" => one_in_ten(scale),
+        _ => sequential(scale),
+    };
+    walks(scale, &accesses, repetitions, timed)?;
+    Ok((accesses.len() as u64, "accesses/s"))
 }
 
 fn access(offset: u64) -> Access {
     Access::load(Gva(FIRST_PAGE.address().0 + offset))
 }
 
-/// Uniformly random words of the whole guest: practically each access walks.
-fn random_pages(count: usize) -> Vec<Access> {
+/// Uniformly random words of the whole footprint: practically each access walks.
+fn random_pages(scale: Scale) -> Vec<Access> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
-    (0..count).map(|_| access(random.next_u64() % GUEST.bytes() & !7)).collect()
+    (0..scale.accesses).map(|_| access(random.next_u64() % scale.footprint.bytes() & !7)).collect()
 }
 
-/// Nine accesses to a page that is in the TLB, then one to a random page.
-fn one_in_ten(count: usize) -> Vec<Access> {
+/// Nine accesses to pages that are in the TLB, then one to a random page.
+fn one_in_ten(scale: Scale) -> Vec<Access> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
     let mut next = |n: usize| match n % 10 {
-        0 => random.next_u64() % GUEST.bytes() & !7,
+        0 => random.next_u64() % scale.footprint.bytes() & !7,
         n => (n as u64 % 8) << 12 | random.next_u64() & 0xff8,
     };
-    (0..count).map(|n| access(next(n))).collect()
+    (0..4 * scale.accesses).map(|n| access(next(n))).collect()
+}
+
+/// Word after word.
+fn sequential(scale: Scale) -> Vec<Access> {
+    (0..16 * scale.accesses as u64).map(|n| access(n * 8 % scale.footprint.bytes())).collect()
 }
 
 /// A VM, its program's memory mapped but not yet touched.
-fn virtual_machine() -> Result<Stack, MachineError> {
+fn virtual_machine(scale: Scale) -> Result<Stack, MachineError> {
     let failed = |source| MachineError::Os { name: "bench".into(), kernel: "bench".into(), source };
     let mut layers: Vec<Layer> = Vec::new();
-    let mut host = Kernel::new(&KernelConfig::new(HOST_MEMORY)).map_err(failed)?;
-    let (process, base) = with_below(&mut layers, Cpu(0), |below| host.host_vm(GUEST_MEMORY, below)).map_err(failed)?;
+    let mut host = Kernel::new(&KernelConfig::new(scale.host())).map_err(failed)?;
+    let (process, base) =
+        with_below(&mut layers, Cpu(0), |below| host.host_vm(scale.guest(), below)).map_err(failed)?;
     layers.push(Layer { kernel: host, process, base });
-    let mut guest = Kernel::new(&KernelConfig::new(GUEST_MEMORY)).map_err(failed)?;
+    let mut guest = Kernel::new(&KernelConfig::new(scale.guest())).map_err(failed)?;
     let process = with_below(&mut layers, Cpu(0), |below| -> Result<_, _> {
         let process = guest.spawn(below)?;
-        guest.mmap(process, VpnRange::new(FIRST_PAGE, GUEST), VmaFlags::ANONYMOUS, below)?;
+        guest.mmap(process, VpnRange::new(FIRST_PAGE, scale.footprint), VmaFlags::ANONYMOUS, below)?;
         Ok(process)
     })
     .map_err(failed)?;
@@ -109,59 +149,59 @@ fn virtual_machine() -> Result<Stack, MachineError> {
     Ok(Stack::new(layers))
 }
 
-fn populate(stack: &mut Stack) -> Result<(), MachineError> {
+fn populate(stack: &mut Stack, scale: Scale) -> Result<(), MachineError> {
     let failed = |source| MachineError::Os { name: "bench".into(), kernel: "bench".into(), source };
-    for page in 0..GUEST.0 {
+    for page in 0..scale.footprint.0 {
         stack.fault(1, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
     }
     Ok(())
 }
 
-/// The best of `repetitions` of `work`, which does `count` things: things a second.
-fn best<T>(
-    count: u64,
+/// Does `work` `repetitions` times, each time on what `prepare` makes; only `work` is timed. How much the last one did.
+fn repeat<T>(
     repetitions: u32,
+    timed: &mut dyn FnMut(u64, f64),
     mut prepare: impl FnMut() -> Result<T, MachineError>,
-    mut work: impl FnMut(&mut T) -> Result<(), MachineError>,
-) -> Result<f64, MachineError> {
-    let mut best = 0.0_f64;
+    mut work: impl FnMut(&mut T) -> Result<u64, MachineError>,
+) -> Result<u64, MachineError> {
+    let mut count = 0;
     for _ in 0..repetitions {
         let mut state = prepare()?;
         let start = Instant::now();
-        work(&mut state)?;
-        best = best.max(count as f64 / start.elapsed().as_secs_f64());
+        count = work(&mut state)?;
+        timed(count, start.elapsed().as_secs_f64());
         black_box(&state);
     }
-    Ok(best)
+    Ok(count)
 }
 
-fn walks(accesses: &[Access], repetitions: u32) -> Result<f64, MachineError> {
+fn walks(
+    scale: Scale,
+    accesses: &[Access],
+    repetitions: u32,
+    timed: &mut dyn FnMut(u64, f64),
+) -> Result<u64, MachineError> {
     let machine: MachineConfig = Shelf::Machines.load("broadwell-asap", Path::new(""))?;
     let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
-    let mut stack = virtual_machine()?;
-    populate(&mut stack)?;
-    let prepare = || Hardware::new(&machine.mmu, 1, CoRunnerConfig::None, Hpa(HOST_MEMORY.bytes()), 1).map_err(failed);
-    best(accesses.len() as u64, repetitions, prepare, |hardware| {
-        match hardware.run(0, &mut stack, accesses, Detail::Full) {
-            RunEnd::Done => Ok(()),
-            RunEnd::Fault { index, fault } => unreachable!("access {index} of a populated guest: {fault:?}"),
-        }
+    let mut stack = virtual_machine(scale)?;
+    populate(&mut stack, scale)?;
+    let memory_end = Hpa(scale.host().bytes());
+    let prepare = || Hardware::new(&machine.mmu, 1, CoRunnerConfig::None, memory_end, 1).map_err(failed);
+    repeat(repetitions, timed, prepare, |hardware| match hardware.run(0, &mut stack, accesses, Detail::Full) {
+        RunEnd::Done => Ok(accesses.len() as u64),
+        RunEnd::Fault { index, fault } => unreachable!("access {index} of a populated guest: {fault:?}"),
     })
 }
 
-fn faults(repetitions: u32) -> Result<f64, MachineError> {
-    best(GUEST.0, repetitions, virtual_machine, populate)
+fn faults(scale: Scale, repetitions: u32, timed: &mut dyn FnMut(u64, f64)) -> Result<u64, MachineError> {
+    let prepare = || virtual_machine(scale);
+    repeat(repetitions, timed, prepare, |stack| populate(stack, scale).map(|()| scale.footprint.0))
 }
 
-fn decode(traces: &Path, repetitions: u32) -> Result<f64, MachineError> {
+fn decode(traces: &Path, repetitions: u32, timed: &mut dyn FnMut(u64, f64)) -> Result<u64, MachineError> {
     let path = crate::trace_path("bfs", Path::new(""), traces)?;
-    let count = drain(&mut TraceWorkload::open(&path, PlayOptions::default())?)?;
-    best(
-        count,
-        repetitions,
-        || Ok(TraceWorkload::open(&path, PlayOptions::default())?),
-        |workload| drain(workload).map(|_| ()),
-    )
+    let prepare = || Ok(TraceWorkload::open(&path, PlayOptions::default())?);
+    repeat(repetitions, timed, prepare, drain)
 }
 
 /// Reads a workload to its end: its accesses.

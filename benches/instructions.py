@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Instructions that the hot path executes, held against the stored counts.
+
+Counts are repeatable for one compiler, whatever else the machine does, so they can fail a build where times cannot. Each benchmark
+is run once and twice under callgrind: the difference is its work, without set-up.
+
+    python benches/instructions.py [--update]
+"""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STORED = ROOT / "benches" / "instructions.toml"
+NAMES = ["nested_all_walks", "nested_tenth_walks", "nested_sequential", "faults_two_level", "trace_decode"]
+
+
+def output(*command: str) -> tuple[str, str]:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"instructions: {' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout, done.stderr
+
+
+def executed(binary: str, name: str, times: int) -> tuple[int, int]:
+    """Instructions of `times` repetitions with all their set-up, and how much one repetition does."""
+    stdout, stderr = output(
+        "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", binary, name, str(times), "data/traces"
+    )
+    collected = re.search(r"Collected : (\d+)", stderr)
+    if collected is None:
+        sys.exit(f"instructions: callgrind printed no count for {name}: {stderr.strip()}")
+    return int(collected[1]), int(stdout)
+
+
+def main() -> int:
+    output("cargo", "build", "--quiet", "--release", "--locked", "--package", "nestwalk-machine", "--example", "repeat")
+    metadata, _ = output("cargo", "metadata", "--format-version", "1", "--no-deps")
+    target = re.search(r'"target_directory":"([^"]+)"', metadata)
+    binary = f"{target[1] if target else 'target'}/release/examples/repeat"
+    compiler = output("rustc", "--version")[0].strip()
+    counts = {}
+    for name in NAMES:
+        (once, done), (twice, _) = executed(binary, name, 1), executed(binary, name, 2)
+        counts[name] = (twice - once) / done
+    if "--update" in sys.argv[1:]:
+        lines = [f"{name} = {count:.2f}" for name, count in counts.items()]
+        head = "# SPDX-License-Identifier: MIT OR Apache-2.0\n# Instructions an access (or a guest's fault), written by instructions.py --update.\n"
+        STORED.write_text(head + f'compiler = "{compiler}"\ntolerance = 0.03\n\n[instructions]\n' + "\n".join(lines) + "\n")
+        print(f"wrote {STORED.relative_to(ROOT)}")
+        return 0
+    stored = tomllib.loads(STORED.read_text())
+    same_compiler = stored["compiler"] == compiler
+    slower = 0
+    for name, count in counts.items():
+        ratio = count / stored["instructions"][name]
+        verdict = "ok" if ratio <= 1 + stored["tolerance"] else "MORE"
+        slower += verdict != "ok"
+        print(f"{name:20} {count:9.2f} instructions, stored {stored['instructions'][name]:9.2f}, ratio {ratio:.3f} {verdict}")
+    if not same_compiler:
+        print(f"stored with {stored['compiler']}, counted with {compiler}: not held against each other")
+        return 0
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

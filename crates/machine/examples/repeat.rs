@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Does the work of one benchmark a few times at small scale, for instruction counts: `repeat NAME TIMES TRACES`. Prints how much
+//! one repetition does. What two repetitions execute more than one is the work itself, without set-up.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use nestwalk_machine::bench::{Scale, work};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [name, times, traces] = &arguments[..] else {
+        eprintln!("usage: repeat NAME TIMES TRACES");
+        return ExitCode::from(2);
+    };
+    let Ok(times) = times.parse() else {
+        eprintln!("repeat: TIMES is no number: {times}");
+        return ExitCode::from(2);
+    };
+    match work(name, Scale::SMALL, times, Path::new(traces), &mut |_, _| {}) {
+        Ok((count, _)) => println!("{count}"),
+        Err(error) => {
+            eprintln!("repeat: {error}");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
