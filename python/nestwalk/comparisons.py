@@ -48,6 +48,11 @@ class Plan:
     seed: int
     quick: bool
 
+    @property
+    def program(self) -> str:
+        """The trace's name for titles: without folder and suffix."""
+        return Path(self.trace).stem
+
     def job(self, cell: Cell) -> pool.Job:
         """The run of one cell."""
         table: dict[str, Any] = {

@@ -129,7 +129,8 @@ def bench_page(
     results: Sequence[Mapping[str, Any]], known: Mapping[str, Reference], *, quick: bool
 ) -> list[RenderableType]:
     """All that ``nestwalk bench`` prints."""
-    table = _table(("", "here", "goal", "first engine", "unit", ""))
+    table = _table(("", "here", "goal", "first engine", ""))
+    table.add_column("")
     for found in results:
         reference = known.get(found["name"])
         goal, first = (reference.goal, reference.first_engine) if reference else (None, None)
