@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-# Under -icount, one CPU: see instructions() in harness/suites.py.
+# With the plugin harness/insncount.c, -icount, one CPU: see instructions() in harness/suites.py.
 faultbench 1 16 1 warm
-for i in 1 2 3; do
-	faultbench 1 32 4 off
+for i in 1 2; do
+	faultbench 1 16 4 off
 	[ -e /proc/sys/vm/ptemagnet ] || continue
 	echo 2 > /proc/sys/vm/ptemagnet
-	faultbench 1 32 4 on
+	faultbench 1 16 4 on
 	echo 0 > /proc/sys/vm/ptemagnet
 done

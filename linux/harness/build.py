@@ -171,6 +171,14 @@ def kernel(kind):
     return out / "vmlinux"
 
 
+def plugin(name):
+    """A QEMU plugin of this directory as a shared object."""
+    src, out = LINUX / "harness" / f"{name}.c", BUILD / f"{name}.so"
+    if not out.exists() or out.stat().st_mtime < src.stat().st_mtime:
+        run("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", out, src)
+    return out
+
+
 def guest_programs():
     """Static test programs for the initramfs."""
     out = BUILD / "guest"

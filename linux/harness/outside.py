@@ -98,14 +98,6 @@ def dump(path, found):
             f.write(struct.pack("<3Q512Q", level, va, gpa, *entries))
 
 
-def plugin():
-    """memtrace.c as a shared object, or a Failure that says why not."""
-    source, out = build.LINUX / "harness/memtrace.c", build.BUILD / "memtrace.so"
-    if not out.exists() or out.stat().st_mtime < source.stat().st_mtime:
-        build.run("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", out, source)
-    return out
-
-
 def disagreements(found, records):
     """(records whose physical address is that of the page tables, records where it is another one)."""
     leaf = {va: entries for level, va, _, entries in found if level == 1}
@@ -128,7 +120,7 @@ def walk(kind, mode, mib=64, mem=768, path=None, append="", trace=None, records=
     """
     ram, sock, log = (build.BUILD / f"outside-{kind}-{mode}.{x}" for x in ("ram", "qmp", "log"))
     sock.unlink(missing_ok=True)
-    extra = ["-plugin", f"{plugin()},out={trace},max={records},low=0x700000000000,gate=on"] if trace else []
+    extra = ["-plugin", f"{build.plugin('memtrace')},out={trace},max={records},low=0x700000000000,gate=on"] if trace else []
     command = qemu.command(build.kernel(kind), build.initramfs(), "outside", mem=mem, append=f"nw.mode={mode} nw.mib={mib} {append}",
                            extra=["-object", f"memory-backend-file,id=m,mem-path={ram},size={mem}M,share=on",
                                   "-machine", "memory-backend=m", "-qmp", f"unix:{sock},server=on,wait=off", *extra])
