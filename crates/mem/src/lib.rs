@@ -10,6 +10,7 @@ pub mod access;
 pub mod addr;
 pub mod geometry;
 pub mod huge;
+mod lookaside;
 pub mod page_table;
 pub mod physical;
 pub mod prefetch;

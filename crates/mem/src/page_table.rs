@@ -13,6 +13,7 @@ use std::fmt;
 
 use crate::addr::{ENTRY_BYTES, Frame, Pa, Vpn, VpnRange};
 use crate::geometry::{Geometry, Level, PageSize};
+use crate::lookaside::Lookaside;
 
 /// A node of one table: an index that stays valid until the node is pruned or collapsed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -182,15 +183,24 @@ pub struct PageTable {
     used: Vec<u16>,
     /// Nodes that may be used again.
     free: Vec<NodeId>,
-    /// The PTE node that was found last: pages come in runs.
+    /// The PTE node that was mapped into last: pages come in runs.
     last: Option<(Vpn, NodeId)>,
+    /// The PTE nodes by address.
+    pte_nodes: Lookaside,
 }
 
 impl PageTable {
     /// An empty table whose root sits in `root`.
     pub fn new(geometry: Geometry, root: Frame) -> Self {
-        let mut table =
-            Self { geometry, entries: Vec::new(), frames: Vec::new(), used: Vec::new(), free: Vec::new(), last: None };
+        let mut table = Self {
+            geometry,
+            entries: Vec::new(),
+            frames: Vec::new(),
+            used: Vec::new(),
+            free: Vec::new(),
+            last: None,
+            pte_nodes: Lookaside::new(),
+        };
         table.add_node(root);
         table
     }
@@ -259,11 +269,14 @@ impl PageTable {
     /// The lowest node that covers `page`, with its level.
     #[inline]
     pub fn lowest_node(&self, page: Vpn) -> (NodeId, Level) {
-        if let Some((first, node)) = self.last
-            && first == page.align_down(self.geometry.index_bits())
-        {
+        if let Some(node) = self.pte_nodes.find(self.block(page)) {
             return (node, Level::PTE);
         }
+        self.descend(page)
+    }
+
+    /// The same, from the root down.
+    fn descend(&self, page: Vpn) -> (NodeId, Level) {
         let (mut node, mut level) = (self.root(), self.geometry.root());
         while level > Level::PTE {
             let entry = self.entry_for(node, level, page);
@@ -273,6 +286,12 @@ impl PageTable {
             (node, level) = (entry.node(), level.down());
         }
         (node, level)
+    }
+
+    /// The block of pages around `page` that one PTE node covers.
+    #[inline(always)]
+    fn block(&self, page: Vpn) -> u64 {
+        page.0 >> self.geometry.index_bits()
     }
 
     /// The leaf for `page`, be it present or swapped; `None` if the page was never mapped.
@@ -375,6 +394,9 @@ impl PageTable {
                 let child = self.add_node(frame);
                 self.entries[slot] = Entry::pointer(child);
                 self.used[node.0 as usize] += 1;
+                if at.down() == Level::PTE {
+                    self.pte_nodes.add(self.block(page), child);
+                }
                 child
             } else {
                 assert!(entry.is_present() && !entry.is_leaf(), "{page:?} lies under a larger page: {entry:?}");
@@ -444,6 +466,9 @@ impl PageTable {
             if self.used[child.0 as usize] == 0 {
                 self.entries[slot] = Entry::NONE;
                 self.used[node.0 as usize] -= 1;
+                if level.down() == Level::PTE {
+                    self.pte_nodes.remove(self.block(child_first));
+                }
                 released(level.down(), child_first, self.remove_node(child));
             }
         }
@@ -463,6 +488,9 @@ impl PageTable {
         self.used[child.0 as usize] = self.geometry.entries() as u16;
         let slot = self.slot(node, self.geometry.index(page, level));
         self.entries[slot] = Entry::pointer(child);
+        if level.down() == Level::PTE {
+            self.pte_nodes.add(self.block(page), child);
+        }
         Some(leaf)
     }
 
@@ -481,6 +509,7 @@ impl PageTable {
         let slot = self.slot(node, self.geometry.index(page, Level::PMD));
         assert!(frame.is_aligned(self.geometry.entry_order(Level::PMD)), "{frame:?} starts no large page");
         self.entries[slot] = Entry::leaf(frame, flags);
+        self.pte_nodes.remove(self.block(page));
         Some(self.remove_node(pte_node))
     }
 
@@ -586,6 +615,7 @@ impl PageTable {
                 }
             }
         });
+        self.pte_nodes.check_invariants(|block| self.descend(Vpn(block << self.geometry.index_bits())));
         for &node in &self.free {
             assert!(!std::mem::replace(&mut seen[node.0 as usize], true), "{node:?} is free and in use");
             assert_eq!(self.used[node.0 as usize], 0, "{node:?} is free and not empty");

@@ -20,13 +20,6 @@ pub struct Cache {
     rows: Box<[Oct]>,
 }
 
-/// What using a line did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Use {
-    pub hit: bool,
-    set: usize,
-}
-
 impl Cache {
     /// An empty cache.
     ///
@@ -68,24 +61,32 @@ impl Cache {
         self.row(set).iter().flat_map(|oct| oct.0).filter(|&tag| tag != EMPTY)
     }
 
-    /// Uses `line`, bringing it in if need be.
+    /// Uses `line`, bringing it in if need be. Whether it was there.
     ///
     /// # Safety
     /// The processor has what `R` needs.
     #[inline(always)]
-    pub(crate) unsafe fn touch<R: RowOps>(&mut self, line: u64) -> Use {
+    pub(crate) unsafe fn touch<R: RowOps>(&mut self, line: u64) -> bool {
         let (set, tag) = self.place(line);
         let ways = self.ways;
         // SAFETY: the caller has seen to that.
-        let hit = unsafe { R::use_tag(self.row_mut(set), ways, tag) };
-        Use { hit, set }
+        unsafe { R::use_tag(self.row_mut(set), ways, tag) }
     }
 
-    /// The tag that stands last in the row of `line`: the next to go.
+    /// The same, and the line that had to go for it.
+    ///
+    /// # Safety
+    /// The processor has what `R` needs.
     #[inline(always)]
-    pub(crate) fn last_tag(&self, line: u64) -> u32 {
-        let last = self.ways - 1;
-        self.row(self.place(line).0)[last / 8].0[last % 8]
+    pub(crate) unsafe fn touch_for<R: RowOps>(&mut self, line: u64) -> (bool, Option<u64>) {
+        let (set, tag) = self.place(line);
+        let (ways, last_lane) = (self.ways, self.ways - 1);
+        let row = self.row_mut(set);
+        // What stands last is the next to go.
+        let last = row[last_lane / 8].0[last_lane % 8];
+        // SAFETY: the caller has seen to that.
+        let hit = unsafe { R::use_tag(row, ways, tag) };
+        (hit, (!hit && last != EMPTY).then(|| self.sets.join(set, u64::from(last))))
     }
 
     /// Takes `line` out. Whether it was there.
@@ -104,17 +105,10 @@ impl Cache {
         there
     }
 
-    /// The line that had to go, given what stood last before.
-    #[inline(always)]
-    pub(crate) fn victim(&self, touched: Use, last: u32) -> Option<u64> {
-        (!touched.hit && last != EMPTY).then(|| self.sets.join(touched.set, u64::from(last)))
-    }
-
     /// Uses `line`, bringing it in if need be. Whether it was there, and the line that had to go for it.
     pub fn access(&mut self, line: u64) -> (bool, Option<u64>) {
         // SAFETY: `Plain` needs nothing.
-        let (last, touched) = (self.last_tag(line), unsafe { self.touch::<Plain>(line) });
-        (touched.hit, self.victim(touched, last))
+        unsafe { self.touch_for::<Plain>(line) }
     }
 
     /// Takes `line` out. Whether it was there.

@@ -128,7 +128,7 @@ impl PrivateCaches {
     #[inline(never)]
     unsafe fn access_wide(&mut self, llc: &mut Llc, line: u64) -> Served {
         // SAFETY: the caller has seen to that.
-        unsafe { if self.l1d.touch::<Wide>(line).hit { Served::L1d } else { self.access_beyond_l1d_wide(llc, line) } }
+        unsafe { if self.l1d.touch::<Wide>(line) { Served::L1d } else { self.access_beyond_l1d_wide(llc, line) } }
     }
 
     /// Apart, so that a hit in the L1-D, the usual case, saves no registers.
@@ -146,9 +146,7 @@ impl PrivateCaches {
     #[inline(never)]
     fn access_plain(&mut self, llc: &mut Llc, line: u64) -> Served {
         // SAFETY: `Plain` needs nothing.
-        unsafe {
-            if self.l1d.touch::<Plain>(line).hit { Served::L1d } else { self.access_beyond_l1d::<Plain>(llc, line) }
-        }
+        unsafe { if self.l1d.touch::<Plain>(line) { Served::L1d } else { self.access_beyond_l1d::<Plain>(llc, line) } }
     }
 
     /// # Safety
@@ -157,30 +155,28 @@ impl PrivateCaches {
     unsafe fn access_beyond_l1d<R: RowOps>(&mut self, llc: &mut Llc, line: u64) -> Served {
         // SAFETY: the caller has seen to that.
         unsafe {
-            let l2_last = self.l2.last_tag(line);
-            let used = self.l2.touch::<R>(line);
-            if used.hit {
+            let (in_l2, victim) = self.l2.touch_for::<R>(line);
+            if in_l2 {
                 return Served::L2;
             }
             let there = match llc.policy {
-                LlcPolicy::NonInclusive => llc.cache.touch::<R>(line).hit,
+                LlcPolicy::NonInclusive => llc.cache.touch::<R>(line),
                 LlcPolicy::Exclusive => {
                     let there = llc.cache.take::<R>(line);
-                    if let Some(victim) = self.l2.victim(used, l2_last) {
+                    if let Some(victim) = victim {
                         llc.cache.touch::<R>(victim);
                     }
                     there
                 }
                 LlcPolicy::Inclusive => {
-                    let last = llc.cache.last_tag(line);
-                    let used = llc.cache.touch::<R>(line);
-                    if let Some(gone) = llc.cache.victim(used, last) {
+                    let (there, gone) = llc.cache.touch_for::<R>(line);
+                    if let Some(gone) = gone {
                         llc.announce(gone);
                         self.heard = llc.gone_count;
                         self.l1d.take::<R>(gone);
                         self.l2.take::<R>(gone);
                     }
-                    used.hit
+                    there
                 }
             };
             if there { Served::Llc } else { Served::Memory }

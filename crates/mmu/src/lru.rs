@@ -9,65 +9,86 @@ use crate::sets::Sets;
 /// No entry.
 const EMPTY: u64 = u64::MAX;
 
+/// Ways that are looked at together.
+const LANES: usize = 4;
+
+/// Four ways of a set.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(32))]
+struct Quad {
+    keys: [u64; LANES],
+    /// When each was last used: 0 where there is no key, [`NEVER_FREE`] where there is no way.
+    times: [u64; LANES],
+    values: [u64; LANES],
+}
+
+/// The time of a lane beyond the last way, which is thus never the oldest.
+const NEVER_FREE: u64 = u64::MAX;
+
 /// Keys with values. The caller says which set a key belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct Lru {
     sets: Sets,
-    ways: usize,
+    /// Quads of a set.
+    stride: usize,
     clock: u64,
-    /// Per set `ways` keys, then as many times, then as many values.
-    rows: Box<[u64]>,
+    quads: Box<[Quad]>,
 }
 
-/// The way that holds `key`, else the number of ways. Without branches: where a key stands is anyone's guess.
-#[inline(always)]
-fn way_of(keys: &[u64], key: u64) -> usize {
-    let mut way = keys.len();
-    for (index, &there) in keys.iter().enumerate() {
-        way = if there == key { index } else { way };
+impl Quad {
+    /// The lane that holds `key`.
+    #[inline(always)]
+    fn lane_of(&self, key: u64) -> Option<usize> {
+        let lanes = self.lanes_with(key);
+        (lanes != 0).then(|| lanes.trailing_zeros() as usize & (LANES - 1))
     }
-    way
-}
 
-/// The way with the smallest time.
-#[inline(always)]
-fn oldest_of(times: &[u64]) -> usize {
-    let (mut way, mut oldest) = (0, times[0]);
-    for (index, &time) in times.iter().enumerate().skip(1) {
-        (way, oldest) = if time < oldest { (index, time) } else { (way, oldest) };
-    }
-    way
-}
-
-/// Keys, times and values of a row. `N` is the number of ways, or 0 if it is not known beforehand: known ones become
-/// straight code.
-#[inline(always)]
-fn parts<const N: usize>(row: &mut [u64], ways: usize) -> (&mut [u64], &mut [u64], &mut [u64]) {
-    let ways = if N == 0 { ways } else { N };
-    let (keys, rest) = row[..3 * ways].split_at_mut(ways);
-    let (times, values) = rest.split_at_mut(ways);
-    (keys, times, values)
-}
-
-/// Calls `$function::<N>` with the number of ways, if it is one of the usual ones.
-macro_rules! by_ways {
-    ($ways:expr, $self:ident.$function:ident($($argument:expr),*)) => {
-        match $ways {
-            2 => $self.$function::<2>($($argument),*),
-            4 => $self.$function::<4>($($argument),*),
-            6 => $self.$function::<6>($($argument),*),
-            8 => $self.$function::<8>($($argument),*),
-            _ => $self.$function::<0>($($argument),*),
+    /// A bit for each lane that holds `key`. All are compared without a branch: where a key stands is anyone's guess.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn lanes_with(&self, key: u64) -> u32 {
+        use std::arch::x86_64::{
+            _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_load_si128, _mm_movemask_ps, _mm_packs_epi32, _mm_set1_epi64x,
+        };
+        // SAFETY: SSE2 is part of x86-64. Both loads lie inside `keys`, which is aligned to 32 bytes.
+        unsafe {
+            let wanted = _mm_set1_epi64x(key as i64);
+            let half = |at: usize| _mm_cmpeq_epi32(_mm_load_si128(self.keys.as_ptr().add(at).cast()), wanted);
+            // Two words a key, made two half-words a key: a key is there where both are all ones.
+            let words = _mm_packs_epi32(half(0), half(2));
+            let whole = _mm_cmpeq_epi32(words, _mm_set1_epi64x(-1));
+            _mm_movemask_ps(_mm_castsi128_ps(whole)) as u32
         }
-    };
+    }
+
+    /// The same, in plain words.
+    #[cfg(not(target_arch = "x86_64"))]
+    #[inline(always)]
+    fn lanes_with(&self, key: u64) -> u32 {
+        (0..).zip(self.keys).map(|(lane, there)| u32::from(there == key) << lane).sum()
+    }
+
+    /// The lane with the smallest time, and that time.
+    #[inline(always)]
+    fn oldest(&self) -> (usize, u64) {
+        let [a, b, c, d] = self.times;
+        let low = if b < a { (1, b) } else { (0, a) };
+        let high = if d < c { (3, d) } else { (2, c) };
+        if high.1 < low.1 { high } else { low }
+    }
 }
 
 impl Lru {
     pub fn new(sets: u32, ways: u32) -> Self {
         let (sets, ways) = (Sets::new(sets), ways as usize);
-        let mut rows = vec![0; sets.count() * ways * 3].into_boxed_slice();
-        rows.chunks_mut(3 * ways).for_each(|row| row[..ways].fill(EMPTY));
-        Self { sets, ways, clock: 0, rows }
+        let stride = ways.div_ceil(LANES);
+        let quad = |index: usize| {
+            let first = index % stride * LANES;
+            let times = std::array::from_fn(|lane| if first + lane < ways { 0 } else { NEVER_FREE });
+            Quad { keys: [EMPTY; LANES], times, values: [0; LANES] }
+        };
+        let quads = (0..sets.count() * stride).map(quad).collect();
+        Self { sets, stride, clock: 0, quads }
     }
 
     /// The set of a page number.
@@ -76,96 +97,85 @@ impl Lru {
         self.sets.split(number).0
     }
 
-    /// Keys, times and values of a set.
     #[inline(always)]
-    fn row(&mut self, set: usize) -> (&mut [u64], &mut [u64], &mut [u64]) {
-        let row = &mut self.rows[set * 3 * self.ways..][..3 * self.ways];
-        let (keys, rest) = row.split_at_mut(self.ways);
-        let (times, values) = rest.split_at_mut(self.ways);
-        (keys, times, values)
+    fn set(&self, set: usize) -> &[Quad] {
+        debug_assert!(set < self.sets.count());
+        // SAFETY: there are `stride` quads for each set, and every set comes from `set_of`, so is one of them.
+        unsafe { self.quads.get_unchecked(set * self.stride..(set + 1) * self.stride) }
     }
 
     #[inline(always)]
-    fn keys(&self, set: usize) -> &[u64] {
-        &self.rows[set * 3 * self.ways..][..self.ways]
+    fn set_mut(&mut self, set: usize) -> &mut [Quad] {
+        debug_assert!(set < self.sets.count());
+        // SAFETY: as in `set`.
+        unsafe { self.quads.get_unchecked_mut(set * self.stride..(set + 1) * self.stride) }
     }
 
     /// The value of `key`, which becomes the latest of its set.
     #[inline(always)]
     pub fn find(&mut self, set: usize, key: u64) -> Option<u64> {
-        by_ways!(self.ways, self.find_in(set, key))
-    }
-
-    #[inline(always)]
-    fn find_in<const N: usize>(&mut self, set: usize, key: u64) -> Option<u64> {
-        let ways = if N == 0 { self.ways } else { N };
-        let (keys, times, values) = parts::<N>(&mut self.rows[set * 3 * ways..], ways);
-        let way = way_of(keys, key);
-        if way >= keys.len() {
-            return None;
+        let now = self.clock + 1;
+        for quad in self.set_mut(set) {
+            if let Some(lane) = quad.lane_of(key) {
+                quad.times[lane] = now;
+                let value = quad.values[lane];
+                self.clock = now;
+                return Some(value);
+            }
         }
-        self.clock += 1;
-        times[way] = self.clock;
-        Some(values[way])
+        None
     }
 
     /// The value of `key`. Changes nothing.
     #[inline(always)]
     pub fn peek(&self, set: usize, key: u64) -> Option<u64> {
-        by_ways!(self.ways, self.peek_in(set, key))
-    }
-
-    #[inline(always)]
-    fn peek_in<const N: usize>(&self, set: usize, key: u64) -> Option<u64> {
-        let ways = if N == 0 { self.ways } else { N };
-        let row = &self.rows[set * 3 * ways..][..3 * ways];
-        let way = way_of(&row[..ways], key);
-        (way < ways).then(|| row[2 * ways + way])
+        self.set(set).iter().find_map(|quad| Some(quad.values[quad.lane_of(key)?]))
     }
 
     /// Puts in `key`, which is not there, as the latest of its set. The key that had to go for it.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, set: usize, key: u64, value: u64) -> Option<u64> {
         debug_assert!(self.peek(set, key).is_none(), "{key:#x} is there already");
-        by_ways!(self.ways, self.insert_in(set, key, value))
-    }
-
-    #[inline(always)]
-    fn insert_in<const N: usize>(&mut self, set: usize, key: u64, value: u64) -> Option<u64> {
-        let ways = if N == 0 { self.ways } else { N };
-        let (keys, times, values) = parts::<N>(&mut self.rows[set * 3 * ways..], ways);
-        let way = oldest_of(times);
         self.clock += 1;
-        times[way] = self.clock;
-        values[way] = value;
-        let gone = std::mem::replace(&mut keys[way], key);
+        let now = self.clock;
+        let quads = self.set_mut(set);
+        let (mut at, (mut lane, mut time)) = (0, quads[0].oldest());
+        for (index, quad) in quads.iter().enumerate().skip(1) {
+            let (other, older) = quad.oldest();
+            (at, lane, time) = if older < time { (index, other, older) } else { (at, lane, time) };
+        }
+        let quad = &mut quads[at];
+        quad.times[lane] = now;
+        quad.values[lane] = value;
+        let gone = std::mem::replace(&mut quad.keys[lane], key);
         (gone != EMPTY).then_some(gone)
     }
 
     /// Changes the value of `key`, if it is there, but not its place in the order.
     pub fn update(&mut self, set: usize, key: u64, change: impl FnOnce(u64) -> u64) {
-        let (keys, _, values) = self.row(set);
-        if let Some(value) = values.get_mut(way_of(keys, key)) {
-            *value = change(*value);
+        for quad in self.set_mut(set) {
+            if let Some(lane) = quad.lane_of(key) {
+                quad.values[lane] = change(quad.values[lane]);
+                return;
+            }
         }
     }
 
     /// Takes `key` out. Whether it was there.
     pub fn remove(&mut self, set: usize, key: u64) -> bool {
-        let (keys, times, _) = self.row(set);
-        let way = way_of(keys, key);
-        if way == keys.len() {
-            return false;
+        for quad in self.set_mut(set) {
+            if let Some(lane) = quad.lane_of(key) {
+                (quad.keys[lane], quad.times[lane]) = (EMPTY, 0);
+                return true;
+            }
         }
-        (keys[way], times[way]) = (EMPTY, 0);
-        true
+        false
     }
 
     /// Takes out all keys that `keep` does not want, and hands each to `gone`.
     pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool, mut gone: impl FnMut(u64)) {
-        for set in 0..self.sets.count() {
-            let (keys, times, _) = self.row(set);
-            for (key, time) in keys.iter_mut().zip(times) {
+        for quad in &mut self.quads {
+            for (key, time) in quad.keys.iter_mut().zip(&mut quad.times) {
                 if *key != EMPTY && !keep(*key) {
                     gone(*key);
                     (*key, *time) = (EMPTY, 0);
@@ -176,19 +186,20 @@ impl Lru {
 
     /// Visits all keys with their sets.
     pub fn for_each(&self, mut visit: impl FnMut(usize, u64)) {
-        for set in 0..self.sets.count() {
-            self.keys(set).iter().filter(|&&key| key != EMPTY).for_each(|&key| visit(set, key));
+        for (index, quad) in self.quads.iter().enumerate() {
+            quad.keys.iter().filter(|&&key| key != EMPTY).for_each(|&key| visit(index / self.stride, key));
         }
     }
 
     /// Checks what must always hold: no key twice, no time twice or of the future, no time where there is no key.
     pub fn check_invariants(&self) {
-        for (set, row) in self.rows.chunks(3 * self.ways).enumerate() {
-            let (keys, times) = (&row[..self.ways], &row[self.ways..2 * self.ways]);
-            for way in 0..self.ways {
+        for (set, quads) in self.quads.chunks(self.stride).enumerate() {
+            let keys: Vec<u64> = quads.iter().flat_map(|quad| quad.keys).collect();
+            let times: Vec<u64> = quads.iter().flat_map(|quad| quad.times).collect();
+            for way in 0..keys.len() {
                 let (key, time) = (keys[way], times[way]);
-                assert_eq!(key == EMPTY, time == 0, "set {set}: way {way} of {keys:x?} has time {time}");
-                assert!(time <= self.clock, "set {set}: way {way} was used in the future");
+                assert_eq!(key == EMPTY, time == 0 || time == NEVER_FREE, "set {set}: way {way} of {keys:x?}: {time}");
+                assert!(time <= self.clock || time == NEVER_FREE, "set {set}: way {way} was used in the future");
                 let twice = (0..way).any(|other| key != EMPTY && (keys[other] == key || times[other] == time));
                 assert!(!twice, "set {set}: a key or a time stands twice in {keys:x?}, {times:?}");
             }

@@ -9,7 +9,7 @@ use crate::hierarchy::Llc;
 use crate::prefetcher::Prefetcher;
 use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Walker, index_of, lowest_node};
+use crate::walker::{Fault, Walker, index_of};
 
 /// Translation through one page table.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Found {
 /// The leaf for `page`, found without references; `None` if it is not present or does not allow a `write`.
 #[inline]
 pub(crate) fn leaf_of(table: &PageTable, page: Vpn, write: bool) -> Option<Found> {
-    let (node, level) = lowest_node(table, page);
+    let (node, level) = table.lowest_node(page);
     let index = index_of(page, level);
     let entry = table.entry(node, index);
     let usable = entry.is_present() && (!write || entry.has(Entry::WRITABLE));
@@ -127,7 +127,7 @@ impl Walker for Native<'_> {
     #[inline(always)]
     fn hint_first(&self, gva: Gva) -> NativeHint {
         let page = Va::from(gva).page();
-        let (node, level) = lowest_node(self.table, page);
+        let (node, level) = self.table.lowest_node(page);
         let index = index_of(page, level);
         self.table.prefetch(node, index);
         NativeHint { node: node.0, level: level.0, gva }

@@ -15,7 +15,7 @@ use crate::prefetcher::Prefetcher;
 use crate::tlb::Mapping;
 use crate::walk_cache::HostPage;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Walker, index_of, lowest_node};
+use crate::walker::{Fault, Walker, index_of};
 
 /// Translation through a guest's table over its host's. A VM is a process of the host, and its guest-physical memory is
 /// one range of that process's virtual memory.
@@ -187,11 +187,11 @@ impl Walker for Nested<'_> {
     #[inline(always)]
     fn hint_first(&self, gva: Gva) -> NestedHint {
         let page = Va::from(gva).page();
-        let (node, level) = lowest_node(self.guest, page);
+        let (node, level) = self.guest.lowest_node(page);
         let index = index_of(page, level);
         self.guest.prefetch(node, index);
         let entry_page = self.host_page(self.guest.entry_address(node, index).into());
-        let (node_host, node_host_level) = lowest_node(self.host, entry_page);
+        let (node_host, node_host_level) = self.host.lowest_node(entry_page);
         self.host.prefetch(node_host, index_of(entry_page, node_host_level));
         NestedHint { gva, node, level, node_host, node_host_level, ..NestedHint::default() }
     }
@@ -205,7 +205,7 @@ impl Walker for Nested<'_> {
             let found = Found { node: hint.node, index, entry, level: hint.level };
             hint.data = Self::data_gpa(hint.gva, found);
             let data_page = self.host_page(hint.data);
-            (hint.data_host, hint.data_host_level) = lowest_node(self.host, data_page);
+            (hint.data_host, hint.data_host_level) = self.host.lowest_node(data_page);
             self.host.prefetch(hint.data_host, index_of(data_page, hint.data_host_level));
         }
     }

@@ -53,7 +53,7 @@ impl WalkCache {
     }
 
     /// The lowest node known for `page`, and the level of the entry that points to it.
-    #[inline]
+    #[inline(always)]
     pub fn find(&mut self, geometry: Geometry, page: Vpn) -> Option<(NodeId, Level)> {
         let (asid, below_root) = (self.asid, usize::from(geometry.levels()) - 1);
         let mut number = page.0;
@@ -68,7 +68,7 @@ impl WalkCache {
     }
 
     /// Takes in that the entry of `level` for `page` points to `node`. It must not be there yet.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, page: Vpn, level: Level, node: NodeId) {
         if let Some(Some(lru)) = self.levels.get_mut(level.index() - 1) {
             let number = page.0 >> (INDEX_BITS * level.index() as u32);

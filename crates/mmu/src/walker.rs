@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The seam between a core and a way to translate.
 
-use nestwalk_mem::{Gpa, Gva, Level, NodeId, PageTable, Vpn};
+use nestwalk_mem::{Gpa, Gva, Level, Vpn};
 
 use crate::hierarchy::Llc;
 use crate::prefetcher::Prefetcher;
@@ -36,21 +36,6 @@ pub(crate) const INDEX_BITS: u32 = 9;
 #[inline(always)]
 pub(crate) fn index_of(page: Vpn, level: Level) -> usize {
     (page.0 >> (INDEX_BITS * (u32::from(level.0) - 1))) as usize & ((1 << INDEX_BITS) - 1)
-}
-
-/// The lowest node that covers `page`, with its level.
-#[inline(always)]
-pub(crate) fn lowest_node(table: &PageTable, page: Vpn) -> (NodeId, Level) {
-    debug_assert_eq!(table.geometry().index_bits(), INDEX_BITS);
-    let (mut node, mut level) = (table.root(), table.geometry().root());
-    while level > Level::PTE {
-        let entry = table.entry(node, index_of(page, level));
-        if !entry.is_present() || entry.is_leaf() {
-            break;
-        }
-        (node, level) = (entry.node(), level.down());
-    }
-    (node, level)
 }
 
 /// A way to translate the program's addresses.

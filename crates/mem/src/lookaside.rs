@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where the PTE nodes of a page table are, by address: one look instead of a way down from the root.
+//!
+//! It serves the simulation only (what the simulated hardware finds by walking, it still walks for). A direct-mapped table
+//! that knows most nodes and never one that is gone: a miss says nothing, a hit is right. Neighbouring nodes lie in
+//! neighbouring places, so a program with few mappings has no collisions.
+
+use crate::geometry::Level;
+use crate::page_table::NodeId;
+
+/// Bits of a slot that name the node; the others name the block of pages that it covers.
+const NODE_BITS: u32 = 28;
+
+/// See the [module's documentation](self).
+#[derive(Clone, Debug)]
+pub(crate) struct Lookaside {
+    /// `block << NODE_BITS | node`, at place `block` modulo their number, which is a power of two. 0 is nothing: node 0 is
+    /// the root and no PTE node.
+    slots: Vec<u64>,
+    known: usize,
+}
+
+impl Lookaside {
+    pub fn new() -> Self {
+        Self { slots: vec![0; 64], known: 0 }
+    }
+
+    #[inline(always)]
+    fn place(&self, block: u64) -> usize {
+        block as usize & (self.slots.len() - 1)
+    }
+
+    /// The node that covers `block`, if it is known here.
+    #[inline(always)]
+    pub fn find(&self, block: u64) -> Option<NodeId> {
+        let slot = self.slots[self.place(block)];
+        (slot >> NODE_BITS == block && slot != 0).then_some(NodeId((slot & ((1 << NODE_BITS) - 1)) as u32))
+    }
+
+    /// A node was made that covers `block`.
+    pub fn add(&mut self, block: u64, node: NodeId) {
+        if node.0 >> NODE_BITS != 0 || block >> (64 - NODE_BITS) != 0 {
+            return;
+        }
+        if self.known >= self.slots.len() {
+            self.grow();
+        }
+        let place = self.place(block);
+        self.known += usize::from(self.slots[place] == 0);
+        self.slots[place] = block << NODE_BITS | u64::from(node.0);
+    }
+
+    /// The node that covers `block` is gone.
+    pub fn remove(&mut self, block: u64) {
+        if self.find(block).is_some() {
+            let place = self.place(block);
+            self.slots[place] = 0;
+            self.known -= 1;
+        }
+    }
+
+    /// Checks that each node known here is the one that `descend` finds from the root.
+    pub fn check_invariants(&self, descend: impl Fn(u64) -> (NodeId, Level)) {
+        let known = self.slots.iter().filter(|&&slot| slot != 0);
+        assert_eq!(known.clone().count(), self.known, "the count of known nodes");
+        for slot in known {
+            let block = slot >> NODE_BITS;
+            let node = self.find(block).unwrap_or_else(|| panic!("block {block:#x} stands at another's place"));
+            assert_eq!(descend(block), (node, Level::PTE), "the node of block {block:#x}");
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let larger = vec![0; 4 * self.slots.len()];
+        for slot in std::mem::replace(&mut self.slots, larger).into_iter().filter(|&slot| slot != 0) {
+            let place = self.place(slot >> NODE_BITS);
+            self.slots[place] = slot;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_finds_is_right_and_what_went_is_not_found() {
+        let mut lookaside = Lookaside::new();
+        for block in 0..1000 {
+            lookaside.add(block * 3, NodeId(block as u32 + 1));
+        }
+        let found = (0..1000).filter(|&block| lookaside.find(block * 3).is_some()).count();
+        assert!(found > 900, "{found}");
+        for block in 0..1000 {
+            assert!(lookaside.find(block * 3).is_none_or(|node| node == NodeId(block as u32 + 1)));
+            assert_eq!(lookaside.find(block * 3 + 1), None);
+        }
+        lookaside.remove(999 * 3);
+        assert_eq!(lookaside.find(999 * 3), None);
+        assert_eq!(lookaside.find(0), Some(NodeId(1)));
+    }
+}
