@@ -144,7 +144,7 @@ def wanted_options(fragments):
 
 
 def kernel(kind):
-    """Configure and build one kernel; returns its vmlinux."""
+    """Configure and build one kernel; returns what QEMU boots: a vmlinux, for the debug kernel a bzImage."""
     tree, out = source(kind), BUILD / f"kernel-{kind}"
     fragments = [LINUX / "config" / f"{f}.fragment" for f in KINDS[kind]]
     out.mkdir(parents=True, exist_ok=True)
@@ -167,8 +167,9 @@ def kernel(kind):
                 sys.exit(f"{kind}: option lost in configuration: {line}")
         stamp.write_text(value)
     cc = ["CC=ccache gcc"] if shutil.which("ccache") else []
-    run(*make, f"-j{JOBS}", *cc, "vmlinux", env=env)
-    return out / "vmlinux"
+    target, image = ("bzImage", "arch/x86/boot/bzImage") if kind == "debug" else ("vmlinux", "vmlinux")
+    run(*make, f"-j{JOBS}", *cc, target, env=env)
+    return out / image
 
 
 def plugin(name):

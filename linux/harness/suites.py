@@ -160,6 +160,8 @@ def instructions():
     require(best[("nestwalk", "off")][0] < 1.01 * base[0], "the fault path is longer although PTEMagnet is off")
     require(best[("nestwalk", "off")][1] < 1.01 * base[1], "dropping pages is dearer although PTEMagnet is off")
     require(best[("nestwalk", "on")][0] < 1.02 * base[0], "the fault path is more than 2 % longer with PTEMagnet")
+    # Pages of a block merge again when they are freed: that is paid here, and saved at the first touch.
+    require(sum(best[("nestwalk", "on")]) < 1.02 * sum(base), "touching and dropping a page is more than 2 % dearer with PTEMagnet")
 
 
 def from_outside(kind):
@@ -211,7 +213,7 @@ TEST = CHECK[:-1] + [
     ("nested on a stock host", lambda: nested_stock_host(NPT)),
     ("kunit, debug", lambda: kunit("debug")),
     ("ptemagnet, debug", lambda: ptemagnet("debug")),
-    ("stress, debug", lambda: stress("debug", 60)),
+    ("stress, debug", lambda: stress("debug", 40)),
 ]
 
 
