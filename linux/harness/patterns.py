@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Measure the allocation patterns of linux/data/README.md on a kernel and write them as one JSON file."""
+"""Measure the allocation patterns of linux/data/README.md on a kernel and write them as one JSON file.
+
+    patterns.py KIND SEEDS FILE [KERNEL-PARAMETER...]     e.g. patterns.py nestwalk 1,2 out.json ptemagnet=2
+"""
 import json
 import re
 import sys
@@ -28,7 +31,7 @@ def measure(kind, seeds, mem=1024, cpus=2, append=""):
             runs.append({"boot": seed, "tag": r["tag"], **TAGS[r["tag"]], "mib": r["mib"], "order": r["order"],
                          "seed": r["seed"], "groups": r["groups"], "mean": r["mean"], "distribution": r["distribution"]})
     return {"schema": 1, "kernel": release, "package": f"{build.SOURCE_PACKAGE} {build.SOURCE_VERSION}", "kind": kind,
-            "memory_mib": mem, "cpus": cpus, "thp": "never for the measured memory", "runs": runs}
+            "command_line": append, "memory_mib": mem, "cpus": cpus, "thp": "never for the measured memory", "runs": runs}
 
 
 def summary(document):
@@ -41,7 +44,7 @@ def summary(document):
 
 def main():
     kind, seeds, path = sys.argv[1], [int(s) for s in sys.argv[2].split(",")], sys.argv[3]
-    document = measure(kind, seeds)
+    document = measure(kind, seeds, append=" ".join(sys.argv[4:]))
     text = json.dumps({k: v for k, v in document.items() if k != "runs"}, indent=1)[:-2]
     rows = ",\n  ".join(json.dumps(r) for r in document["runs"])
     with open(path, "w", encoding="utf-8") as f:
