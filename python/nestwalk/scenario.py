@@ -55,9 +55,6 @@ def adapt(job: Job, *, quick: bool = False, seed: int | None = None) -> Job:
     changed = dict(table)
     if seed is not None:
         changed["seed"] = seed
-        match table.get("workload"):
-            case {"generator": dict(generator)}:
-                changed["workload"] = {"generator": {**generator, "seed": seed}}
     if quick:
         changed["sampling"] = quick_sampling(table.get("sampling"))
     return job if changed == table else Job(job.name, write(changed), job.path)

@@ -112,14 +112,14 @@ fn access(offset: u64) -> Access {
 /// Uniformly random words of the whole footprint: practically each access walks.
 fn random_pages(scale: Scale) -> Vec<Access> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
-    (0..scale.accesses).map(|_| access(random.next_u64() % scale.footprint.bytes() & !7)).collect()
+    (0..scale.accesses).map(|_| access((random.next_u64() % scale.footprint.bytes()) & !7)).collect()
 }
 
 /// Nine accesses to pages that are in the TLB, then one to a random page.
 fn one_in_ten(scale: Scale) -> Vec<Access> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
     let mut next = |n: usize| match n % 10 {
-        0 => random.next_u64() % scale.footprint.bytes() & !7,
+        0 => (random.next_u64() % scale.footprint.bytes()) & !7,
         n => (n as u64 % 8) << 12 | random.next_u64() & 0xff8,
     };
     (0..4 * scale.accesses).map(|n| access(next(n))).collect()

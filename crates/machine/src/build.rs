@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nestwalk_mem::{Cpu, PageCount, Vpn};
+use nestwalk_mem::{Cpu, PageCount, Vpn, size};
 use nestwalk_os::{Kernel, KernelConfig};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Workload, WorkloadFacts};
@@ -20,7 +20,7 @@ const GIB: u64 = 1 << 18;
 /// When there is no such trace, it cannot be read, or a generator's parameters are impossible.
 pub fn workload(configuration: &Configuration, traces: &Path) -> Result<Box<dyn Workload>, MachineError> {
     match &configuration.scenario.workload {
-        WorkloadConfig::Generator(generator) => Ok(generator.build()?),
+        WorkloadConfig::Generator(generator) => Ok(generator.clone().reseeded(configuration.scenario.seed).build()?),
         WorkloadConfig::Trace(name) => {
             let path = trace_path(name, &configuration.base, traces)?;
             Ok(Box::new(TraceWorkload::open(&path, PlayOptions::default())?))
@@ -99,7 +99,7 @@ fn memory_sizes(configuration: &Configuration, facts: &WorkloadFacts) -> Result<
         if frames <= needed {
             return Err(configuration.scenario_error(format!(
                 "memory = \"{}\" is too little for what runs on it ({} MiB): give more, or leave the key out",
-                nestwalk_os::config::format_size(frames),
+                size::format(frames.bytes()),
                 needed.bytes() >> 20
             )));
         }

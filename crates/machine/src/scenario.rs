@@ -3,9 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use nestwalk_mem::{Geometry, PageCount};
+use nestwalk_mem::{Geometry, PageCount, size};
 use nestwalk_mmu::MmuConfig;
-use nestwalk_os::config::format_size;
 use nestwalk_os::{ManagerConfig, StartState, TablesConfig};
 use nestwalk_workload::GeneratorConfig;
 use serde::{Deserialize, Serialize};
@@ -68,7 +67,7 @@ pub enum WorkloadConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct KernelScenario {
     /// Its physical memory; as much as what runs on it needs if nothing is said.
-    #[serde(with = "optional_size")]
+    #[serde(with = "nestwalk_mem::size::optional_pages")]
     pub memory: Option<PageCount>,
     /// Levels of its page tables: 4 (if nothing is said) or 5.
     pub levels: Option<u8>,
@@ -81,7 +80,7 @@ pub struct KernelScenario {
     /// What its memory looks like before anything runs.
     pub start: StartState,
     /// Swap space; none if nothing is said.
-    #[serde(with = "optional_size")]
+    #[serde(with = "nestwalk_mem::size::optional_pages")]
     pub swap: Option<PageCount>,
 }
 
@@ -193,8 +192,8 @@ impl Configuration {
         {
             return self.refuse(format!(
                 "the guest's memory ({}) must be smaller than the host's ({})",
-                format_size(guest),
-                format_size(host)
+                size::format(guest.bytes()),
+                size::format(host.bytes())
             ));
         }
         Ok(())
@@ -217,25 +216,5 @@ impl KernelScenario {
             Some(5) => Ok(Geometry::X86_5),
             Some(other) => Err(format!("levels = {other}: page tables have 4 or 5 levels")),
         }
-    }
-}
-
-/// A size with its unit, or nothing.
-mod optional_size {
-    use nestwalk_mem::PageCount;
-    use nestwalk_os::config::{format_size, parse_size};
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(size: &Option<PageCount>, serializer: S) -> Result<S::Ok, S::Error> {
-        match size {
-            Some(size) => serializer.serialize_some(&format_size(*size)),
-            None => serializer.serialize_none(),
-        }
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PageCount>, D::Error> {
-        let text = Option::<String>::deserialize(deserializer)?;
-        text.map(|text| parse_size(&text).map_err(D::Error::custom)).transpose()
     }
 }

@@ -109,3 +109,13 @@ fn a_run_can_be_interrupted() {
     assert!(matches!(result, Err(MachineError::Interrupted { .. })));
     assert_eq!(calls, 3);
 }
+
+#[test]
+fn the_scenario_s_seed_reaches_the_generator() {
+    let accesses = |seed| {
+        let walks = run(GUPS, &[SMALL_PAGES], &format!("seed = {seed}")).unwrap().statistics.mmu;
+        walks["tlb"].clone()
+    };
+    assert_eq!(accesses(1), accesses(1));
+    assert_ne!(accesses(1), accesses(2));
+}

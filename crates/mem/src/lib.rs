@@ -14,6 +14,7 @@ mod lookaside;
 pub mod page_table;
 pub mod physical;
 pub mod prefetch;
+pub mod size;
 
 pub use access::Access;
 pub use addr::{Frame, FrameRange, Gfn, Gpa, Gva, Gvn, Hpa, Pa, PageCount, Pfn, Va, Vpn, VpnRange};

@@ -44,7 +44,7 @@ pub struct MmuConfig {
 #[serde(deny_unknown_fields)]
 pub struct CacheConfig {
     /// Its size. In files a number of bytes or a string such as `"32KiB"`.
-    #[serde(rename = "size", with = "size_text")]
+    #[serde(rename = "size", with = "nestwalk_mem::size::bytes")]
     pub bytes: u64,
     /// Ways of a set.
     pub ways: u32,
@@ -57,7 +57,7 @@ pub struct CacheConfig {
 #[serde(deny_unknown_fields)]
 pub struct LlcConfig {
     /// Its size. In files a number of bytes or a string such as `"20MiB"`.
-    #[serde(rename = "size", with = "size_text")]
+    #[serde(rename = "size", with = "nestwalk_mem::size::bytes")]
     pub bytes: u64,
     /// Ways of a set.
     pub ways: u32,
@@ -223,7 +223,7 @@ pub(crate) fn entry_sets(place: &str, entries: u32, ways: u32) -> Result<u32, Mm
     if entries == 0 {
         return Err(MmuError::Empty { place: place.into() });
     }
-    if entries % ways != 0 {
+    if !entries.is_multiple_of(ways) {
         return Err(MmuError::IndivisibleEntries { place: place.into(), entries, ways });
     }
     Ok(entries / ways)
@@ -240,65 +240,6 @@ fn validate_tlb_level(place: &str, arrays: &[TlbConfig]) -> Result<(), MmuError>
         }
     }
     Ok(())
-}
-
-/// Sizes as people write them: a number of bytes, or a string with KiB, MiB, GiB or TiB.
-mod size_text {
-    use serde::de::{Error, Visitor};
-    use serde::{Deserializer, Serializer};
-
-    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-
-    pub fn serialize<S: Serializer>(bytes: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-        match UNITS.iter().find(|(_, shift)| *bytes != 0 && bytes.trailing_zeros() >= *shift) {
-            Some((unit, shift)) => serializer.serialize_str(&format!("{}{unit}", bytes >> shift)),
-            None => serializer.serialize_u64(*bytes),
-        }
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-        deserializer.deserialize_any(Size)
-    }
-
-    struct Size;
-
-    impl Visitor<'_> for Size {
-        type Value = u64;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a number of bytes, or a string such as \"32KiB\", \"1.5MiB\" or \"2GiB\"")
-        }
-
-        fn visit_u64<E: Error>(self, bytes: u64) -> Result<u64, E> {
-            Ok(bytes)
-        }
-
-        fn visit_i64<E: Error>(self, bytes: i64) -> Result<u64, E> {
-            u64::try_from(bytes).map_err(|_| E::custom(format!("{bytes} is negative; expected a size in bytes")))
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
-            parse(text)
-                .ok_or_else(|| E::custom(format!("{text:?} is no size; write for example \"32KiB\" or \"1.5MiB\"")))
-        }
-    }
-
-    fn parse(text: &str) -> Option<u64> {
-        let text = text.trim();
-        let (digits, shift) = UNITS
-            .iter()
-            .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)))
-            .unwrap_or((text.strip_suffix('B').unwrap_or(text), 0));
-        let (whole, fraction) = digits.trim().split_once('.').unwrap_or((digits.trim(), ""));
-        if fraction.len() > 4 {
-            return None;
-        }
-        let scale = 10_u64.pow(fraction.len() as u32);
-        let parts = whole.parse::<u64>().ok()?.checked_mul(scale)?;
-        let parts = parts.checked_add(if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()? })?;
-        let bytes = parts.checked_mul(1 << shift)?;
-        (bytes % scale == 0).then_some(bytes / scale)
-    }
 }
 
 /// Page sizes as people write them.

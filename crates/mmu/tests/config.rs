@@ -22,7 +22,7 @@ fn a_machine_file_survives_the_round_trip() {
     let config = machine();
     config.validate().unwrap();
     let text = toml::to_string(&config).unwrap();
-    assert!(text.contains("size = \"32KiB\"") && text.contains("policy = \"non-inclusive\""), "{text}");
+    assert!(text.contains("size = \"32 KiB\"") && text.contains("policy = \"non-inclusive\""), "{text}");
     assert_eq!(toml::from_str::<MmuConfig>(&text).unwrap(), config);
 }
 

@@ -5,13 +5,13 @@
 
 use std::time::Instant;
 
+use nestwalk_mem::size::parse_pages;
 use nestwalk_mem::{Cpu, PageCount, Vpn, VpnRange};
-use nestwalk_os::config::parse_size;
 use nestwalk_os::{Bare, HostMemory, Kernel, KernelConfig, VmaFlags};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let size = parse_size(&arguments.next().unwrap_or("4 GiB".into()))?;
+    let size = parse_pages(&arguments.next().unwrap_or("4 GiB".into()))?;
     let random = arguments.next().is_some();
     // Tables take 0.2 % of memory, and some is kept free.
     let guest_size = PageCount(size.0 + size.0 / 64 + 65_536);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A kernel's configuration, as it stands in scenario files.
 
-use nestwalk_mem::addr::PAGE_BYTES;
 use nestwalk_mem::{Geometry, PageCount};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -14,7 +13,7 @@ use crate::tables::TablesConfig;
 #[serde(deny_unknown_fields)]
 pub struct KernelConfig {
     /// Its physical memory: `"16 GiB"`, `"512 MiB"`, `"64 KiB"`, or a number of bytes.
-    #[serde(with = "size")]
+    #[serde(with = "nestwalk_mem::size::pages")]
     pub memory: PageCount,
     /// Its processors.
     #[serde(default = "one")]
@@ -32,7 +31,7 @@ pub struct KernelConfig {
     #[serde(default)]
     pub start: StartState,
     /// Swap space. None: pages that were written cannot be reclaimed.
-    #[serde(default, with = "size")]
+    #[serde(default, with = "nestwalk_mem::size::pages")]
     pub swap: PageCount,
     /// Whether it answers hypercalls of its guests.
     #[serde(default = "yes")]
@@ -137,76 +136,6 @@ const fn four_levels() -> Geometry {
     Geometry::X86_4
 }
 
-const UNITS: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
-
-/// Reads a size with its unit: `"16 GiB"`, `"1.5 GiB"`, `"64KiB"`.
-///
-/// # Errors
-/// A sentence that says what is wrong, if it is none or no whole number of 4 KiB pages.
-pub fn parse_size(text: &str) -> Result<PageCount, String> {
-    let wrong = || format!("{text:?} is no size: write for example \"16 GiB\" (units: TiB, GiB, MiB, KiB, B)");
-    let (number, unit) = UNITS
-        .iter()
-        .find_map(|(name, unit)| Some((text.trim().strip_suffix(name)?.trim_end(), *unit)))
-        .ok_or_else(wrong)?;
-    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-    let whole: u64 = whole.parse().map_err(|_| wrong())?;
-    if part.len() > 6 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(wrong());
-    }
-    let thousandths = if part.is_empty() { 0 } else { part.parse::<u64>().map_err(|_| wrong())? };
-    let fraction = u128::from(thousandths) * u128::from(unit) / 10u128.pow(part.len() as u32);
-    let bytes = u128::from(whole) * u128::from(unit) + fraction;
-    let bytes = u64::try_from(bytes).map_err(|_| wrong())?;
-    whole_pages(bytes).ok_or_else(|| format!("{text:?} is no multiple of 4 KiB"))
-}
-
-/// Writes a size in the largest unit that divides it.
-pub fn format_size(size: PageCount) -> String {
-    let bytes = size.bytes();
-    let (name, unit) = UNITS.iter().find(|(_, unit)| bytes % unit == 0 && bytes >= *unit).unwrap_or(&UNITS[4]);
-    format!("{} {name}", bytes / unit)
-}
-
-fn whole_pages(bytes: u64) -> Option<PageCount> {
-    (bytes % PAGE_BYTES == 0).then(|| PageCount::covering(bytes))
-}
-
-/// A [`PageCount`] as a size with its unit.
-pub mod size {
-    use serde::de::Error;
-
-    use super::*;
-
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Written {
-        Bytes(u64),
-        Text(String),
-    }
-
-    /// Writes it.
-    ///
-    /// # Errors
-    /// The serializer's.
-    pub fn serialize<S: Serializer>(size: &PageCount, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&format_size(*size))
-    }
-
-    /// Reads it.
-    ///
-    /// # Errors
-    /// When it is no size.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PageCount, D::Error> {
-        match Written::deserialize(deserializer)? {
-            Written::Bytes(bytes) => {
-                whole_pages(bytes).ok_or_else(|| D::Error::custom(format!("{bytes} bytes are no multiple of 4 KiB")))
-            }
-            Written::Text(text) => parse_size(&text).map_err(D::Error::custom),
-        }
-    }
-}
-
 /// A [`Geometry`] as its number of levels.
 pub mod geometry {
     use serde::de::Error;
@@ -247,17 +176,6 @@ pub mod geometry {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_read_and_written() {
-        for (text, pages) in [("16 GiB", 4 << 20), ("64KiB", 16), ("1.5 GiB", 3 << 17), ("8192 B", 2)] {
-            assert_eq!(parse_size(text), Ok(PageCount(pages)), "{text}");
-            assert_eq!(parse_size(&format_size(PageCount(pages))), Ok(PageCount(pages)));
-        }
-        for text in ["16", "GiB", "-1 GiB", "1.x GiB", "5 B", "99999999 TiB"] {
-            assert!(parse_size(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_configuration_round_trips_and_unknown_keys_are_refused() {

@@ -61,7 +61,7 @@ impl PhysicalMemory {
                 (self.scanners.migrate, self.scanners.free) = (0, self.zone.table.len() - PAGEBLOCK);
                 break;
             }
-            if self.scanners.migrate % PAGEBLOCK == 0 && self.is_available(order) {
+            if self.scanners.migrate.is_multiple_of(PAGEBLOCK) && self.is_available(order) {
                 break;
             }
             self.isolate_pages(order, &mut done);
@@ -111,7 +111,7 @@ impl PhysicalMemory {
         while !self.scanners.met() {
             let at = self.scanners.migrate;
             let block = self.zone.table.block(at);
-            if block.kind == Kind::Movable && !(at % PAGEBLOCK == 0 && block.skip) {
+            if block.kind == Kind::Movable && !(at.is_multiple_of(PAGEBLOCK) && block.skip) {
                 return self.isolate_pages_of_block(order, done);
             }
             self.scanners.migrate = (at / PAGEBLOCK + 1) * PAGEBLOCK;
@@ -137,7 +137,7 @@ impl PhysicalMemory {
                 at = ((at >> order.0) + 1) << order.0;
             }
         }
-        if at >= end && self.scanners.pages.is_empty() && from % PAGEBLOCK == 0 {
+        if at >= end && self.scanners.pages.is_empty() && from.is_multiple_of(PAGEBLOCK) {
             self.zone.table.block_mut(from).skip = true;
         }
         self.scanners.migrate = at;

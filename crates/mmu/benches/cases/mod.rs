@@ -45,7 +45,7 @@ impl Case {
         let mut address = |index: usize| match self {
             Self::AllWalks => (random.next_u64() % bytes) & !7,
             Self::TenthWalks => {
-                if index % 10 == 0 {
+                if index.is_multiple_of(10) {
                     let page = (random.next_u64() % bytes) & !4095;
                     object = page + ((random.next_u64() % (4096 - 80)) & !7);
                 }

@@ -28,7 +28,7 @@ macro_rules! parameters {
         #[serde(deny_unknown_fields, default)]
         pub struct $name {
             /// Memory that the program has, at most; `"4 GiB"`.
-            #[serde(with = "crate::generator::size")]
+            #[serde(with = "nestwalk_mem::size::pages")]
             pub footprint: nestwalk_mem::PageCount,
             /// Accesses before counting begins, of all threads together.
             pub warm_accesses: u64,
@@ -36,7 +36,7 @@ macro_rules! parameters {
             pub measured_accesses: u64,
             /// Threads of the program.
             pub threads: u16,
-            /// Everything random follows from it.
+            /// Everything random in it follows from this and from the run's seed.
             pub seed: u64,
             $($(#[$field_doc])* pub $field: $type,)*
         }
@@ -85,8 +85,8 @@ impl Common {
         }
         let least = PageCount(64 * u64::from(self.threads));
         if self.footprint < least || self.footprint > Self::FOOTPRINT_MAX {
-            let text = super::size::format(self.footprint);
-            let least = super::size::format(least);
+            let text = nestwalk_mem::size::format(self.footprint.bytes());
+            let least = nestwalk_mem::size::format(least.bytes());
             return Err(impossible(
                 name,
                 format!("footprint = {text:?}: from {least:?} (for its threads) to \"64 TiB\""),

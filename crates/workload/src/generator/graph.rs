@@ -203,7 +203,7 @@ impl Graph {
             Part::Target { vertex, edge, end } => {
                 thread.part = Self::edges_from(vertex, edge + 1, end);
                 let property = self.property.at(self.target(edge) * WORD);
-                let found = self.traversal == Traversal::Frontier && mix(edge) % self.degree == 0;
+                let found = self.traversal == Traversal::Frontier && mix(edge).is_multiple_of(self.degree);
                 (Access::new(property, found), 0)
             }
             Part::Finish { vertex } => {

@@ -17,7 +17,6 @@ mod gups;
 mod memory;
 mod pointer_chase;
 mod program;
-mod size;
 mod stream;
 mod zipf;
 mod zipf_kv;
@@ -61,6 +60,20 @@ impl GeneratorConfig {
         ("zipf_kv", "key-value store: hash index and values, zipf keys, GET and SET"),
         ("graph", "PageRank- or BFS-like traversal of a power-law graph"),
     ];
+
+    /// Makes its seed depend on that of the run, whose 1 changes nothing.
+    #[must_use]
+    pub fn reseeded(mut self, seed: u64) -> Self {
+        let own = match &mut self {
+            Self::Gups(config) => &mut config.seed,
+            Self::Stream(config) => &mut config.seed,
+            Self::PointerChase(config) => &mut config.seed,
+            Self::ZipfKv(config) => &mut config.seed,
+            Self::Graph(config) => &mut config.seed,
+        };
+        *own = own.wrapping_add(seed.wrapping_sub(1));
+        self
+    }
 
     /// The program, at its beginning.
     ///

@@ -154,7 +154,7 @@ impl ZipfKv {
                 let buffer = u64::from(thread) * BUFFER_PAGES * PAGE_BYTES;
                 let in_buffer = self.buffers.at(buffer + line * LINE % (BUFFER_PAGES * PAGE_BYTES));
                 let (from, to) = if set { (in_buffer, in_object) } else { (in_object, in_buffer) };
-                if step % 2 == 0 { Access::load(from) } else { Access::store(to) }
+                if step.is_multiple_of(2) { Access::load(from) } else { Access::store(to) }
             }
         }
     }

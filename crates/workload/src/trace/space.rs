@@ -145,11 +145,11 @@ impl AddressSpace {
         if self.recent.contains(page) {
             return Cover::Mapped;
         }
-        if let Some((&start, mapping)) = self.mappings.range(..=page).next_back() {
-            if page < mapping.end {
-                self.recent = VpnRange { start, end: mapping.end };
-                return Cover::Mapped;
-            }
+        if let Some((&start, mapping)) = self.mappings.range(..=page).next_back()
+            && page < mapping.end
+        {
+            self.recent = VpnRange { start, end: mapping.end };
+            return Cover::Mapped;
         }
         if self.implied.contains(page) {
             return Cover::Implied;
@@ -203,10 +203,10 @@ struct RangeSet(BTreeMap<Vpn, Vpn>);
 
 impl RangeSet {
     fn insert(&mut self, mut range: VpnRange) {
-        if let Some((&start, &end)) = self.0.range(..=range.start).next_back() {
-            if end >= range.start {
-                range = VpnRange { start, end: end.max(range.end) };
-            }
+        if let Some((&start, &end)) = self.0.range(..=range.start).next_back()
+            && end >= range.start
+        {
+            range = VpnRange { start, end: end.max(range.end) };
         }
         while let Some((&start, &end)) = self.0.range(range.start..=range.end).next() {
             self.0.remove(&start);
