@@ -81,7 +81,7 @@ def stress(kind, seconds):
 
 def pool(kind):
     lines = boot(f"hugegpt-{kind}", build.kernel(kind), build.initramfs(), "hugegpt", mem=600, append="hugegpt=force")
-    count_ok(lines, 9, f"hugegpt {kind}")
+    count_ok(lines, 10, f"hugegpt {kind}")
     lines = boot(f"hugegpt-unaware-{kind}", build.kernel(kind), build.initramfs(), "l2", append="hugegpt=on")
     require(not any(l.startswith("HGPT") for l in lines), "hugegpt=on without a host that knows: there is a pool")
 
