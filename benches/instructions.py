@@ -49,7 +49,9 @@ def main() -> int:
     if "--update" in sys.argv[1:]:
         lines = [f"{name} = {count:.2f}" for name, count in counts.items()]
         head = "# SPDX-License-Identifier: MIT OR Apache-2.0\n# Instructions an access (or a guest's fault), written by instructions.py --update.\n"
-        STORED.write_text(head + f'compiler = "{compiler}"\ntolerance = 0.03\n\n[instructions]\n' + "\n".join(lines) + "\n")
+        STORED.write_text(
+            head + f'compiler = "{compiler}"\ntolerance = 0.03\n\n[instructions]\n' + "\n".join(lines) + "\n"
+        )
         print(f"wrote {STORED.relative_to(ROOT)}")
         return 0
     stored = tomllib.loads(STORED.read_text())
@@ -59,7 +61,9 @@ def main() -> int:
         ratio = count / stored["instructions"][name]
         verdict = "ok" if ratio <= 1 + stored["tolerance"] else "MORE"
         slower += verdict != "ok"
-        print(f"{name:20} {count:9.2f} instructions, stored {stored['instructions'][name]:9.2f}, ratio {ratio:.3f} {verdict}")
+        print(
+            f"{name:20} {count:9.2f} instructions, stored {stored['instructions'][name]:9.2f}, ratio {ratio:.3f} {verdict}"
+        )
     if not same_compiler:
         print(f"stored with {stored['compiler']}, counted with {compiler}: not held against each other")
         return 0
