@@ -26,6 +26,7 @@ KINDS = {
     "stock": ["base"],
     "nestwalk": ["base", "nestwalk"],
     "debug": ["base", "nestwalk", "debug"],
+    "variant": ["base", "nestwalk", "variant"],
 }
 # Directory of the patched and of the stock tree.
 TREES = ("linux-source-6.1", "source-stock")
@@ -144,7 +145,7 @@ def wanted_options(fragments):
 
 
 def kernel(kind):
-    """Configure and build one kernel; returns what QEMU boots: a vmlinux, for the debug kernel a bzImage."""
+    """Configure and build one kernel; returns what QEMU boots: a vmlinux, or a bzImage where that is needed."""
     tree, out = source(kind), BUILD / f"kernel-{kind}"
     fragments = [LINUX / "config" / f"{f}.fragment" for f in KINDS[kind]]
     out.mkdir(parents=True, exist_ok=True)
@@ -167,7 +168,7 @@ def kernel(kind):
                 sys.exit(f"{kind}: option lost in configuration: {line}")
         stamp.write_text(value)
     cc = ["CC=ccache gcc"] if shutil.which("ccache") else []
-    target, image = ("bzImage", "arch/x86/boot/bzImage") if kind == "debug" else ("vmlinux", "vmlinux")
+    target, image = ("bzImage", "arch/x86/boot/bzImage") if kind in ("debug", "variant") else ("vmlinux", "vmlinux")
     run(*make, f"-j{JOBS}", *cc, target, env=env)
     return out / image
 

@@ -39,6 +39,19 @@ def ptemagnet(kind):
     count_ok(lines, 33, f"ptemagnet {kind}")
 
 
+def variant():
+    """Five-level tables, PGDs of two pages, and neither NUMA nor memory cgroups."""
+    kunit("variant")
+    append = "pti=on hugegpt=force"
+    lines = boot("ptemagnet-variant", build.kernel("variant"), build.initramfs(), "ptemagnet", append=append)
+    count_ok(lines, 30, "ptemagnet variant")
+    lines = boot("stress-variant", build.kernel("variant"), build.initramfs(), "stress", append=f"{append} nw.seconds=15")
+    count_ok(lines, 3, "stress variant")
+    _, distribution, found = outside.walk("variant", 2, append=append)
+    require(found[0][0] == 5, "variant: the page table has not five levels")
+    require(distribution[1:] == [0] * 7, f"variant: {distribution} from outside")
+
+
 def numa(kind):
     lines = boot(f"numa-{kind}", build.kernel(kind), build.initramfs(), "ptemagnet", mem=1024,
                  append="numa=fake=2 nw.numa=1 nw.only=numa_policy,sequential,dontneed,killed")
@@ -211,9 +224,11 @@ TEST = CHECK[:-1] + [
     ("instructions", instructions),
     ("scaling", lambda: scaling("nestwalk")),
     ("nested on a stock host", lambda: nested_stock_host(NPT)),
+    ("variant", variant),
     ("kunit, debug", lambda: kunit("debug")),
     ("ptemagnet, debug", lambda: ptemagnet("debug")),
-    ("stress, debug", lambda: stress("debug", 40)),
+    ("stress", lambda: stress("nestwalk", 60)),
+    ("stress, debug", lambda: stress("debug", 60)),
 ]
 
 
