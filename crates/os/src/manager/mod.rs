@@ -8,6 +8,7 @@
 //! here.
 
 pub mod linux4k;
+pub mod ptemagnet;
 pub mod thp;
 
 use std::fmt;
@@ -31,12 +32,18 @@ pub enum ManagerConfig {
     Linux4k,
     /// Linux's transparent huge pages.
     Thp(thp::ThpConfig),
+    /// Groups of 8 neighbouring pages on 8 neighbouring frames.
+    PteMagnet(ptemagnet::PteMagnetConfig),
 }
 
 impl ManagerConfig {
     /// Every manager, with default parameters: what lists show and the contract tests go over.
     pub fn all() -> Vec<Self> {
-        vec![Self::Linux4k, Self::Thp(thp::ThpConfig::default())]
+        vec![
+            Self::Linux4k,
+            Self::Thp(thp::ThpConfig::default()),
+            Self::PteMagnet(ptemagnet::PteMagnetConfig::default()),
+        ]
     }
 
     /// Makes the manager.
@@ -44,6 +51,7 @@ impl ManagerConfig {
         match self {
             Self::Linux4k => Box::new(linux4k::Linux4k),
             Self::Thp(config) => Box::new(thp::Thp::new(*config)),
+            Self::PteMagnet(config) => Box::new(ptemagnet::PteMagnet::new(*config)),
         }
     }
 }

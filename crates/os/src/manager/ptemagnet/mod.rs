@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! PTEMagnet (Margaritov, Ustiugov, Shahab, Grot; ASPLOS 2021): 8 neighbouring pages on 8 neighbouring frames, so that the host's
+//! PTEs for them share a cache line.
+//!
+//! The first fault in an aligned group of 8 pages takes a block of 8 frames, maps one of them and sets the others aside;
+//! later faults in the group take theirs from there. Pages stay 4 KiB pages and are zeroed one by one.
+
+mod part;
+
+use nestwalk_mem::{Frame, FrameRange, Order, Owner, PageCount, PageSize, Vpn, VpnRange};
+use rand::RngExt;
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::error::OsError;
+use crate::manager::linux4k::map_one_page;
+use crate::manager::{Cause, Deallocation, Facts, Fault, MemoryManager, Preparation, Promotion, When};
+use crate::process::ProcessId;
+use crate::state::{KernelState, Moved};
+use crate::vma::VmaKind;
+
+use part::{GROUP, Part, Reservation};
+
+/// Its choices at the five events.
+pub const FACTS: Facts = Facts {
+    name: "ptemagnet",
+    source: "Margaritov et al., PTEMagnet, ASPLOS 2021, section 4",
+    block: PageCount(GROUP),
+    allocation: When::Fault,
+    preparation: Preparation::Incremental,
+    mapping: When::Never,
+    promotion: Promotion::None,
+    deallocation: Deallocation::Deferred,
+};
+
+/// The order of a block.
+const BLOCK: Order = Order(3);
+
+/// Its parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PteMagnetConfig {
+    /// When more than this share of memory is in use, in thousandths, the daemon gives reservations back (section 4.4; the
+    /// paper leaves the value to the administrator, and 950 is an assumption).
+    pub threshold_permille: u16,
+}
+
+impl Default for PteMagnetConfig {
+    fn default() -> Self {
+        Self { threshold_permille: 950 }
+    }
+}
+
+/// Counts of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Counts {
+    reservations: u64,
+    hits: u64,
+    inherited: u64,
+    fallbacks: u64,
+    completed: u64,
+    returned: u64,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct PteMagnet {
+    config: PteMagnetConfig,
+    /// By number of process.
+    processes: Vec<Space>,
+    /// Frames set aside and not mapped, of all processes.
+    reserved: PageCount,
+    counts: Counts,
+}
+
+/// What it knows of a process.
+#[derive(Clone, Debug, Default)]
+struct Space {
+    part: Part,
+    /// The process that it was forked from, while that is alive.
+    parent: Option<ProcessId>,
+}
+
+const fn group_of(page: Vpn) -> u64 {
+    page.0 / GROUP
+}
+
+const fn bit_of(page: Vpn) -> u8 {
+    1 << (page.0 % GROUP)
+}
+
+impl PteMagnet {
+    /// With no reservations yet.
+    pub fn new(config: PteMagnetConfig) -> Self {
+        Self { config, processes: Vec::new(), reserved: PageCount(0), counts: Counts::default() }
+    }
+
+    fn space(&mut self, process: ProcessId) -> &mut Space {
+        let number = usize::from(process.0);
+        if self.processes.len() <= number {
+            self.processes.resize_with(number + 1, Space::default);
+        }
+        &mut self.processes[number]
+    }
+
+    fn reservation(&self, process: ProcessId, group: u64) -> Option<Reservation> {
+        self.processes.get(usize::from(process.0))?.part.get(group)
+    }
+
+    /// Writes a changed reservation back. One that has nothing left to give is forgotten; one of which nothing is mapped is
+    /// given back (section 4.3).
+    fn update(&mut self, cx: &mut Context<'_>, process: ProcessId, group: u64, changed: Reservation) {
+        let before = self.reservation(process, group).map_or(0, |old| u64::from(old.unmapped().count_ones()));
+        let after = if changed.mapped == 0 { 0 } else { u64::from(changed.unmapped().count_ones()) };
+        self.reserved.0 = self.reserved.0 + after - before;
+        let part = &mut self.space(process).part;
+        if changed.is_spent() || changed.mapped == 0 {
+            part.remove(group);
+            free_unmapped(cx, changed);
+            self.counts.completed += u64::from(changed.is_spent());
+        } else {
+            part.set(group, changed);
+        }
+    }
+
+    /// A block for the group of the fault, if nothing of the group is mapped and a block is free.
+    fn reserve(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Option<Reservation> {
+        let first = fault.page.align_down(GROUP.trailing_zeros());
+        let table = &cx.state.processes.get(fault.process).ok()?.table;
+        if (0..GROUP).any(|page| table.leaf(first + page).is_some()) {
+            return None;
+        }
+        let Some(base) = cx.state.alloc(BLOCK, cx.cpu) else {
+            self.counts.fallbacks += 1;
+            return None;
+        };
+        cx.reserve(fault.process, FrameRange::new(base, PageCount(GROUP)));
+        self.counts.reservations += 1;
+        Some(Reservation::new(base))
+    }
+
+    /// The frame that the parent has set aside for this page and never mapped: a forked child may have it (section 4.4).
+    fn inherited(&self, fault: &Fault) -> Option<(ProcessId, Reservation)> {
+        let parent = self.processes.get(usize::from(fault.process.0))?.parent?;
+        let reservation = self.reservation(parent, group_of(fault.page))?;
+        (reservation.unmapped() & bit_of(fault.page) != 0).then_some((parent, reservation))
+    }
+
+    /// The page's frame leaves the reservation, if it is one's: it is no longer the reservation's to give.
+    fn leave(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frame: Frame) {
+        let (group, bit) = (group_of(page), bit_of(page));
+        if let Some(reservation) = self.reservation(process, group)
+            && reservation.mapped & bit != 0
+            && frame == reservation.base + page.0 % GROUP
+        {
+            let (mapped, gone) = (reservation.mapped & !bit, reservation.gone | bit);
+            self.update(cx, process, group, Reservation { mapped, gone, ..reservation });
+        }
+    }
+
+    /// Gives back everything that `process` has set aside and not mapped. How much that was.
+    fn give_back(&mut self, cx: &mut Context<'_>, process: ProcessId) -> PageCount {
+        let part = std::mem::take(&mut self.space(process).part);
+        let mut given = 0;
+        for (_, reservation) in part.iter() {
+            given += u64::from(reservation.unmapped().count_ones());
+            free_unmapped(cx, reservation);
+        }
+        self.reserved.0 -= given;
+        self.counts.returned += given;
+        PageCount(given)
+    }
+
+    /// The daemon's step: a random process that has reservations (section 4.4).
+    fn random_process(&self, cx: &mut Context<'_>) -> Option<ProcessId> {
+        let with: Vec<usize> = (0..self.processes.len()).filter(|&n| self.processes[n].part.len() > 0).collect();
+        (!with.is_empty()).then(|| ProcessId(with[cx.state.rng.random_range(0..with.len())] as u16))
+    }
+}
+
+/// Frees the frames of a reservation that are not mapped.
+fn free_unmapped(cx: &mut Context<'_>, reservation: Reservation) {
+    if reservation.unmapped() == u8::MAX {
+        return cx.free(FrameRange::new(reservation.base, PageCount(GROUP)));
+    }
+    for place in (0..GROUP).filter(|place| reservation.unmapped() >> place & 1 != 0) {
+        cx.free(FrameRange::single(reservation.base + place));
+    }
+}
+
+impl MemoryManager for PteMagnet {
+    fn facts(&self) -> &'static Facts {
+        &FACTS
+    }
+
+    fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
+        if fault.vma.flags.kind != VmaKind::Anonymous {
+            return map_one_page(cx, fault);
+        }
+        let (group, bit, place) = (group_of(fault.page), bit_of(fault.page), fault.page.0 % GROUP);
+        let own = self.reservation(fault.process, group);
+        if own.is_none()
+            && let Some((parent, reservation)) = self.inherited(fault)
+        {
+            map_from(cx, fault, reservation.base + place)?;
+            let gone = reservation.gone | bit;
+            self.update(cx, parent, group, Reservation { gone, ..reservation });
+            self.counts.inherited += 1;
+            return Ok(PageSize::Small);
+        }
+        let fresh = own.is_none();
+        let Some(reservation) = own.or_else(|| self.reserve(cx, fault)) else { return map_one_page(cx, fault) };
+        if reservation.unmapped() & bit == 0 {
+            return map_one_page(cx, fault);
+        }
+        if let Err(error) = map_from(cx, fault, reservation.base + place) {
+            if fresh {
+                free_unmapped(cx, reservation);
+            } else {
+                cx.reserve(fault.process, FrameRange::single(reservation.base + place));
+            }
+            return Err(error);
+        }
+        self.counts.hits += u64::from(!fresh);
+        self.update(cx, fault.process, group, Reservation { mapped: reservation.mapped | bit, ..reservation });
+        Ok(PageSize::Small)
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frames: FrameRange, cause: Cause) {
+        let (group, bit) = (group_of(page), bit_of(page));
+        let from_reservation = self.reservation(process, group).filter(|reservation| {
+            reservation.mapped & bit != 0 && frames == FrameRange::single(reservation.base + page.0 % GROUP)
+        });
+        match (from_reservation, cause) {
+            // The page is the reservation's again.
+            (Some(reservation), Cause::Program) => {
+                cx.reserve(process, frames);
+                let mapped = reservation.mapped & !bit;
+                self.update(cx, process, group, Reservation { mapped, ..reservation });
+            }
+            (from_reservation, _) => {
+                if from_reservation.is_some() {
+                    self.leave(cx, process, page, frames.start);
+                }
+                cx.free(frames);
+            }
+        }
+    }
+
+    fn left(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frame: Frame) {
+        self.leave(cx, process, page, frame);
+    }
+
+    fn forked(&mut self, _: &mut Context<'_>, parent: ProcessId, child: ProcessId) {
+        *self.space(child) = Space { part: Part::default(), parent: Some(parent) };
+    }
+
+    fn moving(&mut self, cx: &mut Context<'_>, process: ProcessId, from: VpnRange, _: VpnRange) {
+        let mut group = group_of(from.start);
+        let end = from.end.0.div_ceil(GROUP);
+        while let Some(next) = self.space(process).part.next(group).filter(|&next| next < end) {
+            group = next + 1;
+            for page in (next * GROUP..group * GROUP).map(Vpn).filter(|&page| from.contains(page)) {
+                if let Some(reservation) = self.reservation(process, next) {
+                    self.leave(cx, process, page, reservation.base + page.0 % GROUP);
+                }
+            }
+        }
+    }
+
+    fn exited(&mut self, cx: &mut Context<'_>, process: ProcessId) {
+        self.give_back(cx, process);
+        *self.space(process) = Space::default();
+        for space in &mut self.processes {
+            space.parent = space.parent.filter(|&parent| parent != process);
+        }
+    }
+
+    fn moved(&mut self, cx: &mut Context<'_>, moved: Moved) {
+        self.leave(cx, moved.process, moved.page, moved.from);
+    }
+
+    fn pressure(&mut self, cx: &mut Context<'_>, want: PageCount) -> PageCount {
+        let mut given = PageCount(0);
+        while given < want
+            && let Some(process) = self.random_process(cx)
+        {
+            given.0 += self.give_back(cx, process).0;
+        }
+        given
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
+        let all = cx.state.memory.frames().0;
+        let limit = all * u64::from(self.config.threshold_permille) / 1000;
+        while all - cx.state.memory.free_frames().0 > limit
+            && let Some(process) = self.random_process(cx)
+        {
+            self.give_back(cx, process);
+        }
+        Ok(())
+    }
+
+    fn reserved(&self) -> PageCount {
+        self.reserved
+    }
+
+    fn statistics(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("reservations", self.counts.reservations),
+            ("faults_from_reservations", self.counts.hits),
+            ("faults_from_parents", self.counts.inherited),
+            ("fallbacks", self.counts.fallbacks),
+            ("completed", self.counts.completed),
+            ("returned_under_pressure", self.counts.returned),
+        ]
+    }
+
+    fn check_invariants(&self, state: &KernelState) {
+        let mut reserved = 0;
+        for (number, space) in self.processes.iter().enumerate() {
+            for (group, reservation) in space.part.iter() {
+                assert!(reservation.mapped != 0, "nothing of group {group:#x} of process {number} is mapped");
+                assert!(!reservation.is_spent(), "group {group:#x} of process {number} is spent");
+                assert_eq!(reservation.mapped & reservation.gone, 0, "{reservation:?}");
+                reserved += u64::from(reservation.unmapped().count_ones());
+                for place in (0..GROUP).filter(|place| reservation.unmapped() >> place & 1 != 0) {
+                    let owner = state.memory.owner(reservation.base + place);
+                    assert_eq!(owner, Owner::Reserved { process: number as u16 }, "{reservation:?}, place {place}");
+                }
+            }
+        }
+        assert_eq!(reserved, self.reserved.0, "frames set aside");
+    }
+}
+
+/// Zeroes `frame` and maps it for the fault.
+fn map_from(cx: &mut Context<'_>, fault: &Fault, frame: Frame) -> Result<(), OsError> {
+    cx.zero(FrameRange::single(frame))?;
+    cx.map(fault.process, fault.page, frame, PageSize::Small, fault.leaf_flags())
+}
+
+#[cfg(test)]
+mod tests;
