@@ -161,6 +161,10 @@ pub struct KernelStatistics {
     pub table_nodes: u64,
     /// All counters, by name.
     pub counters: serde_json::Value,
+    /// Frames that the manager has set aside and that nothing maps.
+    pub reserved_frames: u64,
+    /// The manager's own counters, by name.
+    pub manager_counters: serde_json::Value,
 }
 
 /// How many lines the host PTEs of each group of 8 neighbouring guest pages fill.

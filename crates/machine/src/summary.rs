@@ -130,6 +130,8 @@ fn kernels(stack: &Stack) -> Vec<KernelStatistics> {
         free_frames: kernel.memory().free_frames().0,
         table_nodes: kernel.table(*process).expect(ALIVE).node_count(),
         counters: serde_json::to_value(kernel.counters()).expect("counters are plain numbers"),
+        reserved_frames: kernel.manager().reserved().0,
+        manager_counters: kernel.manager().statistics().into_iter().map(|(name, count)| (name, json!(count))).collect(),
     };
     stack.layers().iter().enumerate().map(describe).collect()
 }

@@ -119,3 +119,16 @@ fn the_scenario_s_seed_reaches_the_generator() {
     assert_eq!(accesses(1), accesses(1));
     assert_ne!(accesses(1), accesses(2));
 }
+
+/// A guard against a technique that silently runs its baseline: PTEMagnet's own counters move, and so does what it is for.
+#[test]
+fn ptemagnet_acts_and_packs_host_ptes() {
+    // Four threads first-touch a shared table in turn: stock frames of a group end up on several lines.
+    let chase = "kind = 'zipf_kv'\nfootprint = '64 MiB'\nwarm_accesses = 1000\nmeasured_accesses = 50000\nthreads = 4";
+    let stock = run(chase, &[SMALL_PAGES, SMALL_PAGES], "").unwrap();
+    let magnet = run(chase, &[SMALL_PAGES, "{ kind = 'ptemagnet' }"], "").unwrap();
+    let reserved = magnet.statistics.kernels[1].manager_counters["reservations"].as_u64().unwrap();
+    assert!(reserved > 1000, "{reserved}");
+    assert_eq!(magnet.row.host_pt_fragmentation, Some(1.0));
+    assert!(stock.row.host_pt_fragmentation > Some(1.0), "{:?}", stock.row);
+}
