@@ -8,6 +8,7 @@
 //! here.
 
 pub mod linux4k;
+pub mod mthp;
 pub mod ptemagnet;
 pub mod thp;
 
@@ -32,6 +33,8 @@ pub enum ManagerConfig {
     Linux4k,
     /// Linux's transparent huge pages.
     Thp(thp::ThpConfig),
+    /// Linux's multi-size transparent huge pages: folios of 16 KiB to 1 MiB.
+    MThp(mthp::MThpConfig),
     /// Groups of 8 neighbouring pages on 8 neighbouring frames.
     PteMagnet(ptemagnet::PteMagnetConfig),
 }
@@ -42,6 +45,7 @@ impl ManagerConfig {
         vec![
             Self::Linux4k,
             Self::Thp(thp::ThpConfig::default()),
+            Self::MThp(mthp::MThpConfig::default()),
             Self::PteMagnet(ptemagnet::PteMagnetConfig::default()),
         ]
     }
@@ -51,6 +55,7 @@ impl ManagerConfig {
         match self {
             Self::Linux4k => Box::new(linux4k::Linux4k),
             Self::Thp(config) => Box::new(thp::Thp::new(*config)),
+            Self::MThp(config) => Box::new(mthp::MThp::new(*config)),
             Self::PteMagnet(config) => Box::new(ptemagnet::PteMagnet::new(*config)),
         }
     }

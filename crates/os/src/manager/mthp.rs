@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Multi-size transparent huge pages (Linux 6.8 and later): a fault takes a folio of 16 KiB to 1 MiB, zeroes all of it and maps all
+//! its pages, which stay 4 KiB leaves (`alloc_anon_folio`, `do_anonymous_page`).
+//!
+//! What a user of a new kernel would try before PTEMagnet: neighbours lie side by side, at the price of memory for pages that nobody
+//! may ever touch. After a fork, copies are made page by page (`wp_page_copy`) and lie anywhere.
+
+use nestwalk_mem::{FrameRange, Order, PageCount, PageSize, Vpn};
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::error::OsError;
+use crate::manager::linux4k::map_one_page;
+use crate::manager::{Deallocation, Facts, Fault, MemoryManager, Preparation, Promotion, When};
+use crate::vma::{HugeAdvice, VmaKind};
+
+/// Its choices at the five events.
+pub const FACTS: Facts = Facts {
+    name: "mthp",
+    source: "Linux 6.8, mm/memory.c, alloc_anon_folio",
+    block: PageCount(8),
+    allocation: When::Fault,
+    preparation: Preparation::Full,
+    mapping: When::Never,
+    promotion: Promotion::None,
+    deallocation: Deallocation::OnUnmap,
+};
+
+/// Its parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MThpConfig {
+    /// The folio's size, as one of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB`: 16 KiB to 1 MiB, a power of two.
+    pub folio: Folio,
+}
+
+impl Default for MThpConfig {
+    fn default() -> Self {
+        Self { folio: Folio::K32 }
+    }
+}
+
+/// A folio's size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Folio {
+    /// 4 pages.
+    #[serde(rename = "16 KiB")]
+    K16,
+    /// 8 pages: a line of PTEs.
+    #[serde(rename = "32 KiB")]
+    K32,
+    /// 16 pages.
+    #[serde(rename = "64 KiB")]
+    K64,
+    /// 32 pages.
+    #[serde(rename = "128 KiB")]
+    K128,
+    /// 64 pages.
+    #[serde(rename = "256 KiB")]
+    K256,
+    /// 128 pages.
+    #[serde(rename = "512 KiB")]
+    K512,
+    /// 256 pages.
+    #[serde(rename = "1 MiB")]
+    M1,
+}
+
+impl Folio {
+    const fn order(self) -> Order {
+        Order(self as u8 + 2)
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug)]
+pub struct MThp {
+    order: Order,
+    folios: u64,
+    fallbacks: u64,
+}
+
+impl MThp {
+    /// With folios of the size that `config` says.
+    pub fn new(config: MThpConfig) -> Self {
+        Self { order: config.folio.order(), folios: 0, fallbacks: 0 }
+    }
+
+    /// The first page of the folio for the fault, if the mapping holds all of it and none of it is in use
+    /// (`thp_vma_suitable_orders`, `pte_range_none`).
+    fn first_page(&self, cx: &Context<'_>, fault: &Fault) -> Option<Vpn> {
+        let order = u32::from(self.order.0);
+        let flags = fault.vma.flags;
+        if flags.kind != VmaKind::Anonymous
+            || flags.advice == HugeAdvice::NoHuge
+            || !fault.vma.holds_block(fault.page, order)
+        {
+            return None;
+        }
+        let first = fault.page.align_down(order);
+        let table = &cx.state.processes.get(fault.process).ok()?.table;
+        (0..self.order.frames()).all(|page| table.leaf(first + page).is_none()).then_some(first)
+    }
+
+    /// Maps all pages of the folio at `frames`; the first may fail, for want of a table node.
+    fn map_folio(cx: &mut Context<'_>, fault: &Fault, first: Vpn, frames: FrameRange) -> Result<(), OsError> {
+        for (place, frame) in frames.iter().enumerate() {
+            cx.zero(FrameRange::single(frame))?;
+            let page = first + place as u64;
+            if let Err(error) = cx.map(fault.process, page, frame, PageSize::Small, fault.leaf_flags()) {
+                let table = &mut cx.state.processes.get_mut(fault.process)?.table;
+                for done in 0..place as u64 {
+                    table.unmap(first + done);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MemoryManager for MThp {
+    fn facts(&self) -> &'static Facts {
+        &FACTS
+    }
+
+    fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
+        let Some(first) = self.first_page(cx, fault) else { return map_one_page(cx, fault) };
+        let Some(frame) = cx.state.alloc(self.order, cx.cpu) else {
+            self.fallbacks += 1;
+            return map_one_page(cx, fault);
+        };
+        let frames = FrameRange::new(frame, PageCount(self.order.frames()));
+        if let Err(error) = Self::map_folio(cx, fault, first, frames) {
+            cx.free(frames);
+            return Err(error);
+        }
+        self.folios += 1;
+        Ok(PageSize::Small)
+    }
+
+    fn statistics(&self) -> Vec<(&'static str, u64)> {
+        vec![("folios", self.folios), ("fallbacks", self.fallbacks)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nestwalk_mem::{Cpu, VpnRange};
+
+    use crate::below::Bare;
+    use crate::config::KernelConfig;
+    use crate::fragmentation::Fragmentation;
+    use crate::kernel::Kernel;
+    use crate::manager::ManagerConfig;
+    use crate::process::ProcessId;
+    use crate::vma::VmaFlags;
+
+    use super::*;
+
+    const FIRST: Vpn = Vpn(0x1000);
+
+    fn kernel() -> (Kernel, ProcessId) {
+        let mut config = KernelConfig::new(PageCount(16_384));
+        config.manager = ManagerConfig::MThp(MThpConfig::default());
+        let mut kernel = Kernel::new(&config).unwrap();
+        let process = kernel.spawn(&mut Bare).unwrap();
+        kernel.mmap(process, VpnRange::new(FIRST, PageCount(4100)), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+        (kernel, process)
+    }
+
+    fn touch(kernel: &mut Kernel, process: ProcessId, page: u64) {
+        kernel.fault(process, FIRST + page, true, Cpu(0), &mut Bare).unwrap();
+    }
+
+    fn average(kernel: &Kernel, process: ProcessId) -> f64 {
+        let whole = VpnRange { start: Vpn(0), end: Vpn(1 << 30) };
+        Fragmentation::of_small(kernel.table(process).unwrap(), whole).average().unwrap()
+    }
+
+    #[test]
+    fn a_sparse_program_pays_for_eight_pages_a_touch() {
+        let (mut kernel, process) = kernel();
+        let before = kernel.memory().free_frames().0;
+        (0..100).for_each(|n| touch(&mut kernel, process, n * 8));
+        assert_eq!(kernel.counters().faults_4k, 100);
+        assert!(before - kernel.memory().free_frames().0 >= 800);
+        assert_eq!(average(&kernel, process), 1.0);
+        kernel.check_invariants();
+    }
+
+    #[test]
+    fn the_end_of_a_mapping_that_holds_no_folio_gets_single_pages() {
+        let (mut kernel, process) = kernel();
+        touch(&mut kernel, process, 4097);
+        let table = kernel.table(process).unwrap();
+        assert!(table.translate(FIRST + 4097).is_some() && table.translate(FIRST + 4096).is_none());
+    }
+
+    #[test]
+    fn rewriting_after_a_fork_scatters_what_was_packed() {
+        let (mut kernel, process) = kernel();
+        (0..512).for_each(|n| touch(&mut kernel, process, n * 8));
+        assert_eq!(average(&kernel, process), 1.0);
+        let child = kernel.fork(process, &mut Bare).unwrap();
+        // Copies are single pages, taken in the order of the stores.
+        for place in 0..8 {
+            (0..512).for_each(|n| touch(&mut kernel, process, n * 8 + place));
+        }
+        assert!(average(&kernel, process) > 2.0, "{}", average(&kernel, process));
+        kernel.exit(child, &mut Bare).unwrap();
+        kernel.check_invariants();
+    }
+
+    #[test]
+    fn folio_sizes_are_the_kernel_s() {
+        let orders = [Folio::K16, Folio::K32, Folio::K64, Folio::K128, Folio::K256, Folio::K512, Folio::M1];
+        assert_eq!(orders.map(|folio| folio.order().0), [2, 3, 4, 5, 6, 7, 8]);
+    }
+}
