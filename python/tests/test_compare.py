@@ -14,7 +14,7 @@ from support import REPOSITORY, Command, Made
 import nestwalk
 from nestwalk.comparisons import ROW_KEYS
 
-NAMES = ["native-4k", "native-thp", "vm-4k", "vm-host-2m", "vm-thp", "vm-ptemagnet", "vm-mthp"]
+NAMES = ["native-4k", "native-thp", "vm-4k", "vm-host-2m", "vm-thp", "vm-ptemagnet", "vm-mthp", "vm-hugegpt"]
 
 
 def test_rows_are_the_matrix_in_order(made: Made) -> None:
@@ -66,7 +66,12 @@ def test_virtualisation_costs_and_huge_pages_give_back(made: Made) -> None:
 
 def test_ptemagnet_packs_host_ptes(made: Made) -> None:
     rows = {row["configuration"]: row for row in made.json["rows"]}
-    assert rows["vm-ptemagnet", "vm-mthp"]["host_pt_fragmentation"] < 1.1 < rows["vm-4k"]["host_pt_fragmentation"]
+    assert rows["vm-ptemagnet", "vm-mthp", "vm-hugegpt"]["host_pt_fragmentation"] < 1.1 < rows["vm-4k"]["host_pt_fragmentation"]
+
+
+def test_hugegpt_shortens_walks_to_guest_tables(made: Made) -> None:
+    rows = {row["configuration"]: row for row in made.json["rows"]}
+    assert rows["vm-hugegpt"]["host_references_per_walk"] < rows["vm-4k"]["host_references_per_walk"]
 
 
 def test_no_configuration_silently_runs_another(made: Made) -> None:
@@ -77,7 +82,7 @@ def test_no_configuration_silently_runs_another(made: Made) -> None:
 
 def test_standard_output_is_json_and_progress_goes_to_standard_error(made: Made) -> None:
     assert made.process.stdout.startswith("{")
-    assert "[14/14]" in made.process.stderr
+    assert "[16/16]" in made.process.stderr
 
 
 def test_results_are_kept_as_parquet(made: Made) -> None:

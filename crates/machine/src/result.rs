@@ -165,6 +165,8 @@ pub struct KernelStatistics {
     pub reserved_frames: u64,
     /// The manager's own counters, by name.
     pub manager_counters: serde_json::Value,
+    /// The table placement's own counters, by name.
+    pub table_counters: serde_json::Value,
 }
 
 /// How many lines the host PTEs of each group of 8 neighbouring guest pages fill.

@@ -122,6 +122,10 @@ fn mmu_counters(counters: &Counters) -> Value {
     })
 }
 
+fn by_name(counts: Vec<(&'static str, u64)>) -> Value {
+    counts.into_iter().map(|(name, count)| (name, json!(count))).collect()
+}
+
 fn kernels(stack: &Stack) -> Vec<KernelStatistics> {
     let describe = |(layer, Layer { kernel, process, .. }): (usize, &Layer)| KernelStatistics {
         role: role(layer, stack.depth()),
@@ -131,7 +135,8 @@ fn kernels(stack: &Stack) -> Vec<KernelStatistics> {
         table_nodes: kernel.table(*process).expect(ALIVE).node_count(),
         counters: serde_json::to_value(kernel.counters()).expect("counters are plain numbers"),
         reserved_frames: kernel.manager().reserved().0,
-        manager_counters: kernel.manager().statistics().into_iter().map(|(name, count)| (name, json!(count))).collect(),
+        manager_counters: by_name(kernel.manager().statistics()),
+        table_counters: by_name(kernel.table_placement().statistics()),
     };
     stack.layers().iter().enumerate().map(describe).collect()
 }

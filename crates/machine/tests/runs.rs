@@ -132,3 +132,18 @@ fn ptemagnet_acts_and_packs_host_ptes() {
     assert_eq!(magnet.row.host_pt_fragmentation, Some(1.0));
     assert!(stock.row.host_pt_fragmentation > Some(1.0), "{:?}", stock.row);
 }
+
+/// The same guard for HugeGPT: host walks to guest nodes have a step less, those to data are as before.
+#[test]
+fn hugegpt_takes_host_references_away() {
+    let host = "{ kind = 'thp', enabled = 'madvise' }";
+    let stock = run(GUPS, &[host, SMALL_PAGES], "").unwrap();
+    let text = format!(
+        "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n[workload.generator]\n{GUPS}\n[[kernels]]\nmanager = {host}\n[[kernels]]\ntables = {{ kind = 'hugegpt' }}"
+    );
+    let huge =
+        nestwalk_machine::run(&text, Path::new("t"), Path::new("."), &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(huge.row.guest_references_per_walk, stock.row.guest_references_per_walk);
+    assert!(huge.row.host_references_per_walk < stock.row.host_references_per_walk);
+    assert!(huge.statistics.kernels[1].table_counters["huge_regions"].as_u64().unwrap() > 0);
+}

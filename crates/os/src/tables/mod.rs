@@ -5,6 +5,7 @@
 //! mappings that are made, grow and go, may set frames aside, may move nodes, and may talk to the kernel below.
 
 pub mod buddy;
+pub mod hugegpt;
 pub mod scattered;
 
 use std::fmt;
@@ -28,12 +29,18 @@ pub enum TablesConfig {
     Buddy,
     /// At random places all over memory.
     Scattered(scattered::ScatteredConfig),
+    /// In 2 MiB regions that the host backs by huge pages.
+    HugeGpt(hugegpt::HugeGptConfig),
 }
 
 impl TablesConfig {
     /// Every placement, with default parameters: what lists show and the contract tests go over.
     pub fn all() -> Vec<Self> {
-        vec![Self::Buddy, Self::Scattered(scattered::ScatteredConfig::default())]
+        vec![
+            Self::Buddy,
+            Self::Scattered(scattered::ScatteredConfig::default()),
+            Self::HugeGpt(hugegpt::HugeGptConfig::default()),
+        ]
     }
 
     /// Makes the placement.
@@ -41,6 +48,7 @@ impl TablesConfig {
         match self {
             Self::Buddy => Box::new(buddy::Buddy),
             Self::Scattered(config) => Box::new(scattered::Scattered::new(*config)),
+            Self::HugeGpt(config) => Box::new(hugegpt::HugeGpt::new(*config)),
         }
     }
 }

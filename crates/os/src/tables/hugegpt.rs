@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! HugeGPT (Jia et al., PACT 2023): a guest keeps its page-table nodes together in 2 MiB regions, and asks its host to back these by
+//! huge pages, so that the host walk to a guest node has one step less.
+//!
+//! The pool is made when the first process is: 1 % of memory, taken as contiguous ranges. A node that is freed is the first to be used again. An
+//! empty pool grows by a region, and falls back to the buddy allocator if there is none. On bare metal, or on a host
+//! that does not know the hypercalls, nothing is pooled and nodes are placed as stock Linux does.
+
+use std::collections::BTreeMap;
+
+use nestwalk_mem::{Frame, FrameRange, Order, PageCount};
+use serde::{Deserialize, Serialize};
+
+use crate::below::{Hypercall, HypercallReply};
+use crate::tables::{NodePlace, TableContext, TablePlacement};
+
+/// Its parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HugeGptConfig {
+    /// The pool's size at the start, in thousandths of memory (section 3.2: 1 %).
+    pub pool_permille: u16,
+}
+
+impl Default for HugeGptConfig {
+    fn default() -> Self {
+        Self { pool_permille: 10 }
+    }
+}
+
+/// Counts of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Counts {
+    regions_made: u64,
+    regions_given_back: u64,
+    huge_regions: u64,
+    placed: u64,
+    fallbacks: u64,
+}
+
+/// What is known of the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Host {
+    NotAsked,
+    Knows,
+    DoesNot,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct HugeGpt {
+    config: HugeGptConfig,
+    host: Host,
+    /// By number (frame / 512): frames of the region in which a node lies.
+    regions: BTreeMap<u64, u16>,
+    /// Frames of the pool in which no node lies, the one freed last at the end.
+    free: Vec<Frame>,
+    counts: Counts,
+}
+
+const REGION: PageCount = PageCount(Order::HUGE.frames());
+
+const fn region_of(frame: Frame) -> u64 {
+    frame.0 >> Order::HUGE.0
+}
+
+impl HugeGpt {
+    /// With no pool yet.
+    pub fn new(config: HugeGptConfig) -> Self {
+        Self { config, host: Host::NotAsked, regions: BTreeMap::new(), free: Vec::new(), counts: Counts::default() }
+    }
+
+    fn make_pool(&mut self, cx: &mut TableContext<'_>) {
+        let wanted = cx.state.memory.frames().0 * u64::from(self.config.pool_permille) / 1000;
+        for _ in 0..wanted.div_ceil(REGION.0) {
+            if !self.grow(cx) {
+                return;
+            }
+        }
+    }
+
+    /// One more region, backed by the host as hugely as it can (section 3.3). Whether there is one.
+    fn grow(&mut self, cx: &mut TableContext<'_>) -> bool {
+        if self.host == Host::DoesNot {
+            return false;
+        }
+        let Some(range) = cx.alloc_range(REGION, Order::HUGE) else { return false };
+        if cx.hypercall(Hypercall::PreferHuge(range)) == HypercallReply::Unsupported {
+            self.host = Host::DoesNot;
+            cx.state.memory.free_range(range, cx.cpu);
+            return false;
+        }
+        self.host = Host::Knows;
+        if cx.below.touch(range, true).is_err() {
+            cx.state.memory.free_range(range, cx.cpu);
+            return false;
+        }
+        if let HypercallReply::Done { frames, .. } = cx.hypercall(Hypercall::GatherHuge(range)) {
+            self.counts.huge_regions += u64::from(frames == REGION);
+        }
+        self.counts.regions_made += 1;
+        self.regions.insert(region_of(range.start), 0);
+        // The lowest frame is taken first.
+        self.free.extend((0..REGION.0).rev().map(|place| range.start + place));
+        true
+    }
+}
+
+impl TablePlacement for HugeGpt {
+    fn name(&self) -> &'static str {
+        "hugegpt"
+    }
+
+    fn place(&mut self, cx: &mut TableContext<'_>, _: NodePlace) -> Option<Frame> {
+        if self.host == Host::NotAsked {
+            self.make_pool(cx);
+        }
+        if self.free.is_empty() {
+            self.grow(cx);
+        }
+        let Some(frame) = self.free.pop() else {
+            self.counts.fallbacks += 1;
+            return cx.state.alloc_kernel(cx.cpu);
+        };
+        self.counts.placed += 1;
+        *self.regions.entry(region_of(frame)).or_default() += 1;
+        Some(frame)
+    }
+
+    fn release(&mut self, cx: &mut TableContext<'_>, _: NodePlace, frame: Frame) {
+        match self.regions.get_mut(&region_of(frame)) {
+            Some(used) => {
+                *used -= 1;
+                self.free.push(frame);
+            }
+            None => cx.state.memory.free(frame, Order::PAGE, cx.cpu),
+        }
+    }
+
+    fn pressure(&mut self, cx: &mut TableContext<'_>, want: PageCount) -> PageCount {
+        let mut given = PageCount(0);
+        while given < want
+            && let Some(region) = self.regions.iter().find(|(_, used)| **used == 0).map(|(region, _)| *region)
+        {
+            self.regions.remove(&region);
+            self.free.retain(|&frame| region_of(frame) != region);
+            cx.state.memory.free_range(FrameRange::new(Frame(region << Order::HUGE.0), REGION), cx.cpu);
+            self.counts.regions_given_back += 1;
+            given.0 += REGION.0;
+        }
+        given
+    }
+
+    fn reserved(&self) -> PageCount {
+        PageCount(self.free.len() as u64)
+    }
+
+    fn statistics(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("regions_made", self.counts.regions_made),
+            ("regions_given_back", self.counts.regions_given_back),
+            ("huge_regions", self.counts.huge_regions),
+            ("placed", self.counts.placed),
+            ("fallbacks", self.counts.fallbacks),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nestwalk_mem::{Cpu, PageSize, Vpn, VpnRange};
+
+    use crate::below::{Bare, HostMemory};
+    use crate::config::KernelConfig;
+    use crate::kernel::Kernel;
+    use crate::manager::ManagerConfig;
+    use crate::manager::thp::{Enabled, ThpConfig};
+    use crate::process::ProcessId;
+    use crate::tables::TablesConfig;
+    use crate::vma::VmaFlags;
+
+    use super::*;
+
+    const GUEST: PageCount = PageCount(1 << 15);
+
+    fn guest() -> Kernel {
+        let mut config = KernelConfig::new(GUEST);
+        config.tables = TablesConfig::HugeGpt(HugeGptConfig::default());
+        Kernel::new(&config).unwrap()
+    }
+
+    /// A host that knows the hypercalls, or not; its huge pages are for who asks (`madvise`).
+    fn host(hypercalls: bool) -> (Kernel, ProcessId, Vpn) {
+        let mut config = KernelConfig::new(PageCount(1 << 17));
+        config.manager = ManagerConfig::Thp(ThpConfig { enabled: Enabled::Madvise, ..ThpConfig::default() });
+        config.hypercalls = hypercalls;
+        let mut host = Kernel::new(&config).unwrap();
+        let (vm, base) = host.host_vm(GUEST, &mut Bare).unwrap();
+        (host, vm, base)
+    }
+
+    fn statistic(kernel: &Kernel, name: &str) -> u64 {
+        kernel.table_placement().statistics().into_iter().find(|(n, _)| *n == name).unwrap().1
+    }
+
+    /// Runs a program of 4096 pages in the guest. How many of its table's nodes lie on huge pages of the host, and on others.
+    fn nodes_on_huge_pages(hypercalls: bool) -> (u64, u64, Kernel) {
+        let ((mut host, vm, base), mut guest) = (host(hypercalls), guest());
+        let mut bare = Bare;
+        let mut below = HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut bare };
+        let process = guest.spawn(&mut below).unwrap();
+        guest.mmap(process, VpnRange::new(Vpn(1 << 20), PageCount(4096)), VmaFlags::ANONYMOUS, &mut below).unwrap();
+        for page in 0..4096 {
+            guest.fault(process, Vpn((1 << 20) + page), true, Cpu(0), &mut below).unwrap();
+        }
+        guest.check_invariants();
+        host.check_invariants();
+        let (mut huge, mut other) = (0, 0);
+        guest.table(process).unwrap().for_each_node(|view| {
+            let leaf = host.table(vm).unwrap().leaf(base + view.frame.0).unwrap();
+            *if leaf.size() == PageSize::Huge { &mut huge } else { &mut other } += 1;
+        });
+        (huge, other, guest)
+    }
+
+    #[test]
+    fn all_nodes_lie_on_huge_pages_of_a_host_that_knows() {
+        let (huge, other, guest) = nodes_on_huge_pages(true);
+        assert_eq!((huge, other), (11, 0), "8 PTE nodes and one of each level above");
+        assert_eq!(statistic(&guest, "regions_made"), statistic(&guest, "huge_regions"));
+        assert_eq!(statistic(&guest, "fallbacks"), 0);
+    }
+
+    #[test]
+    fn on_a_host_that_does_not_know_the_guest_is_stock() {
+        let (huge, other, guest) = nodes_on_huge_pages(false);
+        assert_eq!((huge, other), (0, 11));
+        assert_eq!((statistic(&guest, "regions_made"), guest.table_placement().reserved()), (0, PageCount(0)));
+    }
+
+    #[test]
+    fn unused_regions_come_back_under_pressure() {
+        let ((mut host, vm, base), mut guest) = (host(true), guest());
+        let mut bare = Bare;
+        let mut below = HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut bare };
+        let process = guest.spawn(&mut below).unwrap();
+        assert!(guest.table_placement().reserved() > PageCount(0));
+        guest.exit(process, &mut below).unwrap();
+        guest.reclaim(PageCount(1 << 12), Cpu(0), &mut below).unwrap();
+        assert_eq!(guest.table_placement().reserved(), PageCount(0));
+        assert_eq!(guest.memory().free_frames(), guest.memory().frames());
+    }
+}
