@@ -2,13 +2,13 @@
 //! One level of set-associative cache with true LRU.
 //!
 //! A cache knows which lines it holds and in which order they were used, nothing else: no data, no dirty bits. Each set
-//! is a [row](crate::row) of 32-bit tags, the most recently used first.
+//! is a [row](crate::simd) of 32-bit tags, the most recently used first.
 
 use nestwalk_mem::huge::reserve;
 use nestwalk_mem::prefetch::prefetch;
 
-use crate::row::{EMPTY, Oct, Plain, RowOps, take_tag};
 use crate::sets::Sets;
+use crate::simd::{EMPTY, Oct, Plain, Simd, take_tag};
 
 /// A cache of lines, which are numbers: address / 64.
 #[derive(Clone, Debug)]
@@ -61,60 +61,29 @@ impl Cache {
         self.row(set).iter().flat_map(|oct| oct.0).filter(|&tag| tag != EMPTY)
     }
 
-    /// Uses `line`, bringing it in if need be. Whether it was there.
+    /// The same cache, known to have rows of `N` octs.
     ///
-    /// # Safety
-    /// The processor has what `R` needs.
+    /// # Panics
+    /// When it has not.
     #[inline(always)]
-    pub(crate) unsafe fn touch<R: RowOps>(&mut self, line: u64) -> bool {
-        let (set, tag) = self.place(line);
-        let ways = self.ways;
-        // SAFETY: the caller has seen to that.
-        unsafe { R::use_tag(self.row_mut(set), ways, tag) }
+    pub(crate) fn shaped<const N: usize>(&mut self) -> Shaped<'_, N> {
+        assert_eq!(self.stride, N, "octs of a row");
+        Shaped { sets: self.sets, ways: self.ways, last: 1 << (self.ways - 1), rows: self.rows.as_chunks_mut().0 }
     }
 
-    /// The same, and the line that had to go for it.
-    ///
-    /// # Safety
-    /// The processor has what `R` needs.
-    #[inline(always)]
-    pub(crate) unsafe fn touch_for<R: RowOps>(&mut self, line: u64) -> (bool, Option<u64>) {
-        let (set, tag) = self.place(line);
-        let (ways, last_lane) = (self.ways, self.ways - 1);
-        let row = self.row_mut(set);
-        // What stands last is the next to go.
-        let last = row[last_lane / 8].0[last_lane % 8];
-        // SAFETY: the caller has seen to that.
-        let hit = unsafe { R::use_tag(row, ways, tag) };
-        (hit, (!hit && last != EMPTY).then(|| self.sets.join(set, u64::from(last))))
-    }
-
-    /// Takes `line` out. Whether it was there.
-    ///
-    /// # Safety
-    /// The processor has what `R` needs.
-    #[inline(always)]
-    pub(crate) unsafe fn take<R: RowOps>(&mut self, line: u64) -> bool {
-        let (set, tag) = self.place(line);
-        let ways = self.ways;
-        // SAFETY: the caller has seen to that.
-        let there = unsafe { R::holds_tag(self.row(set), tag) };
-        if there {
-            take_tag(self.row_mut(set), ways, tag);
-        }
-        there
+    /// Octs of a row.
+    pub(crate) fn stride(&self) -> usize {
+        self.stride
     }
 
     /// Uses `line`, bringing it in if need be. Whether it was there, and the line that had to go for it.
     pub fn access(&mut self, line: u64) -> (bool, Option<u64>) {
-        // SAFETY: `Plain` needs nothing.
-        unsafe { self.touch_for::<Plain>(line) }
+        Level::touch_for(&mut &mut *self, Plain, line)
     }
 
     /// Takes `line` out. Whether it was there.
     pub fn remove(&mut self, line: u64) -> bool {
-        // SAFETY: `Plain` needs nothing.
-        unsafe { self.take::<Plain>(line) }
+        Level::take(&mut &mut *self, Plain, line)
     }
 
     /// Takes out the lines that `keep` does not want.
@@ -136,17 +105,6 @@ impl Cache {
     /// Takes everything out.
     pub fn clear(&mut self) {
         self.rows.fill(Oct::EMPTY);
-    }
-
-    /// Brings the row of `line` near to the processor that runs the simulation. Changes nothing.
-    #[inline(always)]
-    pub(crate) fn hint(&self, line: u64) {
-        // A row may lie across two lines of the host's.
-        let row = self.row(self.place(line).0);
-        if let (Some(first), Some(last)) = (row.first(), row.last()) {
-            prefetch(first);
-            prefetch(last);
-        }
     }
 
     /// The lines of a set, the most recently used first.
@@ -173,6 +131,134 @@ impl Cache {
                 assert!(!row[..way].contains(tag), "set {set}: a line stands twice in {row:?}");
             }
         }
+    }
+}
+
+/// What a hierarchy does with one of its caches.
+pub(crate) trait Level {
+    /// Set and tag of `line`.
+    fn place(&self, line: u64) -> (usize, u32);
+
+    /// The line with `tag` in `set`.
+    fn line(&self, set: usize, tag: u32) -> u64;
+
+    /// The row of a set that [`Level::place`] gave.
+    fn row(&mut self, set: usize) -> &mut [Oct];
+
+    /// How many lines a row holds.
+    fn ways(&self) -> usize;
+
+    /// The bit of a row's last place.
+    fn last(&self) -> u64;
+
+    /// Uses `line`, bringing it in if need be. Whether it was there.
+    #[inline(always)]
+    fn touch<S: Simd>(&mut self, simd: S, line: u64) -> bool {
+        let (set, tag) = self.place(line);
+        let last = self.last();
+        simd.use_tag(self.row(set), last, tag)
+    }
+
+    /// The same, and the line that had to go for it.
+    #[inline(always)]
+    fn touch_for<S: Simd>(&mut self, simd: S, line: u64) -> (bool, Option<u64>) {
+        let (set, tag) = self.place(line);
+        let (last, lane) = (self.last(), self.ways() - 1);
+        let row = self.row(set);
+        // What stands last is the next to go.
+        let next = row.get(lane / 8).map_or(EMPTY, |oct| oct.0[lane % 8]);
+        let hit = simd.use_tag(row, last, tag);
+        (hit, (!hit && next != EMPTY).then(|| self.line(set, next)))
+    }
+
+    /// Takes `line` out. Whether it was there.
+    #[inline(always)]
+    fn take<S: Simd>(&mut self, simd: S, line: u64) -> bool {
+        let (set, tag) = self.place(line);
+        let ways = self.ways();
+        let row = self.row(set);
+        let there = simd.holds_tag(row, tag);
+        if there {
+            take_tag(row, ways, tag);
+        }
+        there
+    }
+
+    /// Brings the row of `line` near to the processor that runs the simulation. Changes nothing.
+    #[inline(always)]
+    fn hint(&mut self, line: u64) {
+        // A row may lie across two lines of the host's.
+        let (set, _) = self.place(line);
+        if let [first, .., last] = self.row(set) {
+            prefetch(first);
+            prefetch(last);
+        }
+    }
+}
+
+impl Level for &mut Cache {
+    #[inline(always)]
+    fn place(&self, line: u64) -> (usize, u32) {
+        Cache::place(self, line)
+    }
+
+    #[inline(always)]
+    fn line(&self, set: usize, tag: u32) -> u64 {
+        self.sets.join(set, tag.into())
+    }
+
+    #[inline(always)]
+    fn row(&mut self, set: usize) -> &mut [Oct] {
+        self.row_mut(set)
+    }
+
+    #[inline(always)]
+    fn ways(&self) -> usize {
+        self.ways
+    }
+
+    #[inline(always)]
+    fn last(&self) -> u64 {
+        1 << (self.ways - 1)
+    }
+}
+
+/// A cache whose rows are known to have `N` octs, so that work on them is straight code.
+#[derive(Debug)]
+pub(crate) struct Shaped<'a, const N: usize> {
+    sets: Sets,
+    ways: usize,
+    last: u64,
+    rows: &'a mut [[Oct; N]],
+}
+
+impl<const N: usize> Level for Shaped<'_, N> {
+    #[inline(always)]
+    fn place(&self, line: u64) -> (usize, u32) {
+        let (set, tag) = self.sets.split(line);
+        (set, tag as u32)
+    }
+
+    #[inline(always)]
+    fn line(&self, set: usize, tag: u32) -> u64 {
+        self.sets.join(set, tag.into())
+    }
+
+    #[inline(always)]
+    fn row(&mut self, set: usize) -> &mut [Oct] {
+        debug_assert!(set < self.rows.len());
+        // SAFETY: there is a row for each set, and every set comes from `Sets::split`, so is one of them.
+        unsafe { self.rows.get_unchecked_mut(set) }
+    }
+
+    #[inline(always)]
+    fn ways(&self) -> usize {
+        self.ways
+    }
+
+    #[inline(always)]
+    fn last(&self) -> u64 {
+        self.last
     }
 }
 

@@ -76,8 +76,14 @@ impl WalkEvents {
     /// Per table a place for a miss and for hits at levels 1 to 5.
     const NESTED_TLB: usize = Self::REFERENCES + 2 * Self::SIDE;
     const PREFETCH_HITS: usize = Self::NESTED_TLB + 2;
-    /// A place for every `u8`, so that no code is out of bounds.
-    pub(crate) const LEN: usize = 256;
+    /// References that belong to no walk: the program's own, by what served them, and the co-runner's. They are told
+    /// apart in a snapshot ([`WalkEvents::take_others`]).
+    pub(crate) const DATA: u8 = 160;
+    pub(crate) const CORUNNER: u8 = 164;
+    /// Says of a reference that it is a prefetch. Nothing is counted there.
+    pub(crate) const PREFETCH: u8 = 168;
+    /// A place for every code and what served it.
+    pub(crate) const LEN: usize = 256 + 4;
 
     /// The place of a step's references served by the L1-D: levels as numbers from 0 to 5.
     #[inline(always)]
@@ -103,9 +109,9 @@ impl WalkEvents {
         Self::PREFETCH_HITS as u8
     }
 
-    /// Whether a place is one of references.
-    pub(crate) const fn is_reference(code: u8) -> bool {
-        (code as usize) < Self::REFERENCES
+    /// Takes out the counts at `code`, [`WalkEvents::DATA`] or [`WalkEvents::CORUNNER`].
+    pub(crate) fn take_others(&mut self, code: u8) -> [u64; 4] {
+        Served::ALL.map(|served| std::mem::take(&mut self.0[usize::from(code) + served as usize]))
     }
 
     /// References at the step of guest level `guest` (0: the data page) and host level `host` (0: the guest's entry).
@@ -318,14 +324,17 @@ mod tests {
                 (0..4).for_each(|served| assert!(places.insert(WalkEvents::step_code(guest, host) + served)));
             }
         }
-        assert!(places.iter().all(|&code| WalkEvents::is_reference(code)));
+        assert!(places.iter().all(|&code| usize::from(code) < WalkEvents::REFERENCES));
         for table in [Table::Guest, Table::Host] {
             (0..6).for_each(|level| assert!(places.insert(WalkEvents::pwc_code(table, level))));
         }
         let others =
             [WalkEvents::nested_tlb_code(false), WalkEvents::nested_tlb_code(true), WalkEvents::prefetch_hit_code()];
         assert!(others.into_iter().all(|code| places.insert(code)));
-        assert_eq!(places.iter().filter(|&&code| WalkEvents::is_reference(code)).count(), 144);
+        for others in [WalkEvents::DATA, WalkEvents::CORUNNER, WalkEvents::PREFETCH] {
+            (0..4).for_each(|served| assert!(places.insert(others + served)));
+        }
+        assert_eq!(places.iter().filter(|&&code| usize::from(code) < WalkEvents::REFERENCES).count(), 144);
     }
 
     #[test]

@@ -8,13 +8,11 @@
 //! An inclusive last level takes a line that it evicts out of the private caches, too: those of the core whose reference
 //! it was at once, those of the others when they run next.
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Level};
 use crate::config::{LlcPolicy, MmuConfig, cache_sets};
 use crate::counters::Served;
 use crate::error::MmuError;
-#[cfg(target_arch = "x86_64")]
-use crate::row::Wide;
-use crate::row::{Plain, RowOps};
+use crate::simd::Simd;
 
 /// Lines that an inclusive last level evicted, kept until all cores have heard of them.
 const GONE_MAX: usize = 1 << 12;
@@ -24,9 +22,26 @@ const GONE_MAX: usize = 1 << 12;
 pub struct Llc {
     cache: Cache,
     policy: LlcPolicy,
+    news: News,
+}
+
+/// What an inclusive last level evicted.
+#[derive(Clone, Debug)]
+struct News {
     /// A ring; only used if inclusive.
     gone: Box<[u64]>,
     gone_count: u64,
+}
+
+impl News {
+    /// Tells the cores that `line` is gone.
+    #[inline(always)]
+    fn announce(&mut self, line: u64) {
+        if let Some(place) = self.gone.get_mut(self.gone_count as usize % GONE_MAX) {
+            *place = line;
+        }
+        self.gone_count += 1;
+    }
 }
 
 impl Llc {
@@ -41,8 +56,7 @@ impl Llc {
         Ok(Self {
             cache: Cache::new(sets, config.llc.ways),
             policy: config.llc.policy,
-            gone: vec![0; ring].into(),
-            gone_count: 0,
+            news: News { gone: vec![0; ring].into(), gone_count: 0 },
         })
     }
 
@@ -50,21 +64,80 @@ impl Llc {
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
+}
 
-    /// Tells the cores that `line` is gone.
+/// The caches that a core's references go through.
+#[derive(Debug)]
+pub(crate) struct Hierarchy<'a, A, B, C> {
+    l1d: A,
+    l2: B,
+    llc: C,
+    policy: LlcPolicy,
+    news: &'a mut News,
+    heard: &'a mut u64,
+    latency_cycles: [u64; 4],
+}
+
+impl<A: Level, B: Level, C: Level> Hierarchy<'_, A, B, C> {
+    /// Cycles of a reference that `served` served.
     #[inline(always)]
-    fn announce(&mut self, line: u64) {
-        if let Some(place) = self.gone.get_mut(self.gone_count as usize % GONE_MAX) {
-            *place = line;
+    pub fn latency(&self, served: Served) -> u64 {
+        self.latency_cycles[served as usize]
+    }
+
+    /// Brings near to the processor that runs the simulation what it needs for `line`. Changes nothing.
+    #[inline(always)]
+    pub fn hint(&mut self, line: u64) {
+        self.llc.hint(line);
+    }
+
+    /// Refers to `line` (address / 64). What served it.
+    #[inline(always)]
+    pub fn access<S: Simd>(&mut self, simd: S, line: u64) -> Served {
+        if self.l1d.touch(simd, line) {
+            return Served::L1d;
         }
-        self.gone_count += 1;
+        let there = match self.policy {
+            LlcPolicy::NonInclusive => {
+                if self.l2.touch(simd, line) {
+                    return Served::L2;
+                }
+                self.llc.touch(simd, line)
+            }
+            LlcPolicy::Exclusive => {
+                let (in_l2, victim) = self.l2.touch_for(simd, line);
+                if in_l2 {
+                    return Served::L2;
+                }
+                let there = self.llc.take(simd, line);
+                if let Some(victim) = victim {
+                    self.llc.touch(simd, victim);
+                }
+                there
+            }
+            LlcPolicy::Inclusive => {
+                if self.l2.touch(simd, line) {
+                    return Served::L2;
+                }
+                let (there, gone) = self.llc.touch_for(simd, line);
+                if let Some(gone) = gone {
+                    self.news.announce(gone);
+                    *self.heard = self.news.gone_count;
+                    self.l1d.take(simd, gone);
+                    self.l2.take(simd, gone);
+                }
+                there
+            }
+        };
+        if there { Served::Llc } else { Served::Memory }
     }
+}
 
-    /// Brings its row for `line` near to the processor that runs the simulation. Changes nothing.
-    #[inline(always)]
-    pub(crate) fn hint(&self, line: u64) {
-        self.cache.hint(line);
-    }
+/// Work that goes through the caches: compiled for each common shape of them.
+pub(crate) trait Task {
+    type Output;
+
+    fn run<A: Level, B: Level, C: Level>(self, caches: Hierarchy<'_, A, B, C>) -> Self::Output;
 }
 
 /// L1-D and L2 of one core.
@@ -76,9 +149,6 @@ pub struct PrivateCaches {
     latency_cycles: [u64; 4],
     /// How many of the inclusive last level's evictions this core has heard of.
     heard: u64,
-    /// Whether this processor has what [`Wide`] needs.
-    #[cfg(target_arch = "x86_64")]
-    wide: bool,
 }
 
 impl PrivateCaches {
@@ -99,8 +169,6 @@ impl PrivateCaches {
             l2: Cache::new(cache_sets("l2", config.l2.bytes, config.l2.ways)?, config.l2.ways),
             latency_cycles: latencies.map(u64::from),
             heard: 0,
-            #[cfg(target_arch = "x86_64")]
-            wide: Wide::is_available(),
         })
     }
 
@@ -110,94 +178,43 @@ impl PrivateCaches {
         self.latency_cycles[served as usize]
     }
 
-    /// Refers to `line` (address / 64). What served it.
+    /// Has `task` done on these caches over `llc`.
     #[inline(always)]
-    pub fn access(&mut self, llc: &mut Llc, line: u64) -> Served {
-        #[cfg(target_arch = "x86_64")]
-        if self.wide {
-            // SAFETY: `wide` says that the processor has what this needs.
-            return unsafe { self.access_wide(llc, line) };
-        }
-        self.access_plain(llc, line)
-    }
-
-    /// # Safety
-    /// [`Wide::is_available`].
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2")]
-    #[inline(never)]
-    unsafe fn access_wide(&mut self, llc: &mut Llc, line: u64) -> Served {
-        // SAFETY: the caller has seen to that.
-        unsafe { if self.l1d.touch::<Wide>(line) { Served::L1d } else { self.access_beyond_l1d_wide(llc, line) } }
-    }
-
-    /// Apart, so that a hit in the L1-D, the usual case, saves no registers.
-    ///
-    /// # Safety
-    /// [`Wide::is_available`].
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2")]
-    #[inline(never)]
-    unsafe fn access_beyond_l1d_wide(&mut self, llc: &mut Llc, line: u64) -> Served {
-        // SAFETY: the caller has seen to that.
-        unsafe { self.access_beyond_l1d::<Wide>(llc, line) }
-    }
-
-    #[inline(never)]
-    fn access_plain(&mut self, llc: &mut Llc, line: u64) -> Served {
-        // SAFETY: `Plain` needs nothing.
-        unsafe { if self.l1d.touch::<Plain>(line) { Served::L1d } else { self.access_beyond_l1d::<Plain>(llc, line) } }
-    }
-
-    /// # Safety
-    /// The processor has what `R` needs.
-    #[inline(always)]
-    unsafe fn access_beyond_l1d<R: RowOps>(&mut self, llc: &mut Llc, line: u64) -> Served {
-        // SAFETY: the caller has seen to that.
-        unsafe {
-            let (in_l2, victim) = self.l2.touch_for::<R>(line);
-            if in_l2 {
-                return Served::L2;
-            }
-            let there = match llc.policy {
-                LlcPolicy::NonInclusive => llc.cache.touch::<R>(line),
-                LlcPolicy::Exclusive => {
-                    let there = llc.cache.take::<R>(line);
-                    if let Some(victim) = victim {
-                        llc.cache.touch::<R>(victim);
-                    }
-                    there
-                }
-                LlcPolicy::Inclusive => {
-                    let (there, gone) = llc.cache.touch_for::<R>(line);
-                    if let Some(gone) = gone {
-                        llc.announce(gone);
-                        self.heard = llc.gone_count;
-                        self.l1d.take::<R>(gone);
-                        self.l2.take::<R>(gone);
-                    }
-                    there
-                }
+    pub(crate) fn with<T: Task>(&mut self, llc: &mut Llc, task: T) -> T::Output {
+        let Self { l1d, l2, heard, latency_cycles } = self;
+        let Llc { cache: llc, policy, news } = llc;
+        let (policy, latency_cycles) = (*policy, *latency_cycles);
+        macro_rules! run {
+            ($l1d:expr, $l2:expr, $llc:expr) => {
+                task.run(Hierarchy { l1d: $l1d, l2: $l2, llc: $llc, policy, news, heard, latency_cycles })
             };
-            if there { Served::Llc } else { Served::Memory }
+        }
+        // Up to 8, 16 and 24 ways: Broadwell; Zen 4; Skylake; Sapphire Rapids; Ice Lake.
+        match (l1d.stride(), l2.stride(), llc.stride()) {
+            (1, 1, 3) => run!(l1d.shaped::<1>(), l2.shaped::<1>(), llc.shaped::<3>()),
+            (1, 1, 2) => run!(l1d.shaped::<1>(), l2.shaped::<1>(), llc.shaped::<2>()),
+            (1, 2, 2) => run!(l1d.shaped::<1>(), l2.shaped::<2>(), llc.shaped::<2>()),
+            (2, 2, 2) => run!(l1d.shaped::<2>(), l2.shaped::<2>(), llc.shaped::<2>()),
+            (2, 3, 2) => run!(l1d.shaped::<2>(), l2.shaped::<3>(), llc.shaped::<2>()),
+            _ => run!(l1d, l2, llc),
         }
     }
 
     /// Hears of what an inclusive last level evicted since this core ran last.
     pub(crate) fn synchronise(&mut self, llc: &Llc) {
-        let news = llc.gone_count - self.heard;
+        let news = llc.news.gone_count - self.heard;
         if news > GONE_MAX as u64 {
             self.l1d.retain(|line| llc.cache.contains(line));
             self.l2.retain(|line| llc.cache.contains(line));
         } else {
-            for number in self.heard..llc.gone_count {
-                let line = llc.gone[number as usize % GONE_MAX];
+            for number in self.heard..llc.news.gone_count {
+                let line = llc.news.gone[number as usize % GONE_MAX];
                 // It may have come back for another core meanwhile; our copy went all the same.
                 self.l1d.remove(line);
                 self.l2.remove(line);
             }
         }
-        self.heard = llc.gone_count;
+        self.heard = llc.news.gone_count;
     }
 
     /// First-level data cache.
@@ -215,7 +232,18 @@ impl PrivateCaches {
 mod tests {
     use super::*;
     use crate::config::CacheConfig;
+    use crate::simd::Plain;
     use proptest::prelude::*;
+
+    struct Access(u64);
+
+    impl Task for Access {
+        type Output = Served;
+
+        fn run<A: Level, B: Level, C: Level>(self, mut caches: Hierarchy<'_, A, B, C>) -> Served {
+            caches.access(Plain, self.0)
+        }
+    }
 
     fn config(policy: LlcPolicy) -> MmuConfig {
         let mut config: MmuConfig = toml::from_str(include_str!("../tests/machine.toml")).unwrap();
@@ -226,9 +254,9 @@ mod tests {
     }
 
     /// A level: sets of lines, the latest first.
-    struct Level(Vec<Vec<u64>>, usize);
+    struct Lines(Vec<Vec<u64>>, usize);
 
-    impl Level {
+    impl Lines {
         fn take(&mut self, line: u64) -> bool {
             let index = (line % self.0.len() as u64) as usize;
             let before = self.0[index].len();
@@ -247,8 +275,8 @@ mod tests {
     /// Two cores over one last level, step by step as the policies' definitions read.
     struct Naive {
         policy: LlcPolicy,
-        cores: Vec<(Level, Level)>,
-        llc: Level,
+        cores: Vec<(Lines, Lines)>,
+        llc: Lines,
     }
 
     impl Naive {
@@ -289,14 +317,14 @@ mod tests {
             uses in prop::collection::vec((0_usize..2, 0_u64..60), 1..2000),
         ) {
             let config = config(policy);
-            let level = |sets: usize, ways| Level(vec![Vec::new(); sets], ways);
+            let level = |sets: usize, ways| Lines(vec![Vec::new(); sets], ways);
             let cores = vec![(level(2, 2), level(3, 3)), (level(2, 2), level(3, 3))];
             let mut naive = Naive { policy, cores, llc: level(5, 4) };
             let mut llc = Llc::new(&config).unwrap();
             let mut cores = [PrivateCaches::new(&config).unwrap(), PrivateCaches::new(&config).unwrap()];
             for (core, line) in uses {
                 cores[core].synchronise(&llc);
-                prop_assert_eq!(cores[core].access(&mut llc, line), naive.access(core, line));
+                prop_assert_eq!(cores[core].with(&mut llc, Access(line)), naive.access(core, line));
             }
             llc.cache.check_invariants();
             for core in &mut cores {
@@ -321,14 +349,14 @@ mod tests {
         let mut llc = Llc::new(&config).unwrap();
         let mut sleeper = PrivateCaches::new(&config).unwrap();
         let mut busy = PrivateCaches::new(&config).unwrap();
-        sleeper.access(&mut llc, 1);
-        sleeper.access(&mut llc, 2);
+        sleeper.with(&mut llc, Access(1));
+        sleeper.with(&mut llc, Access(2));
         for line in 100..100 + 3 * GONE_MAX as u64 {
-            busy.access(&mut llc, line);
+            busy.with(&mut llc, Access(line));
             // Line 2 stays in use.
             busy.l1d.clear();
             busy.l2.clear();
-            busy.access(&mut llc, 2);
+            busy.with(&mut llc, Access(2));
         }
         sleeper.synchronise(&llc);
         assert!(!sleeper.l1d.contains(1) && !sleeper.l2.contains(1));

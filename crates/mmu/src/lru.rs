@@ -1,94 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A small set-associative table with true LRU: what TLBs, page-walk caches and the nested TLB are made of.
 //!
-//! Each entry carries the time of its last use on the table's own clock, which advances at every use, so no two times
-//! are equal and the smallest of a set is the least recently used. An entry that is not there has time 0.
+//! Each set is a [row](crate::simd) of keys with values, the most recently used first; what is empty stands behind.
 
 use crate::sets::Sets;
-
-/// No entry.
-const EMPTY: u64 = u64::MAX;
-
-/// Ways that are looked at together.
-const LANES: usize = 4;
-
-/// Four ways of a set.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(32))]
-struct Quad {
-    keys: [u64; LANES],
-    /// When each was last used: 0 where there is no key, [`NEVER_FREE`] where there is no way.
-    times: [u64; LANES],
-    values: [u64; LANES],
-}
-
-/// The time of a lane beyond the last way, which is thus never the oldest.
-const NEVER_FREE: u64 = u64::MAX;
+use crate::simd::{NO_KEY, Plain, Quad, Simd};
 
 /// Keys with values. The caller says which set a key belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct Lru {
     sets: Sets,
+    ways: usize,
     /// Quads of a set.
     stride: usize,
-    clock: u64,
     quads: Box<[Quad]>,
 }
 
-impl Quad {
-    /// The lane that holds `key`.
-    #[inline(always)]
-    fn lane_of(&self, key: u64) -> Option<usize> {
-        let lanes = self.lanes_with(key);
-        (lanes != 0).then(|| lanes.trailing_zeros() as usize & (LANES - 1))
-    }
-
-    /// A bit for each lane that holds `key`. All are compared without a branch: where a key stands is anyone's guess.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn lanes_with(&self, key: u64) -> u32 {
-        use std::arch::x86_64::{
-            _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_load_si128, _mm_movemask_ps, _mm_packs_epi32, _mm_set1_epi64x,
-        };
-        // SAFETY: SSE2 is part of x86-64. Both loads lie inside `keys`, which is aligned to 32 bytes.
-        unsafe {
-            let wanted = _mm_set1_epi64x(key as i64);
-            let half = |at: usize| _mm_cmpeq_epi32(_mm_load_si128(self.keys.as_ptr().add(at).cast()), wanted);
-            // Two words a key, made two half-words a key: a key is there where both are all ones.
-            let words = _mm_packs_epi32(half(0), half(2));
-            let whole = _mm_cmpeq_epi32(words, _mm_set1_epi64x(-1));
-            _mm_movemask_ps(_mm_castsi128_ps(whole)) as u32
-        }
-    }
-
-    /// The same, in plain words.
-    #[cfg(not(target_arch = "x86_64"))]
-    #[inline(always)]
-    fn lanes_with(&self, key: u64) -> u32 {
-        (0..).zip(self.keys).map(|(lane, there)| u32::from(there == key) << lane).sum()
-    }
-
-    /// The lane with the smallest time, and that time.
-    #[inline(always)]
-    fn oldest(&self) -> (usize, u64) {
-        let [a, b, c, d] = self.times;
-        let low = if b < a { (1, b) } else { (0, a) };
-        let high = if d < c { (3, d) } else { (2, c) };
-        if high.1 < low.1 { high } else { low }
-    }
-}
-
 impl Lru {
+    /// An empty one. Without ways it never holds anything.
     pub fn new(sets: u32, ways: u32) -> Self {
         let (sets, ways) = (Sets::new(sets), ways as usize);
-        let stride = ways.div_ceil(LANES);
-        let quad = |index: usize| {
-            let first = index % stride * LANES;
-            let times = std::array::from_fn(|lane| if first + lane < ways { 0 } else { NEVER_FREE });
-            Quad { keys: [EMPTY; LANES], times, values: [0; LANES] }
-        };
-        let quads = (0..sets.count() * stride).map(quad).collect();
-        Self { sets, stride, clock: 0, quads }
+        let stride = Quad::count(ways);
+        Self { sets, ways, stride, quads: vec![Quad::EMPTY; sets.count() * stride].into() }
+    }
+
+    /// Whether it can hold anything.
+    #[inline(always)]
+    pub fn exists(&self) -> bool {
+        self.ways > 0
     }
 
     /// The set of a page number.
@@ -113,72 +52,53 @@ impl Lru {
 
     /// The value of `key`, which becomes the latest of its set.
     #[inline(always)]
-    pub fn find(&mut self, set: usize, key: u64) -> Option<u64> {
-        let now = self.clock + 1;
-        for quad in self.set_mut(set) {
-            if let Some(lane) = quad.lane_of(key) {
-                quad.times[lane] = now;
-                let value = quad.values[lane];
-                self.clock = now;
-                return Some(value);
-            }
-        }
-        None
+    pub fn find<S: Simd>(&mut self, simd: S, set: usize, key: u64) -> Option<u64> {
+        simd.find(self.set_mut(set), key)
     }
 
     /// The value of `key`. Changes nothing.
     #[inline(always)]
-    pub fn peek(&self, set: usize, key: u64) -> Option<u64> {
-        self.set(set).iter().find_map(|quad| Some(quad.values[quad.lane_of(key)?]))
+    pub fn peek<S: Simd>(&self, simd: S, set: usize, key: u64) -> Option<u64> {
+        let row = self.set(set);
+        simd.place_of(row, key).map(|place| row[place / 4].values[place % 4])
     }
 
     /// Puts in `key`, which is not there, as the latest of its set. The key that had to go for it.
     #[inline(always)]
-    pub fn insert(&mut self, set: usize, key: u64, value: u64) -> Option<u64> {
-        debug_assert!(self.peek(set, key).is_none(), "{key:#x} is there already");
-        self.clock += 1;
-        let now = self.clock;
-        let quads = self.set_mut(set);
-        let (mut at, (mut lane, mut time)) = (0, quads[0].oldest());
-        for (index, quad) in quads.iter().enumerate().skip(1) {
-            let (other, older) = quad.oldest();
-            (at, lane, time) = if older < time { (index, other, older) } else { (at, lane, time) };
-        }
-        let quad = &mut quads[at];
-        quad.times[lane] = now;
-        quad.values[lane] = value;
-        let gone = std::mem::replace(&mut quad.keys[lane], key);
-        (gone != EMPTY).then_some(gone)
+    pub fn insert<S: Simd>(&mut self, simd: S, set: usize, key: u64, value: u64) -> Option<u64> {
+        debug_assert!(self.peek(simd, set, key).is_none(), "{key:#x} is there already");
+        let last = self.ways.checked_sub(1)?;
+        let gone = simd.put_in_front(self.set_mut(set), last, key, value);
+        (gone != NO_KEY).then_some(gone)
     }
 
     /// Changes the value of `key`, if it is there, but not its place in the order.
     pub fn update(&mut self, set: usize, key: u64, change: impl FnOnce(u64) -> u64) {
-        for quad in self.set_mut(set) {
-            if let Some(lane) = quad.lane_of(key) {
-                quad.values[lane] = change(quad.values[lane]);
-                return;
-            }
+        let row = self.set_mut(set);
+        if let Some(place) = Plain.place_of(row, key) {
+            let value = &mut row[place / 4].values[place % 4];
+            *value = change(*value);
         }
     }
 
     /// Takes `key` out. Whether it was there.
     pub fn remove(&mut self, set: usize, key: u64) -> bool {
-        for quad in self.set_mut(set) {
-            if let Some(lane) = quad.lane_of(key) {
-                (quad.keys[lane], quad.times[lane]) = (EMPTY, 0);
-                return true;
-            }
+        let row = self.set_mut(set);
+        let place = Plain.place_of(row, key);
+        if let Some(place) = place {
+            close(row, place);
         }
-        false
+        place.is_some()
     }
 
     /// Takes out all keys that `keep` does not want, and hands each to `gone`.
     pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool, mut gone: impl FnMut(u64)) {
-        for quad in &mut self.quads {
-            for (key, time) in quad.keys.iter_mut().zip(&mut quad.times) {
-                if *key != EMPTY && !keep(*key) {
-                    gone(*key);
-                    (*key, *time) = (EMPTY, 0);
+        for row in self.quads.chunks_mut(self.stride.max(1)) {
+            for place in (0..row.len() * 4).rev() {
+                let key = row[place / 4].keys[place % 4];
+                if key != NO_KEY && !keep(key) {
+                    gone(key);
+                    close(row, place);
                 }
             }
         }
@@ -187,23 +107,31 @@ impl Lru {
     /// Visits all keys with their sets.
     pub fn for_each(&self, mut visit: impl FnMut(usize, u64)) {
         for (index, quad) in self.quads.iter().enumerate() {
-            quad.keys.iter().filter(|&&key| key != EMPTY).for_each(|&key| visit(index / self.stride, key));
+            quad.keys.iter().filter(|&&key| key != NO_KEY).for_each(|&key| visit(index / self.stride, key));
         }
     }
 
-    /// Checks what must always hold: no key twice, no time twice or of the future, no time where there is no key.
+    /// Checks what must always hold: no key twice, and what is empty behind what is not.
     pub fn check_invariants(&self) {
-        for (set, quads) in self.quads.chunks(self.stride).enumerate() {
-            let keys: Vec<u64> = quads.iter().flat_map(|quad| quad.keys).collect();
-            let times: Vec<u64> = quads.iter().flat_map(|quad| quad.times).collect();
-            for way in 0..keys.len() {
-                let (key, time) = (keys[way], times[way]);
-                assert_eq!(key == EMPTY, time == 0 || time == NEVER_FREE, "set {set}: way {way} of {keys:x?}: {time}");
-                assert!(time <= self.clock || time == NEVER_FREE, "set {set}: way {way} was used in the future");
-                let twice = (0..way).any(|other| key != EMPTY && (keys[other] == key || times[other] == time));
-                assert!(!twice, "set {set}: a key or a time stands twice in {keys:x?}, {times:?}");
+        for (set, row) in self.quads.chunks(self.stride.max(1)).enumerate() {
+            let keys: Vec<u64> = row.iter().flat_map(|quad| quad.keys).collect();
+            let used = keys.iter().position(|&key| key == NO_KEY).unwrap_or(keys.len());
+            assert!(used <= self.ways, "set {set}: more keys than ways in {keys:x?}");
+            assert!(keys[used..].iter().all(|&key| key == NO_KEY), "set {set}: a hole in {keys:x?}");
+            for (way, key) in keys[..used].iter().enumerate() {
+                assert!(!keys[..way].contains(key), "set {set}: a key stands twice in {keys:x?}");
             }
         }
+    }
+}
+
+/// Takes out what stands at `place`; what stands behind it moves up.
+#[cold]
+fn close(row: &mut [Quad], place: usize) {
+    for place in place..row.len() * 4 {
+        let behind = row.get((place + 1) / 4).map(|quad| (quad.keys[(place + 1) % 4], quad.values[(place + 1) % 4]));
+        let quad = &mut row[place / 4];
+        (quad.keys[place % 4], quad.values[place % 4]) = behind.unwrap_or((NO_KEY, 0));
     }
 }
 
@@ -217,7 +145,7 @@ mod tests {
         #[test]
         fn a_table_is_a_naive_lru(
             sets in prop::sample::select(vec![1_u32, 3, 8]),
-            ways in 1_u32..9,
+            ways in 1_u32..14,
             ops in prop::collection::vec((0_u64..100, 0_u8..8), 1..2000),
         ) {
             let mut lru = Lru::new(sets, ways);
@@ -234,18 +162,32 @@ mod tests {
                     }
                     _ => {
                         let expected = at.map(|at| list.remove(at));
-                        prop_assert_eq!(lru.peek(set, key), expected.map(|pair| pair.1));
-                        prop_assert_eq!(lru.find(set, key), expected.map(|pair| pair.1));
+                        prop_assert_eq!(lru.peek(Plain, set, key), expected.map(|pair| pair.1));
+                        prop_assert_eq!(lru.find(Plain, set, key), expected.map(|pair| pair.1));
                         let pair = expected.unwrap_or((key, time as u64));
                         list.insert(0, pair);
                         if expected.is_none() {
                             let gone = (list.len() > ways as usize).then(|| list.pop().unwrap().0);
-                            prop_assert_eq!(lru.insert(set, pair.0, pair.1), gone);
+                            prop_assert_eq!(lru.insert(Plain, set, pair.0, pair.1), gone);
                         }
                     }
                 }
             }
             lru.check_invariants();
+            lru.retain(|key| key % 3 == 0, |gone| assert!(gone % 3 != 0));
+            lru.check_invariants();
+            let mut kept = Vec::new();
+            lru.for_each(|set, key| kept.push((set, key)));
+            let rows = naive.iter().enumerate().flat_map(|(set, list)| list.iter().map(move |pair| (set, pair.0)));
+            prop_assert_eq!(kept, rows.filter(|(_, key)| key % 3 == 0).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn a_table_without_ways_holds_nothing() {
+        let mut lru = Lru::new(1, 0);
+        assert_eq!((lru.insert(Plain, 0, 1, 2), lru.find(Plain, 0, 1), lru.remove(0, 1)), (None, None, false));
+        lru.retain(|_| false, |_| unreachable!());
+        lru.check_invariants();
     }
 }

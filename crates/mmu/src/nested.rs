@@ -5,17 +5,16 @@
 //! at last a host walk translates the data page. Cold and without large pages that is 24 references with four levels on
 //! both sides and 35 with five. The TLBs get the combined translation, of the smaller one of the two leaves.
 
-use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
-use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, PageTable, Pfn, Va, Vpn};
+use nestwalk_mem::addr::PAGE_SHIFT;
+use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
 
 use crate::counters::{Table, WalkEvents};
-use crate::hierarchy::Llc;
-use crate::native::{Found, leaf_of};
 use crate::prefetcher::Prefetcher;
+use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_cache::HostPage;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Walker, index_of};
+use crate::walker::{Fault, Found, Walker, descend, index_of, leaf_of};
 
 /// Translation through a guest's table over its host's. A VM is a process of the host, and its guest-physical memory is
 /// one range of that process's virtual memory.
@@ -29,71 +28,51 @@ pub struct Nested<'t> {
     pub base: Vpn,
 }
 
+/// The one-dimensional walk through the `host`'s table for `gpa`, which lies in its `page`. `guest_level` says what for (0:
+/// the data page). `None` is an EPT violation.
+#[inline(always)]
+fn host_walk<P: Prefetcher, S: Simd>(
+    host: &mut PageTable,
+    unit: &mut WalkUnit<P>,
+    simd: S,
+    (gpa, page): (Gpa, Vpn),
+    write: bool,
+    guest_level: u8,
+) -> Option<HostPage> {
+    unit.begin_host_walk(gpa);
+    if let Some(nested_tlb) = &mut unit.nested_tlb {
+        let (found, latency) = (nested_tlb.find(simd, page, write), nested_tlb.latency_cycles());
+        unit.nested_tlb_lookup(found.is_some(), latency);
+        if found.is_some() {
+            return found;
+        }
+    }
+    let found = descend(
+        host,
+        Table::Host,
+        unit,
+        simd,
+        page,
+        #[inline(always)]
+        |unit, level, at| {
+            unit.reference(Table::Host, at.into(), WalkEvents::step_code(guest_level, level.0));
+            Some(())
+        },
+    )
+    .filter(|found| found.allows(write))?;
+    found.mark(host, page, write);
+    let host = HostPage::of(found, page, write);
+    if let Some(nested_tlb) = &mut unit.nested_tlb {
+        nested_tlb.insert(simd, page, host);
+    }
+    Some(host)
+}
+
 impl Nested<'_> {
     /// The host's page for `gpa`.
     #[inline(always)]
     fn host_page(&self, gpa: Gpa) -> Vpn {
         self.base + gpa.page().0
-    }
-
-    /// The one-dimensional walk through the host's table. `guest_level` says what for (0: the data page).
-    #[inline(always)]
-    fn host_walk<P: Prefetcher>(
-        &mut self,
-        unit: &mut WalkUnit<P>,
-        llc: &mut Llc,
-        gpa: Gpa,
-        write: bool,
-        guest_level: u8,
-    ) -> Result<HostPage, Fault> {
-        let began = unit.begin_host_walk(llc, gpa);
-        let page = self.host_page(gpa);
-        if let Some(nested_tlb) = &mut unit.nested_tlb {
-            let (found, latency) = (nested_tlb.find(page, write), nested_tlb.latency_cycles());
-            unit.nested_tlb_lookup(found.is_some(), latency);
-            if let Some(found) = found {
-                unit.end_host_walk(began);
-                return Ok(found);
-            }
-        }
-        let geometry = self.host.geometry();
-        let (mut node, mut level) = (self.host.root(), geometry.root());
-        if unit.host_pwc.exists() {
-            let hit = unit.host_pwc.find(geometry, page);
-            unit.pwc_lookup(Table::Host, hit.map_or(0, |(_, at)| at.0), unit.host_pwc.latency_cycles());
-            if let Some((below, at)) = hit {
-                (node, level) = (below, at.down());
-            }
-        }
-        let found = loop {
-            let index = index_of(page, level);
-            let step = WalkEvents::step_code(guest_level, level.0);
-            unit.reference(llc, self.host.entry_address(node, index).into(), step);
-            let entry = self.host.entry(node, index);
-            if !entry.is_present() {
-                return Err(Fault::Host { gpa, store: write });
-            }
-            if entry.is_leaf() {
-                break Found { node, index, entry, level };
-            }
-            unit.host_pwc.insert(page, level, entry.node());
-            (node, level) = (entry.node(), level.down());
-        };
-        if write && !found.entry.has(Entry::WRITABLE) {
-            return Err(Fault::Host { gpa, store: write });
-        }
-        found.mark(self.host, write);
-        unit.end_host_walk(began);
-        let host = HostPage {
-            frame: Pfn(found.frame_of(page)),
-            size: found.size(),
-            writable: found.entry.has(Entry::WRITABLE),
-            dirty: write || found.entry.has(Entry::DIRTY),
-        };
-        if let Some(nested_tlb) = &mut unit.nested_tlb {
-            nested_tlb.insert(page, host);
-        }
-        Ok(host)
     }
 
     /// The guest-physical address of `gva`, which `found` maps.
@@ -104,8 +83,8 @@ impl Nested<'_> {
 
     /// Both leaves are known: sets the guest's bits and combines.
     #[inline(always)]
-    fn finish(&mut self, found: Found, host: HostPage, store: bool) -> Mapping {
-        found.mark(self.guest, store);
+    fn finish(&mut self, gva: Gva, found: Found, host: HostPage, store: bool) -> Mapping {
+        found.mark(self.guest, Va::from(gva).page(), store);
         let size = found.size().min(host.size);
         Mapping {
             frame: host.frame.align_down(size.order()),
@@ -120,42 +99,40 @@ impl Walker for Nested<'_> {
     type Hint = NestedHint;
 
     #[inline(always)]
-    fn walk<P: Prefetcher>(
+    fn walk<P: Prefetcher, S: Simd>(
         &mut self,
         unit: &mut WalkUnit<P>,
-        llc: &mut Llc,
+        simd: S,
         gva: Gva,
         store: bool,
     ) -> Result<Mapping, Fault> {
-        let (geometry, page) = (self.guest.geometry(), Va::from(gva).page());
-        let (mut node, mut level) = (self.guest.root(), geometry.root());
-        if unit.guest_pwc.exists() {
-            let hit = unit.guest_pwc.find(geometry, page);
-            unit.pwc_lookup(Table::Guest, hit.map_or(0, |(_, at)| at.0), unit.guest_pwc.latency_cycles());
-            if let Some((below, at)) = hit {
-                (node, level) = (below, at.down());
-            }
-        }
-        let found = loop {
-            let index = index_of(page, level);
-            let gpa = Gpa::from(self.guest.entry_address(node, index));
-            let host = self.host_walk(unit, llc, gpa, true, level.0)?;
-            unit.reference(llc, host.frame.address() + gpa.page_offset(), WalkEvents::step_code(level.0, 0));
-            let entry = self.guest.entry(node, index);
-            if !entry.is_present() {
-                return Err(Fault::Guest { gva, store });
-            }
-            if entry.is_leaf() {
-                break Found { node, index, entry, level };
-            }
-            unit.guest_pwc.insert(page, level, entry.node());
-            (node, level) = (entry.node(), level.down());
+        let base = self.base;
+        let of_host = |gpa: Gpa| (gpa, base + gpa.page().0);
+        let mut violation = None;
+        let found = descend(
+            self.guest,
+            Table::Guest,
+            unit,
+            simd,
+            Va::from(gva).page(),
+            #[inline(always)]
+            |unit, level, at| {
+                let gpa = Gpa::from(at);
+                let Some(host) = host_walk(self.host, unit, simd, of_host(gpa), true, level.0) else {
+                    violation = Some(gpa);
+                    return None;
+                };
+                let hpa = host.frame.address() + gpa.page_offset();
+                unit.reference(Table::Guest, hpa, WalkEvents::step_code(level.0, 0));
+                Some(())
+            },
+        );
+        let Some(found) = found.filter(|found| found.allows(store)) else {
+            return Err(violation.map_or(Fault::Guest { gva, store }, |gpa| Fault::Host { gpa, store: true }));
         };
-        if store && !found.entry.has(Entry::WRITABLE) {
-            return Err(Fault::Guest { gva, store });
-        }
-        let host = self.host_walk(unit, llc, Self::data_gpa(gva, found), store, 0)?;
-        Ok(self.finish(found, host, store))
+        let gpa = Self::data_gpa(gva, found);
+        let host = host_walk(self.host, unit, simd, of_host(gpa), store, 0).ok_or(Fault::Host { gpa, store })?;
+        Ok(self.finish(gva, found, host, store))
     }
 
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault> {
@@ -164,22 +141,17 @@ impl Walker for Nested<'_> {
         let gpa = Self::data_gpa(gva, found);
         let host_page = self.host_page(gpa);
         let host = leaf_of(self.host, host_page, store).ok_or(Fault::Host { gpa, store })?;
-        host.mark(self.host, store);
-        let host = HostPage {
-            frame: Pfn(host.frame_of(host_page)),
-            size: host.size(),
-            writable: host.entry.has(Entry::WRITABLE),
-            dirty: store || host.entry.has(Entry::DIRTY),
-        };
-        Ok(self.finish(found, host, store))
+        host.mark(self.host, host_page, store);
+        Ok(self.finish(gva, found, HostPage::of(host, host_page, store), store))
     }
 
     fn set_dirty(&mut self, gva: Gva) {
-        if let Some(found) = leaf_of(self.guest, Va::from(gva).page(), true) {
-            found.mark(self.guest, true);
+        let page = Va::from(gva).page();
+        if let Some(found) = leaf_of(self.guest, page, true) {
+            found.mark(self.guest, page, true);
             let page = self.host_page(Self::data_gpa(gva, found));
             if let Some(host) = leaf_of(self.host, page, true) {
-                host.mark(self.host, true);
+                host.mark(self.host, page, true);
             }
         }
     }
@@ -190,80 +162,34 @@ impl Walker for Nested<'_> {
         let (node, level) = self.guest.lowest_node(page);
         let index = index_of(page, level);
         self.guest.prefetch(node, index);
-        let entry_page = self.host_page(self.guest.entry_address(node, index).into());
-        let (node_host, node_host_level) = self.host.lowest_node(entry_page);
-        self.host.prefetch(node_host, index_of(entry_page, node_host_level));
-        NestedHint { gva, node, level, node_host, node_host_level, ..NestedHint::default() }
+        self.hint_host(self.guest.entry_address(node, index).into());
+        NestedHint { gva, node: node.0, level: level.0 }
     }
 
     #[inline(always)]
-    fn hint_second(&self, hint: &mut NestedHint) {
-        let page = Va::from(hint.gva).page();
-        let index = index_of(page, hint.level);
-        let entry = self.guest.entry(hint.node, index);
+    fn hint_second(&self, hint: NestedHint) {
+        let (node, level) = (NodeId(hint.node), Level(hint.level));
+        let entry = self.guest.entry(node, index_of(Va::from(hint.gva).page(), level));
         if entry.is_present() && entry.is_leaf() {
-            let found = Found { node: hint.node, index, entry, level: hint.level };
-            hint.data = Self::data_gpa(hint.gva, found);
-            let data_page = self.host_page(hint.data);
-            (hint.data_host, hint.data_host_level) = self.host.lowest_node(data_page);
-            self.host.prefetch(hint.data_host, index_of(data_page, hint.data_host_level));
-        }
-    }
-
-    #[inline(always)]
-    fn hint_third(&self, hint: &NestedHint, mut line: impl FnMut(u64)) {
-        let page = Va::from(hint.gva).page();
-        let mut lines_of = |gpa: Gpa, node: NodeId, level: Level| {
-            let page = self.host_page(gpa);
-            let index = index_of(page, level);
-            line(self.host.entry_address(node, index).0 >> LINE_SHIFT);
-            let entry = self.host.entry(node, index);
-            if entry.is_present() && entry.is_leaf() {
-                let frame = Found { node, index, entry, level }.frame_of(page);
-                line((frame << PAGE_SHIFT | gpa.page_offset()) >> LINE_SHIFT);
-            }
-        };
-        let entry = self.guest.entry_address(hint.node, index_of(page, hint.level));
-        lines_of(entry.into(), hint.node_host, hint.node_host_level);
-        if hint.data != NestedHint::NO_DATA {
-            lines_of(hint.data, hint.data_host, hint.data_host_level);
+            self.hint_host(Self::data_gpa(hint.gva, Found { entry, node, level }));
         }
     }
 }
 
-/// Where a nested walk will end.
-#[derive(Clone, Copy, Debug)]
+impl Nested<'_> {
+    /// Brings near what the host's walk for `gpa` will end at.
+    #[inline(always)]
+    fn hint_host(&self, gpa: Gpa) {
+        let page = self.host_page(gpa);
+        let (node, level) = self.host.lowest_node(page);
+        self.host.prefetch(node, index_of(page, level));
+    }
+}
+
+/// Where a nested walk will end: the guest's node with the leaf.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct NestedHint {
     gva: Gva,
-    /// The data's address, once it is known.
-    data: Gpa,
-    /// The guest node with the leaf.
-    node: NodeId,
-    level: Level,
-    /// The host node with the entry for that node.
-    node_host: NodeId,
-    node_host_level: Level,
-    /// The host node with the entry for the data.
-    data_host: NodeId,
-    data_host_level: Level,
-}
-
-impl NestedHint {
-    const NO_DATA: Gpa = Gpa(u64::MAX);
-}
-
-impl Default for NestedHint {
-    fn default() -> Self {
-        let (node, level) = (NodeId(0), Level::PTE);
-        Self {
-            gva: Gva(0),
-            data: Self::NO_DATA,
-            node,
-            level,
-            node_host: node,
-            node_host_level: level,
-            data_host: node,
-            data_host_level: level,
-        }
-    }
+    node: u32,
+    level: u8,
 }

@@ -6,7 +6,7 @@
 
 use nestwalk_mem::{Gpa, Gva, Hpa};
 
-use crate::hierarchy::{Llc, PrivateCaches};
+use crate::tape::Tape;
 
 /// Hardware that sees walks start.
 pub trait Prefetcher {
@@ -63,29 +63,34 @@ impl InFlight {
     pub(crate) fn arrival(&self, line: u64) -> Option<u64> {
         self.lines[..self.used].iter().find(|(there, _)| *there == line).map(|(_, arrival)| *arrival)
     }
+
+    /// Whether a request for `line` is taken: not if it was asked for already, nor when too many are under way.
+    #[inline]
+    pub(crate) fn wants(&self, line: u64) -> bool {
+        self.used < Self::LEN && self.arrival(line).is_none()
+    }
+
+    /// `line`, which is wanted, will come at `arrival`.
+    #[inline]
+    pub(crate) fn add(&mut self, line: u64, arrival: u64) {
+        self.lines[self.used] = (line, arrival);
+        self.used += 1;
+        self.issued += 1;
+    }
 }
 
 /// Takes the lines to prefetch.
 #[derive(Debug)]
 pub struct Issue<'a> {
-    pub(crate) in_flight: &'a mut InFlight,
-    pub(crate) caches: &'a mut PrivateCaches,
-    pub(crate) llc: &'a mut Llc,
-    /// Cycles since the walk began.
-    pub(crate) now: u64,
+    pub(crate) tape: &'a mut Tape,
+    /// Cycles of look-ups since the walk's last reference.
+    pub(crate) wait: &'a mut u64,
 }
 
 impl Issue<'_> {
     /// Asks for the line of `hpa`. Best effort: dropped when too many are under way.
     #[inline]
     pub fn prefetch(&mut self, hpa: Hpa) {
-        let line = hpa.0 >> nestwalk_mem::addr::LINE_SHIFT;
-        if self.in_flight.used == InFlight::LEN || self.in_flight.arrival(line).is_some() {
-            return;
-        }
-        let served = self.caches.access(self.llc, line);
-        self.in_flight.lines[self.in_flight.used] = (line, self.now + self.caches.latency(served));
-        self.in_flight.used += 1;
-        self.in_flight.issued += 1;
+        self.tape.prefetch(hpa, std::mem::take(self.wait));
     }
 }

@@ -4,10 +4,11 @@
 use nestwalk_mem::VpnRange;
 
 use crate::config::MmuConfig;
-use crate::counters::Counters;
+use crate::counters::{Counters, Served, WalkEvents};
 use crate::error::MmuError;
 use crate::hierarchy::PrivateCaches;
-use crate::prefetcher::{NoPrefetch, Prefetcher};
+use crate::play::Player;
+use crate::prefetcher::{InFlight, NoPrefetch, Prefetcher};
 use crate::tlb::Tlbs;
 use crate::walk_unit::WalkUnit;
 use crate::walker::Fault;
@@ -49,6 +50,7 @@ pub enum RunEnd {
 pub struct Core<P = NoPrefetch> {
     pub(crate) tlbs: Tlbs,
     pub(crate) unit: WalkUnit<P>,
+    pub(crate) player: Player,
     /// Whether to fetch ahead from the simulation's own memory.
     pub(crate) hints: bool,
     /// Walks of the batch before: how many to expect of the next.
@@ -71,13 +73,23 @@ impl<P: Prefetcher> Core<P> {
     /// # Errors
     /// When the configuration cannot be built.
     pub fn with_prefetcher(config: &MmuConfig, prefetcher: P) -> Result<Self, MmuError> {
-        Ok(Self { tlbs: Tlbs::new(config)?, unit: WalkUnit::new(config, prefetcher)?, hints: true, recent_walks: 0 })
+        Ok(Self {
+            tlbs: Tlbs::new(config)?,
+            unit: WalkUnit::new(config, prefetcher)?,
+            player: Player { caches: PrivateCaches::new(config)?, in_flight: InFlight::default() },
+            hints: true,
+            recent_walks: 0,
+        })
     }
 
     /// What it has counted so far.
     pub fn counters(&self) -> Counters {
         let mut counters = self.unit.counters.clone();
-        counters.prefetches = self.unit.prefetches_issued();
+        counters.data = counters.walk_events.take_others(WalkEvents::DATA);
+        counters.corunner = counters.walk_events.take_others(WalkEvents::CORUNNER);
+        let cycles = |served| counters.data[served as usize] * self.player.caches.latency(served);
+        counters.data_cycles = Served::ALL.map(cycles).iter().sum();
+        counters.prefetches = self.player.in_flight.issued();
         counters
     }
 
@@ -93,7 +105,7 @@ impl<P: Prefetcher> Core<P> {
 
     /// Its L1-D and L2.
     pub fn caches(&self) -> &PrivateCaches {
-        &self.unit.caches
+        &self.player.caches
     }
 
     /// Switches to another process (`guest`) and, nested, another VM (`host`). Entries of others stay but are not used.
@@ -151,8 +163,8 @@ impl<P: Prefetcher> Core<P> {
         if let Some(nested) = &self.unit.nested_tlb {
             nested.check_invariants();
         }
-        self.unit.caches.l1d().check_invariants();
-        self.unit.caches.l2().check_invariants();
+        self.player.caches.l1d().check_invariants();
+        self.player.caches.l2().check_invariants();
         let Counters { walk_cycles, guest_walk_cycles, host_walk_cycles, .. } = self.unit.counters;
         assert_eq!(walk_cycles, guest_walk_cycles + host_walk_cycles, "walk cycles by table");
     }

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The loops that run accesses through a core: the hot path.
 //!
-//! Three things make them fast, and none of them shows in any result:
+//! Four things make them fast, and none of them shows in any result:
 //! - *Repetition*: an access to the page of the access before hits the most recently used L1 TLB entry, and one to the
 //!   same line hits the most recently used L1-D line, too. Neither changes any order, so both are only counted.
-//! - *Batches*: accesses are taken [`BATCH`] at a time. If the batch before walked often, the simulation's own memory for
-//!   the walks of this one (table entries, rows of the last-level cache) is fetched ahead, in stages of which each uses
-//!   what the one before has brought. See [`Walker::hint_first`].
+//! - *Passes*: accesses are taken [`BATCH`] at a time. All of a batch are translated, then all its references are
+//!   [played](crate::play) through the caches.
+//! - *Hints*: if the batch before walked often, the table entries that the walks of this one will end at are fetched ahead
+//!   from the simulation's own memory, in stages of which each uses what the one before has brought. See
+//!   [`Walker::hint_first`].
 //! - Page faults leave the loop, so it contains nothing of them.
 
 use nestwalk_mem::{Access, Gva, Hpa, PageSize};
 
 use crate::corunner::CoRunner;
-use crate::counters::TlbCounters;
+use crate::counters::{Counters, TlbCounters};
 use crate::hierarchy::Llc;
 use crate::prefetcher::Prefetcher;
 use crate::processor::{Core, RunEnd};
+use crate::simd::{Plain, Simd};
 use crate::tlb::{Lookup, Mapping, Tlbs};
 use crate::walker::{Fault, Walker};
 
@@ -78,6 +81,85 @@ impl Last {
     }
 }
 
+/// How much of the machine sees an access.
+trait Detail {
+    /// Whether its data, and the references of its walk, go to the caches.
+    const FULL: bool;
+
+    /// Where its look-up in the TLBs counts.
+    fn tlb(counters: &mut Counters) -> &mut TlbCounters;
+
+    /// Whether `access`, right after `last`, is only to be counted.
+    fn only_counts(last: &Last, access: Access) -> bool;
+
+    /// Where the co-runner refers to, if there is one.
+    fn corunner(&mut self) -> Option<Hpa>;
+
+    /// What remains to be done when a batch is translated.
+    fn finish<S: Simd, P: Prefetcher>(&mut self, simd: S, core: &mut Core<P>);
+}
+
+/// All of it.
+struct Full<'a, C> {
+    llc: &'a mut Llc,
+    corunner: &'a mut C,
+}
+
+impl<C: CoRunner> Detail for Full<'_, C> {
+    const FULL: bool = true;
+
+    #[inline(always)]
+    fn tlb(counters: &mut Counters) -> &mut TlbCounters {
+        &mut counters.tlb
+    }
+
+    #[inline(always)]
+    fn only_counts(last: &Last, access: Access) -> bool {
+        // The co-runner comes between any two accesses: then the line before need not be there any more.
+        !C::ACTIVE && last.same_line(access)
+    }
+
+    #[inline(always)]
+    fn corunner(&mut self) -> Option<Hpa> {
+        C::ACTIVE.then(|| self.corunner.next())
+    }
+
+    #[inline(always)]
+    fn finish<S: Simd, P: Prefetcher>(&mut self, simd: S, core: &mut Core<P>) {
+        let (player, unit) = (&mut core.player, &mut core.unit);
+        if P::ACTIVE {
+            player.play::<S, true>(simd, self.llc, &mut unit.tape, &mut unit.counters);
+        } else {
+            player.play::<S, false>(simd, self.llc, &mut unit.tape, &mut unit.counters);
+        }
+    }
+}
+
+/// Only TLBs.
+struct TlbOnly;
+
+impl Detail for TlbOnly {
+    const FULL: bool = false;
+
+    #[inline(always)]
+    fn tlb(counters: &mut Counters) -> &mut TlbCounters {
+        &mut counters.functional
+    }
+
+    #[inline(always)]
+    fn only_counts(last: &Last, access: Access) -> bool {
+        last.same_page(access)
+    }
+
+    #[inline(always)]
+    fn corunner(&mut self) -> Option<Hpa> {
+        None
+    }
+
+    #[inline(always)]
+    fn finish<S: Simd, P: Prefetcher>(&mut self, _: S, _: &mut Core<P>) {}
+}
+
 /// Counts a hit, sets dirty bits if this is the first store, and returns what the first level holds.
 #[inline(always)]
 fn on_hit<W: Walker>(
@@ -119,48 +201,46 @@ impl<P: Prefetcher> Core<P> {
         accesses: &[Access],
         corunner: &mut C,
     ) -> RunEnd {
-        self.unit.caches.synchronise(llc);
-        #[cfg(target_arch = "x86_64")]
-        if crate::row::Wide::is_available() {
-            // SAFETY: this processor has what it needs.
-            return unsafe { self.run_wide(llc, walker, accesses, corunner) };
-        }
-        self.run_batches(llc, walker, accesses, corunner)
+        self.player.caches.synchronise(llc);
+        self.run_in(walker, accesses, Full { llc, corunner })
     }
 
-    /// The same, compiled for processors with AVX2 and BMI.
-    ///
-    /// # Safety
-    /// [`Wide::is_available`](crate::row::Wide::is_available).
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2")]
-    unsafe fn run_wide<W: Walker, C: CoRunner>(
-        &mut self,
-        llc: &mut Llc,
-        walker: &mut W,
-        accesses: &[Access],
-        corunner: &mut C,
-    ) -> RunEnd {
-        self.run_batches(llc, walker, accesses, corunner)
+    /// Lets only the TLBs see `accesses`: exact hits and misses ([`Counters::functional`]), no caches, no latencies. It
+    /// keeps the TLBs' contents right over the stretches of a trace between the windows that are simulated in full.
+    pub fn run_functional<W: Walker>(&mut self, walker: &mut W, accesses: &[Access]) -> RunEnd {
+        self.run_in(walker, accesses, TlbOnly)
+    }
+
+    fn run_in<W: Walker, D: Detail>(&mut self, walker: &mut W, accesses: &[Access], detail: D) -> RunEnd {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(wide) = crate::simd::Wide::detect() {
+            return wide.apart(
+                #[inline(always)]
+                || self.run_batches(wide, walker, accesses, detail),
+            );
+        }
+        self.run_batches(Plain, walker, accesses, detail)
     }
 
     #[inline(always)]
-    fn run_batches<W: Walker, C: CoRunner>(
+    fn run_batches<S: Simd, W: Walker, D: Detail>(
         &mut self,
-        llc: &mut Llc,
+        simd: S,
         walker: &mut W,
         accesses: &[Access],
-        corunner: &mut C,
+        mut detail: D,
     ) -> RunEnd {
         let mut last = Last::NONE;
         for (number, batch) in accesses.chunks(BATCH).enumerate() {
             if self.hints && self.recent_walks >= HINT_WALKS_MIN {
-                self.hint(Some(llc), walker, batch);
+                self.hint(simd, walker, batch);
             }
-            let end = self.run_batch(llc, walker, batch, corunner, &mut last);
+            let end = self.translate(simd, walker, batch, &mut detail, &mut last);
+            detail.finish(simd, self);
             let done = end.map_or(batch.len(), |(index, _)| index);
-            self.unit.counters.tlb.accesses += done as u64;
-            self.unit.counters.tlb.stores += stores(&batch[..done]);
+            let counters = D::tlb(&mut self.unit.counters);
+            counters.accesses += done as u64;
+            counters.stores += stores(&batch[..done]);
             if let Some((index, fault)) = end {
                 return RunEnd::Fault { index: number * BATCH + index, fault };
             }
@@ -168,36 +248,37 @@ impl<P: Prefetcher> Core<P> {
         RunEnd::Done
     }
 
-    /// Runs a batch; where and why it stopped, if it did. Accesses and stores are counted by the caller.
+    /// Translates a batch; where and why it stopped, if it did. Accesses and stores are counted by the caller.
     #[inline(always)]
-    fn run_batch<W: Walker, C: CoRunner>(
+    fn translate<S: Simd, W: Walker, D: Detail>(
         &mut self,
-        llc: &mut Llc,
+        simd: S,
         walker: &mut W,
         batch: &[Access],
-        corunner: &mut C,
+        detail: &mut D,
         last: &mut Last,
     ) -> Option<(usize, Fault)> {
         let mut walks = 0;
         let mut index = 0;
         while let Some(&access) = batch.get(index) {
-            // The co-runner comes between any two accesses: then the line before need not be there any more.
-            if !C::ACTIVE && last.same_line(access) {
-                let run = batch[index..].iter().take_while(|&&access| last.same_line(access)).count();
-                self.unit.counters.tlb.l1_hits[last.size as usize] += run as u64;
-                self.unit.same_data(run as u64);
+            if D::only_counts(last, access) {
+                let run = batch[index..].iter().take_while(|&&access| D::only_counts(last, access)).count();
+                D::tlb(&mut self.unit.counters).l1_hits[last.size as usize] += run as u64;
+                if D::FULL {
+                    self.unit.same_data(run as u64);
+                }
                 index += run;
                 continue;
             }
-            if last.same_page(access) {
-                self.unit.counters.tlb.l1_hits[last.size as usize] += 1;
+            if D::FULL && last.same_page(access) {
+                D::tlb(&mut self.unit.counters).l1_hits[last.size as usize] += 1;
                 last.gva = access.gva().0;
             } else {
-                let lookup = self.tlbs.find(access.gva().page(), access.is_store());
-                let hit = on_hit(&mut self.tlbs, &mut self.unit.counters.tlb, walker, access, lookup);
+                let lookup = self.tlbs.find(simd, access.gva().page(), access.is_store());
+                let hit = on_hit(&mut self.tlbs, D::tlb(&mut self.unit.counters), walker, access, lookup);
                 let mapping = match hit {
                     Some(mapping) => mapping,
-                    None => match self.walk(llc, walker, access) {
+                    None => match self.walk::<S, W, D>(simd, walker, access) {
                         Ok(mapping) => mapping,
                         Err(fault) => return Some((index, fault)),
                     },
@@ -205,9 +286,11 @@ impl<P: Prefetcher> Core<P> {
                 walks += usize::from(hit.is_none());
                 *last = Last::new(access.gva(), mapping);
             }
-            self.unit.data(llc, last.hpa(access.gva()));
-            if C::ACTIVE {
-                self.unit.corunner(llc, corunner.next());
+            if D::FULL {
+                self.unit.tape.data(last.hpa(access.gva()));
+            }
+            if let Some(hpa) = detail.corunner() {
+                self.unit.tape.corunner(hpa);
             }
             index += 1;
         }
@@ -216,92 +299,41 @@ impl<P: Prefetcher> Core<P> {
     }
 
     #[inline(always)]
-    fn walk<W: Walker>(&mut self, llc: &mut Llc, walker: &mut W, access: Access) -> Result<Mapping, Fault> {
-        self.unit.begin(llc, access.gva());
-        match walker.walk(&mut self.unit, llc, access.gva(), access.is_store()) {
-            Ok(mapping) => {
-                self.unit.commit();
-                self.unit.counters.tlb.misses[mapping.size as usize] += 1;
-                Ok(self.tlbs.insert(access.gva().page(), mapping))
-            }
-            Err(fault) => {
-                self.unit.abort();
-                Err(fault)
-            }
+    fn walk<S: Simd, W: Walker, D: Detail>(
+        &mut self,
+        simd: S,
+        walker: &mut W,
+        access: Access,
+    ) -> Result<Mapping, Fault> {
+        let (gva, store) = (access.gva(), access.is_store());
+        let mapping = if D::FULL {
+            self.unit.begin(gva);
+            walker.walk(&mut self.unit, simd, gva, store).inspect_err(|_| self.unit.abort())?
+        } else {
+            walker.resolve(gva, store)?
+        };
+        if D::FULL {
+            self.unit.commit();
         }
+        D::tlb(&mut self.unit.counters).misses[mapping.size as usize] += 1;
+        Ok(self.tlbs.insert(simd, gva.page(), mapping))
     }
 
     /// Fetches ahead what the walks of `batch` will need of the simulation's own memory. Changes nothing.
     #[inline(always)]
-    fn hint<W: Walker>(&self, llc: Option<&Llc>, walker: &W, batch: &[Access]) {
+    fn hint<S: Simd, W: Walker>(&self, simd: S, walker: &W, batch: &[Access]) {
         let mut hints = [W::Hint::default(); BATCH];
         let mut count = 0;
         let mut before = None;
         let all = self.recent_walks >= HINT_ALL_WALKS_MIN;
         for access in batch {
             let page = access.gva().page();
-            if before != Some(page) && (all || !self.tlbs.holds(page)) {
+            if before != Some(page) && (all || !self.tlbs.holds(simd, page)) {
                 hints[count] = walker.hint_first(access.gva());
                 count += 1;
             }
             before = Some(page);
         }
-        hints[..count].iter_mut().for_each(|hint| walker.hint_second(hint));
-        if let Some(llc) = llc {
-            hints[..count].iter().for_each(|hint| walker.hint_third(hint, |line| llc.hint(line)));
-        }
-    }
-
-    /// Lets only the TLBs see `accesses`: exact hits and misses ([`Counters::functional`](crate::Counters)), no caches,
-    /// no latencies. It keeps the TLBs' contents right over the stretches of a trace between the windows that are
-    /// simulated in full.
-    pub fn run_functional<W: Walker>(&mut self, walker: &mut W, accesses: &[Access]) -> RunEnd {
-        let mut last = Last::NONE;
-        for (number, batch) in accesses.chunks(BATCH).enumerate() {
-            if self.hints && self.recent_walks >= HINT_WALKS_MIN {
-                self.hint(None, walker, batch);
-            }
-            let end = self.run_functional_batch(walker, batch, &mut last);
-            let done = end.map_or(batch.len(), |(index, _)| index);
-            self.unit.counters.functional.accesses += done as u64;
-            self.unit.counters.functional.stores += stores(&batch[..done]);
-            if let Some((index, fault)) = end {
-                return RunEnd::Fault { index: number * BATCH + index, fault };
-            }
-        }
-        RunEnd::Done
-    }
-
-    #[inline(always)]
-    fn run_functional_batch<W: Walker>(
-        &mut self,
-        walker: &mut W,
-        batch: &[Access],
-        last: &mut Last,
-    ) -> Option<(usize, Fault)> {
-        let (mut walks, mut index) = (0, 0);
-        while let Some(&access) = batch.get(index) {
-            let run = batch[index..].iter().take_while(|&&access| last.same_page(access)).count();
-            self.unit.counters.functional.l1_hits[last.size as usize] += run as u64;
-            index += run;
-            let Some(&access) = (if run == 0 { Some(&access) } else { batch.get(index) }) else { break };
-            let (gva, store) = (access.gva(), access.is_store());
-            let lookup = self.tlbs.find(gva.page(), store);
-            let mapping = match on_hit(&mut self.tlbs, &mut self.unit.counters.functional, walker, access, lookup) {
-                Some(mapping) => mapping,
-                None => match walker.resolve(gva, store) {
-                    Ok(mapping) => {
-                        walks += 1;
-                        self.unit.counters.functional.misses[mapping.size as usize] += 1;
-                        self.tlbs.insert(gva.page(), mapping)
-                    }
-                    Err(fault) => return Some((index, fault)),
-                },
-            };
-            *last = Last::new(gva, mapping);
-            index += 1;
-        }
-        self.recent_walks = walks;
-        None
+        hints[..count].iter().for_each(|&hint| walker.hint_second(hint));
     }
 }

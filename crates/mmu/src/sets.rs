@@ -8,11 +8,12 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sets {
     count: u64,
-    /// `ceil(2^64 / count)`; unused for powers of two.
+    /// `ceil(2^64 / count)`, or 0 for a power of two.
     reciprocal: u64,
+    /// Of a power of two.
+    mask: u64,
     /// log2 of a power of two.
     shift: u32,
-    power_of_two: bool,
 }
 
 impl Sets {
@@ -23,9 +24,9 @@ impl Sets {
         let count = u64::from(count);
         Self {
             count,
-            reciprocal: (u64::MAX / count).wrapping_add(1),
+            reciprocal: if count.is_power_of_two() { 0 } else { u64::MAX / count + 1 },
+            mask: count - 1,
             shift: count.trailing_zeros(),
-            power_of_two: count.is_power_of_two(),
         }
     }
 
@@ -38,8 +39,8 @@ impl Sets {
     /// Set and tag of `number`.
     #[inline(always)]
     pub fn split(&self, number: u64) -> (usize, u64) {
-        if self.power_of_two {
-            ((number & (self.count - 1)) as usize, number >> self.shift)
+        if self.reciprocal == 0 {
+            ((number & self.mask) as usize, number >> (self.shift & 63))
         } else {
             debug_assert!(u128::from(number) * u128::from(self.count) < 1 << 64);
             let quotient = ((u128::from(number) * u128::from(self.reciprocal)) >> 64) as u64;

@@ -14,6 +14,7 @@ use crate::config::{MmuConfig, TlbConfig, entry_sets};
 use crate::error::MmuError;
 use crate::lru::Lru;
 use crate::processor::Asid;
+use crate::simd::{Plain, Simd};
 
 /// A translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,8 +73,8 @@ pub(crate) enum Lookup {
 #[derive(Clone, Debug)]
 struct TlbLevel {
     arrays: Box<[Lru]>,
-    /// By page size: which array, if any.
-    array_of: [Option<u8>; 3],
+    /// By page size: which array; [`TlbLevel::NO_ARRAY`] if none.
+    array_of: [u8; 3],
     /// By page size: entries that are there. A size of which there are none need not be searched.
     resident: [u32; 3],
 }
@@ -89,33 +90,40 @@ fn size_of_key(key: u64) -> usize {
 }
 
 impl TlbLevel {
+    const NO_ARRAY: u8 = u8::MAX;
+
     fn new(place: &str, arrays: &[TlbConfig]) -> Result<Self, MmuError> {
-        let mut array_of = [None; 3];
+        let mut array_of = [Self::NO_ARRAY; 3];
         let mut built = Vec::new();
         for (index, array) in arrays.iter().enumerate() {
             built.push(Lru::new(entry_sets(place, array.entries, array.ways)?, array.ways));
             for &size in &array.sizes {
-                array_of[size as usize] = Some(index as u8);
+                array_of[size as usize] = index as u8;
             }
         }
         Ok(Self { arrays: built.into(), array_of, resident: [0; 3] })
     }
 
-    /// The array that holds `size`, if there is one, and the set of `page` in it.
+    /// The array that holds `size`, if there is one.
     #[inline(always)]
-    fn place(&self, page: Gvn, size: PageSize) -> Option<(usize, usize)> {
-        let array = usize::from(self.array_of[size as usize]?);
-        Some((array, self.arrays[array].set_of(page.0 >> size.order())))
+    fn array(&self, size: PageSize) -> Option<&Lru> {
+        self.arrays.get(usize::from(self.array_of[size as usize]))
+    }
+
+    /// The same, to be changed.
+    #[inline(always)]
+    fn array_mut(&mut self, size: PageSize) -> Option<&mut Lru> {
+        self.arrays.get_mut(usize::from(self.array_of[size as usize]))
     }
 
     #[inline(always)]
-    fn find(&mut self, page: Gvn, asid: u64) -> Option<Mapping> {
+    fn find<S: Simd>(&mut self, simd: S, page: Gvn, asid: u64) -> Option<Mapping> {
         for size in PageSize::ALL {
             if self.resident[size as usize] == 0 {
                 continue;
             }
-            if let Some((array, set)) = self.place(page, size)
-                && let Some(bits) = self.arrays[array].find(set, key(page, size, asid))
+            if let Some(array) = self.array_mut(size)
+                && let Some(bits) = array.find(simd, array.set_of(page.0 >> size.order()), key(page, size, asid))
             {
                 return Some(Mapping::unpack(bits, size));
             }
@@ -123,24 +131,24 @@ impl TlbLevel {
         None
     }
 
-    #[inline]
-    fn holds(&self, page: Gvn, asid: u64) -> bool {
-        PageSize::ALL.into_iter().any(|size| {
-            self.resident[size as usize] != 0
-                && self
-                    .place(page, size)
-                    .is_some_and(|(array, set)| self.arrays[array].peek(set, key(page, size, asid)).is_some())
+    /// What [`TlbLevel::find`] would find. Changes nothing.
+    #[inline(always)]
+    fn peek<S: Simd>(&self, simd: S, page: Gvn, asid: u64) -> Option<Mapping> {
+        PageSize::ALL.into_iter().filter(|&size| self.resident[size as usize] != 0).find_map(|size| {
+            let array = self.array(size)?;
+            let bits = array.peek(simd, array.set_of(page.0 >> size.order()), key(page, size, asid))?;
+            Some(Mapping::unpack(bits, size))
         })
     }
 
     /// Takes in the largest piece of `mapping` around `page` that this level can hold, and returns it.
     #[inline(always)]
-    fn insert(&mut self, page: Gvn, mapping: Mapping, asid: u64) -> Option<Mapping> {
-        let fits = |&size: &PageSize| size <= mapping.size && self.array_of[size as usize].is_some();
+    fn insert<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, asid: u64) -> Option<Mapping> {
+        let fits = |&size: &PageSize| size <= mapping.size && self.array_of[size as usize] != Self::NO_ARRAY;
         let size = PageSize::ALL.into_iter().rev().find(fits)?;
-        let (array, set) = self.place(page, size)?;
         let piece = mapping.piece(page, size);
-        let gone = self.arrays[array].insert(set, key(page, size, asid), piece.pack());
+        let array = self.array_mut(size)?;
+        let gone = array.insert(simd, array.set_of(page.0 >> size.order()), key(page, size, asid), piece.pack());
         self.resident[size as usize] += 1;
         if let Some(gone) = gone {
             self.resident[size_of_key(gone)] -= 1;
@@ -151,10 +159,9 @@ impl TlbLevel {
     /// Every entry that covers `page`.
     fn for_each_covering(&mut self, page: Gvn, asid: u64, mut act: impl FnMut(&mut Lru, usize, u64) -> bool) {
         for size in PageSize::ALL {
-            if let Some((array, set)) = self.place(page, size)
-                && act(&mut self.arrays[array], set, key(page, size, asid))
-            {
-                self.resident[size as usize] -= 1;
+            if let Some(array) = self.array_mut(size) {
+                let set = array.set_of(page.0 >> size.order());
+                self.resident[size as usize] -= u32::from(act(array, set, key(page, size, asid)));
             }
         }
     }
@@ -171,7 +178,7 @@ impl TlbLevel {
             array.check_invariants();
             array.for_each(|set, key| {
                 let size = size_of_key(key);
-                assert_eq!(self.array_of[size], Some(index as u8), "{key:#x} stands in an array of other sizes");
+                assert_eq!(self.array_of[size], index as u8, "{key:#x} stands in an array of other sizes");
                 assert_eq!(array.set_of((key & Asid::MASK) >> 2), set, "{key:#x} stands in a wrong set");
                 counted[size] += 1;
             });
@@ -201,39 +208,39 @@ impl Tlbs {
 
     /// Looks for the translation of `page` for a load or a store.
     #[inline(always)]
-    pub(crate) fn find(&mut self, page: Gvn, store: bool) -> Lookup {
-        if let Some(mapping) = self.l1.find(page, self.asid) {
+    pub(crate) fn find<S: Simd>(&mut self, simd: S, page: Gvn, store: bool) -> Lookup {
+        if let Some(mapping) = self.l1.find(simd, page, self.asid) {
             if store && !mapping.writable {
                 self.drop_page(page);
                 return Lookup::Miss;
             }
             return Lookup::L1(mapping);
         }
-        let Some(mapping) = self.l2.find(page, self.asid) else { return Lookup::Miss };
+        let Some(mapping) = self.l2.find(simd, page, self.asid) else { return Lookup::Miss };
         if store && !mapping.writable {
             self.drop_page(page);
             return Lookup::Miss;
         }
-        Lookup::L2 { first: self.fill_l1(page, mapping), size: mapping.size }
+        Lookup::L2 { first: self.fill_l1(simd, page, mapping), size: mapping.size }
     }
 
     #[inline(always)]
-    fn fill_l1(&mut self, page: Gvn, mapping: Mapping) -> Mapping {
+    fn fill_l1<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping) -> Mapping {
         // The first level holds 4 KiB pieces at least: that was checked when it was made.
-        self.l1.insert(page, mapping, self.asid).unwrap_or(mapping)
+        self.l1.insert(simd, page, mapping, self.asid).unwrap_or(mapping)
     }
 
     /// Whether [`Tlbs::find`] would find `page`. Changes nothing.
-    #[inline]
-    pub(crate) fn holds(&self, page: Gvn) -> bool {
-        self.l1.holds(page, self.asid) || self.l2.holds(page, self.asid)
+    #[inline(always)]
+    pub(crate) fn holds<S: Simd>(&self, simd: S, page: Gvn) -> bool {
+        self.l1.peek(simd, page, self.asid).is_some() || self.l2.peek(simd, page, self.asid).is_some()
     }
 
     /// Takes in what a walk found. What the first level holds of it now.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, page: Gvn, mapping: Mapping) -> Mapping {
-        self.l2.insert(page, mapping, self.asid);
-        self.fill_l1(page, mapping)
+    pub(crate) fn insert<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping) -> Mapping {
+        self.l2.insert(simd, page, mapping, self.asid);
+        self.fill_l1(simd, page, mapping)
     }
 
     /// Remembers that the leaves behind `page` are dirty now.
@@ -290,12 +297,7 @@ impl Tlbs {
     /// The translation held for `gva`, if any, first level first. Changes nothing.
     pub fn peek(&self, gva: Gva) -> Option<Mapping> {
         let page = gva.page();
-        [&self.l1, &self.l2].into_iter().find_map(|level| {
-            PageSize::ALL.into_iter().find_map(|size| {
-                let (array, set) = level.place(page, size)?;
-                Some(Mapping::unpack(level.arrays[array].peek(set, key(page, size, self.asid))?, size))
-            })
-        })
+        self.l1.peek(Plain, page, self.asid).or_else(|| self.l2.peek(Plain, page, self.asid))
     }
 
     /// Checks what must always hold: no entry twice, none in a wrong set or array, counts by size right.

@@ -7,20 +7,21 @@
 //! As in ASAP's evaluation, guest and host tables have caches of their own, and the guest's hold guest-physical
 //! pointers: after a hit the host walk for the node that was found is still to be done.
 
-use nestwalk_mem::{Geometry, Level, NodeId, PageSize, Pfn, Vpn, VpnRange};
+use nestwalk_mem::{Entry, Geometry, Level, NodeId, PageSize, Pfn, Vpn, VpnRange};
 
 use crate::config::{NestedTlbConfig, PwcConfig, entry_sets};
 use crate::error::MmuError;
 use crate::lru::Lru;
 use crate::processor::Asid;
-use crate::walker::INDEX_BITS;
+use crate::simd::Simd;
+use crate::walker::{Found, INDEX_BITS};
 
 /// Page-walk caches of one table.
 #[derive(Clone, Debug)]
 pub struct WalkCache {
-    latency_cycles: u64,
+    latency_cycles: u32,
     /// Place `n` has entries of level `n + 2`.
-    levels: [Option<Lru>; 4],
+    levels: [Lru; 4],
     exists: bool,
     asid: u64,
 }
@@ -31,18 +32,18 @@ impl WalkCache {
     /// # Errors
     /// When the configuration cannot be built.
     pub fn new(place: &str, config: &PwcConfig) -> Result<Self, MmuError> {
-        let mut levels = [const { None }; 4];
+        let mut levels = std::array::from_fn(|_| Lru::new(1, 0));
         for (level, ways) in config.levels() {
             let sets = entry_sets(&format!("{place}.pl{level}"), ways.entries, ways.ways)?;
-            levels[usize::from(level) - 2] = Some(Lru::new(sets, ways.ways));
+            levels[usize::from(level) - 2] = Lru::new(sets, ways.ways);
         }
-        let exists = levels.iter().any(Option::is_some);
-        Ok(Self { latency_cycles: config.latency_cycles.into(), levels, exists, asid: 0 })
+        let exists = levels.iter().any(Lru::exists);
+        Ok(Self { latency_cycles: config.latency_cycles, levels, exists, asid: 0 })
     }
 
     /// Cycles of a look-up.
     #[inline(always)]
-    pub fn latency_cycles(&self) -> u64 {
+    pub fn latency_cycles(&self) -> u32 {
         self.latency_cycles
     }
 
@@ -54,13 +55,12 @@ impl WalkCache {
 
     /// The lowest node known for `page`, and the level of the entry that points to it.
     #[inline(always)]
-    pub fn find(&mut self, geometry: Geometry, page: Vpn) -> Option<(NodeId, Level)> {
+    pub(crate) fn find<S: Simd>(&mut self, simd: S, geometry: Geometry, page: Vpn) -> Option<(NodeId, Level)> {
         let (asid, below_root) = (self.asid, usize::from(geometry.levels()) - 1);
         let mut number = page.0;
         for (index, lru) in self.levels.iter_mut().take(below_root).enumerate() {
             number >>= INDEX_BITS;
-            let Some(lru) = lru else { continue };
-            if let Some(node) = lru.find(lru.set_of(number), number | asid) {
+            if let Some(node) = lru.find(simd, lru.set_of(number), number | asid) {
                 return Some((NodeId(node as u32), Level(index as u8 + 2)));
             }
         }
@@ -69,10 +69,10 @@ impl WalkCache {
 
     /// Takes in that the entry of `level` for `page` points to `node`. It must not be there yet.
     #[inline(always)]
-    pub fn insert(&mut self, page: Vpn, level: Level, node: NodeId) {
-        if let Some(Some(lru)) = self.levels.get_mut(level.index() - 1) {
+    pub(crate) fn insert<S: Simd>(&mut self, simd: S, page: Vpn, level: Level, node: NodeId) {
+        if let Some(lru) = self.levels.get_mut(level.index() - 1) {
             let number = page.0 >> (INDEX_BITS * level.index() as u32);
-            lru.insert(lru.set_of(number), number | self.asid, node.0.into());
+            lru.insert(simd, lru.set_of(number), number | self.asid, node.0.into());
         }
     }
 
@@ -84,12 +84,12 @@ impl WalkCache {
     /// Takes out everything of the process in use (`INVLPG` does no less).
     pub fn flush(&mut self) {
         let asid = self.asid;
-        self.levels.iter_mut().flatten().for_each(|lru| lru.retain(|key| Asid::part(key) != asid, |_| ()));
+        self.levels.iter_mut().for_each(|lru| lru.retain(|key| Asid::part(key) != asid, |_| ()));
     }
 
     /// Takes out everything.
     pub fn flush_all(&mut self) {
-        self.levels.iter_mut().flatten().for_each(|lru| lru.retain(|_| false, |_| ()));
+        self.levels.iter_mut().for_each(|lru| lru.retain(|_| false, |_| ()));
     }
 
     /// Checks what must always hold: no entry twice.
@@ -97,7 +97,7 @@ impl WalkCache {
     /// # Panics
     /// When something does not hold.
     pub fn check_invariants(&self) {
-        self.levels.iter().flatten().for_each(Lru::check_invariants);
+        self.levels.iter().for_each(Lru::check_invariants);
     }
 }
 
@@ -115,6 +115,17 @@ pub(crate) struct HostPage {
 }
 
 impl HostPage {
+    /// What the host's leaf `found` says of `page`, after a reference that was a `write` or not.
+    #[inline(always)]
+    pub fn of(found: Found, page: Vpn, write: bool) -> Self {
+        Self {
+            frame: Pfn(found.frame_of(page)),
+            size: found.size(),
+            writable: found.entry.has(Entry::WRITABLE),
+            dirty: write || found.entry.has(Entry::DIRTY),
+        }
+    }
+
     fn pack(self) -> u64 {
         self.frame.0 << 4 | (self.size as u64) << 2 | u64::from(self.writable) << 1 | u64::from(self.dirty)
     }
@@ -132,7 +143,7 @@ impl HostPage {
 /// Translations of 4 KiB pages of the host process that is the VM.
 #[derive(Clone, Debug)]
 pub struct NestedTlb {
-    latency_cycles: u64,
+    latency_cycles: u32,
     lru: Lru,
     asid: u64,
 }
@@ -144,20 +155,20 @@ impl NestedTlb {
     /// When the configuration cannot be built.
     pub fn new(config: &NestedTlbConfig) -> Result<Self, MmuError> {
         let sets = entry_sets("nested_tlb", config.entries, config.ways)?;
-        Ok(Self { latency_cycles: config.latency_cycles.into(), lru: Lru::new(sets, config.ways), asid: 0 })
+        Ok(Self { latency_cycles: config.latency_cycles, lru: Lru::new(sets, config.ways), asid: 0 })
     }
 
     /// Cycles of a look-up.
     #[inline(always)]
-    pub fn latency_cycles(&self) -> u64 {
+    pub fn latency_cycles(&self) -> u32 {
         self.latency_cycles
     }
 
     /// What is known of `page`; for a `write` only what allows it and needs no dirty bit to be set.
-    #[inline]
-    pub(crate) fn find(&mut self, page: Vpn, write: bool) -> Option<HostPage> {
+    #[inline(always)]
+    pub(crate) fn find<S: Simd>(&mut self, simd: S, page: Vpn, write: bool) -> Option<HostPage> {
         let (set, key) = (self.lru.set_of(page.0), page.0 | self.asid);
-        let found = HostPage::unpack(self.lru.find(set, key)?);
+        let found = HostPage::unpack(self.lru.find(simd, set, key)?);
         if write && !(found.writable && found.dirty) {
             self.lru.remove(set, key);
             return None;
@@ -166,10 +177,10 @@ impl NestedTlb {
     }
 
     /// Takes in a translation that is not there yet.
-    #[inline]
-    pub(crate) fn insert(&mut self, page: Vpn, found: HostPage) {
+    #[inline(always)]
+    pub(crate) fn insert<S: Simd>(&mut self, simd: S, page: Vpn, found: HostPage) {
         let set = self.lru.set_of(page.0);
-        self.lru.insert(set, page.0 | self.asid, found.pack());
+        self.lru.insert(simd, set, page.0 | self.asid, found.pack());
     }
 
     pub(crate) fn switch_to(&mut self, asid: Asid) {

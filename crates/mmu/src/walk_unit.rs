@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a walk runs on: caches, page-walk caches, a clock that starts with each walk, and the list of what happened.
+//! What a walk runs on: page-walk caches, the nested TLB, the prefetcher, and the [tape](crate::tape) of its references.
 //!
 //! The latency of a walk is the sum of
 //! - the latency of the level that served each of its references,
@@ -9,164 +9,134 @@
 //! A reference to a line that a prefetcher asked for in the same walk waits for what is left of its latency, and at least
 //! for an L1-D hit.
 //!
-//! Events are counted as they happen and listed, so that those of a walk which ends in a page fault can be taken back:
-//! it leaves no trace in the counters but its own two.
+//! A walk that ends in a page fault leaves no trace in the counters but its own two.
 
-use nestwalk_mem::{Gpa, Gva, Hpa, addr::LINE_SHIFT};
+use nestwalk_mem::{Gpa, Gva, Hpa};
 
 use crate::config::MmuConfig;
 use crate::counters::{Counters, Served, Table, WalkEvents};
 use crate::error::MmuError;
-use crate::hierarchy::{Llc, PrivateCaches};
-use crate::prefetcher::{InFlight, Issue, Prefetcher};
+use crate::prefetcher::{Issue, Prefetcher};
+use crate::tape::{Tape, WalkSpan};
 use crate::walk_cache::{NestedTlb, WalkCache};
 
-/// The most events of a walk: 35 references, 7 look-ups in page-walk caches, 6 in the nested TLB, and as many prefetch
-/// hits as references.
-const EVENTS_MAX: usize = 128;
+/// The most look-ups of a walk: 7 in page-walk caches and 6 in the nested TLB.
+const LOOKUPS_MAX: usize = 16;
 
-/// What a walk runs on: the core's caches, page-walk caches and nested TLB, and the walk's clock.
-///
-/// Walkers report to it each reference and each look-up; it adds up the latency and counts.
+/// What a walk runs on. Walkers report to it each reference and each look-up.
 #[derive(Clone, Debug)]
 pub struct WalkUnit<P> {
-    pub(crate) caches: PrivateCaches,
     pub(crate) guest_pwc: WalkCache,
     pub(crate) host_pwc: WalkCache,
     pub(crate) nested_tlb: Option<NestedTlb>,
     pub(crate) prefetcher: P,
     pub(crate) counters: Counters,
-    in_flight: InFlight,
-    events: [u8; EVENTS_MAX],
-    event_count: usize,
-    cycles: u64,
-    host_cycles: u64,
+    pub(crate) tape: Tape,
+    walk: WalkSpan,
+    /// Look-ups of the walk so far, to be taken back if it ends in a page fault.
+    lookups: [u8; LOOKUPS_MAX],
+    lookup_count: usize,
+    /// Cycles of look-ups since its last reference. Only kept for a prefetcher.
+    wait: u64,
 }
 
 impl<P: Prefetcher> WalkUnit<P> {
     pub(crate) fn new(config: &MmuConfig, prefetcher: P) -> Result<Self, MmuError> {
         Ok(Self {
-            caches: PrivateCaches::new(config)?,
             guest_pwc: WalkCache::new("guest_pwc", &config.guest_pwc)?,
             host_pwc: WalkCache::new("host_pwc", &config.host_pwc)?,
             nested_tlb: config.nested_tlb.as_ref().map(NestedTlb::new).transpose()?,
             prefetcher,
             counters: Counters::default(),
-            in_flight: InFlight::default(),
-            events: [0; EVENTS_MAX],
-            event_count: 0,
-            cycles: 0,
-            host_cycles: 0,
+            tape: Tape::default(),
+            walk: WalkSpan::default(),
+            lookups: [0; LOOKUPS_MAX],
+            lookup_count: 0,
+            wait: 0,
         })
     }
 
-    /// A walk begins: its clock stands at 0.
+    /// A walk begins.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, llc: &mut Llc, gva: Gva) {
-        (self.event_count, self.cycles, self.host_cycles) = (0, 0, 0);
+    pub(crate) fn begin(&mut self, gva: Gva) {
+        self.walk = WalkSpan { begin: self.tape.references.len() as u32, ..WalkSpan::default() };
+        self.lookup_count = 0;
         if P::ACTIVE {
-            self.in_flight.clear();
-            let mut issue = Issue { in_flight: &mut self.in_flight, caches: &mut self.caches, llc, now: self.cycles };
-            self.prefetcher.walk_starts(gva, &mut issue);
+            self.wait = 0;
+            self.prefetcher.walk_starts(gva, &mut Issue { tape: &mut self.tape, wait: &mut self.wait });
         }
     }
 
-    /// A host walk begins inside it. The time on the walk's clock, for [`WalkUnit::end_host_walk`].
+    /// A host walk begins inside it.
     #[inline(always)]
-    pub(crate) fn begin_host_walk(&mut self, llc: &mut Llc, gpa: Gpa) -> u64 {
+    pub(crate) fn begin_host_walk(&mut self, gpa: Gpa) {
         if P::ACTIVE {
-            let mut issue = Issue { in_flight: &mut self.in_flight, caches: &mut self.caches, llc, now: self.cycles };
-            self.prefetcher.host_walk_starts(gpa, &mut issue);
+            self.prefetcher.host_walk_starts(gpa, &mut Issue { tape: &mut self.tape, wait: &mut self.wait });
         }
-        self.cycles
     }
 
-    /// The host walk that began at `began` has ended: what it took was host time.
+    /// A reference to an entry of `table` at `hpa`; `step` is its [`WalkEvents::step_code`].
     #[inline(always)]
-    pub(crate) fn end_host_walk(&mut self, began: u64) {
-        self.host_cycles += self.cycles - began;
+    pub(crate) fn reference(&mut self, table: Table, hpa: Hpa, step: u8) {
+        let wait = if P::ACTIVE { std::mem::take(&mut self.wait) } else { 0 };
+        self.tape.entry(hpa, step, table == Table::Host, wait);
     }
 
-    /// A reference to an entry at `hpa`; `step` is its [`WalkEvents::step_code`].
+    /// The page-walk caches of `table`.
     #[inline(always)]
-    pub(crate) fn reference(&mut self, llc: &mut Llc, hpa: Hpa, step: u8) {
-        let line = hpa.0 >> LINE_SHIFT;
-        let served = self.caches.access(llc, line);
-        let mut latency = self.caches.latency(served);
-        if P::ACTIVE
-            && let Some(arrival) = self.in_flight.arrival(line)
-        {
-            latency = latency.max(arrival.saturating_sub(self.cycles));
-            self.event(WalkEvents::prefetch_hit_code());
+    pub(crate) fn pwc(&mut self, table: Table) -> &mut WalkCache {
+        match table {
+            Table::Guest => &mut self.guest_pwc,
+            Table::Host => &mut self.host_pwc,
         }
-        self.cycles += latency;
-        self.event(step + served as u8);
     }
 
     /// A look-up in the page-walk caches of `table` that hit at `level` (0: missed).
     #[inline(always)]
-    pub(crate) fn pwc_lookup(&mut self, table: Table, level: u8, latency_cycles: u64) {
-        self.cycles += latency_cycles;
-        self.event(WalkEvents::pwc_code(table, level));
+    pub(crate) fn pwc_lookup(&mut self, table: Table, level: u8) {
+        let cycles = self.pwc(table).latency_cycles();
+        self.lookup(table, WalkEvents::pwc_code(table, level), cycles);
     }
 
     /// A look-up in the nested TLB.
     #[inline(always)]
-    pub(crate) fn nested_tlb_lookup(&mut self, hit: bool, latency_cycles: u64) {
-        self.cycles += latency_cycles;
-        self.event(WalkEvents::nested_tlb_code(hit));
+    pub(crate) fn nested_tlb_lookup(&mut self, hit: bool, latency_cycles: u32) {
+        self.lookup(Table::Host, WalkEvents::nested_tlb_code(hit), latency_cycles);
     }
 
     #[inline(always)]
-    fn event(&mut self, code: u8) {
-        self.events[self.event_count % EVENTS_MAX] = code;
-        self.event_count += 1;
+    fn lookup(&mut self, table: Table, code: u8, cycles: u32) {
+        match table {
+            Table::Guest => self.walk.guest_lookup_cycles += cycles,
+            Table::Host => self.walk.host_lookup_cycles += cycles,
+        }
+        if P::ACTIVE {
+            self.wait += u64::from(cycles);
+        }
+        self.lookups[self.lookup_count % LOOKUPS_MAX] = code;
+        self.lookup_count += 1;
         self.counters.walk_events.0[usize::from(code)] += 1;
     }
 
     /// The walk has found its translation.
     #[inline(always)]
     pub(crate) fn commit(&mut self) {
-        debug_assert!(self.event_count <= EVENTS_MAX);
-        self.counters.walk_cycles += self.cycles;
-        self.counters.host_walk_cycles += self.host_cycles;
-        self.counters.guest_walk_cycles += self.cycles - self.host_cycles;
-        self.counters.latency.add(self.cycles);
+        debug_assert!(self.lookup_count <= LOOKUPS_MAX);
+        self.tape.walks.push(WalkSpan { end: self.tape.references.len() as u32, ..self.walk });
     }
 
-    /// The walk has ended in a page fault: takes its events back and counts its references apart.
+    /// The walk has ended in a page fault: takes its look-ups back and has its references counted apart.
     #[cold]
     pub(crate) fn abort(&mut self) {
-        let events = &self.events[..self.event_count];
-        events.iter().for_each(|&code| self.counters.walk_events.0[usize::from(code)] -= 1);
-        let references = events.iter().filter(|&&code| WalkEvents::is_reference(code)).count();
+        let lookups = &self.lookups[..self.lookup_count];
+        lookups.iter().for_each(|&code| self.counters.walk_events.0[usize::from(code)] -= 1);
         self.counters.aborted_walks += 1;
-        self.counters.aborted_references += references as u64;
-    }
-
-    pub(crate) fn prefetches_issued(&self) -> u64 {
-        self.in_flight.issued()
-    }
-
-    /// The program refers to its data at `hpa`.
-    #[inline(always)]
-    pub(crate) fn data(&mut self, llc: &mut Llc, hpa: Hpa) {
-        let served = self.caches.access(llc, hpa.0 >> LINE_SHIFT);
-        self.counters.data[served as usize] += 1;
-        self.counters.data_cycles += self.caches.latency(served);
+        self.tape.aborted = Some(self.walk.begin as usize);
     }
 
     /// The program refers `count` times to the line that it referred to last.
     #[inline(always)]
     pub(crate) fn same_data(&mut self, count: u64) {
-        self.counters.data[Served::L1d as usize] += count;
-        self.counters.data_cycles += count * self.caches.latency(Served::L1d);
-    }
-
-    /// The co-runner refers to `hpa`.
-    #[inline(always)]
-    pub(crate) fn corunner(&mut self, llc: &mut Llc, hpa: Hpa) {
-        let served = self.caches.access(llc, hpa.0 >> LINE_SHIFT);
-        self.counters.corunner[served as usize] += 1;
+        self.counters.walk_events.0[usize::from(WalkEvents::DATA) + Served::L1d as usize] += count;
     }
 }

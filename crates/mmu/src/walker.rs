@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The seam between a core and a way to translate.
 
-use nestwalk_mem::{Gpa, Gva, Level, Vpn};
+use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Vpn};
 
-use crate::hierarchy::Llc;
+use crate::counters::Table;
 use crate::prefetcher::Prefetcher;
+use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
 
@@ -38,19 +39,105 @@ pub(crate) fn index_of(page: Vpn, level: Level) -> usize {
     (page.0 >> (INDEX_BITS * (u32::from(level.0) - 1))) as usize & ((1 << INDEX_BITS) - 1)
 }
 
+/// A leaf that a walk ended at.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    pub entry: Entry,
+    pub node: NodeId,
+    pub level: Level,
+}
+
+impl Found {
+    /// The 4 KiB frame behind `page`.
+    #[inline(always)]
+    pub fn frame_of(self, page: Vpn) -> u64 {
+        self.entry.frame().0 + (page.0 & (self.size().pages() - 1))
+    }
+
+    /// The size of its page.
+    #[inline(always)]
+    pub fn size(self) -> PageSize {
+        match self.level.0 {
+            1 => PageSize::Small,
+            2 => PageSize::Huge,
+            _ => PageSize::Giant,
+        }
+    }
+
+    /// Whether a load, or a store, may use it.
+    #[inline(always)]
+    pub fn allows(self, store: bool) -> bool {
+        !store || self.entry.has(Entry::WRITABLE)
+    }
+
+    /// What hardware sets in the leaf, which maps `page`, for this access.
+    #[inline(always)]
+    pub fn mark(self, table: &mut PageTable, page: Vpn, store: bool) {
+        let flags = Entry::ACCESSED | if store { Entry::DIRTY } else { 0 };
+        if !self.entry.has(flags) {
+            table.mark(self.node, index_of(page, self.level), flags);
+        }
+    }
+}
+
+/// The leaf for `page`, found without references; `None` if it is not present or does not allow a `write`.
+#[inline]
+pub(crate) fn leaf_of(table: &PageTable, page: Vpn, write: bool) -> Option<Found> {
+    let (node, level) = table.lowest_node(page);
+    let entry = table.entry(node, index_of(page, level));
+    let found = Found { entry, node, level };
+    (entry.is_present() && found.allows(write)).then_some(found)
+}
+
+/// The way down one table for `page`, from what its page-walk caches know. Each entry's level and address in the space
+/// that the table lies in go to `refer` before it is read. The leaf, or `None` if an entry is not present or `refer` says
+/// `None`.
+#[inline(always)]
+pub(crate) fn descend<P: Prefetcher, S: Simd>(
+    table: &PageTable,
+    which: Table,
+    unit: &mut WalkUnit<P>,
+    simd: S,
+    page: Vpn,
+    mut refer: impl FnMut(&mut WalkUnit<P>, Level, Pa) -> Option<()>,
+) -> Option<Found> {
+    let geometry = table.geometry();
+    let (mut node, mut level) = (table.root(), geometry.root());
+    if unit.pwc(which).exists() {
+        let hit = unit.pwc(which).find(simd, geometry, page);
+        unit.pwc_lookup(which, hit.map_or(0, |(_, at)| at.0));
+        if let Some((below, at)) = hit {
+            (node, level) = (below, at.down());
+        }
+    }
+    loop {
+        let index = index_of(page, level);
+        refer(unit, level, table.entry_address(node, index))?;
+        let entry = table.entry(node, index);
+        if !entry.is_present() {
+            return None;
+        }
+        if entry.is_leaf() {
+            return Some(Found { entry, node, level });
+        }
+        unit.pwc(which).insert(simd, page, level, entry.node());
+        (node, level) = (entry.node(), level.down());
+    }
+}
+
 /// A way to translate the program's addresses.
 pub trait Walker {
     /// Where the memory of the simulation is that the next walk will need: the state between the stages of a hint.
     type Hint: Copy + Default;
 
-    /// Walks for `gva`: every reference goes through `unit`, which adds up the latency.
+    /// Walks for `gva`: every reference goes to `unit`.
     ///
     /// # Errors
     /// The page fault that must be handled first. What the walk did to the caches up to there stays, as in hardware.
-    fn walk<P: Prefetcher>(
+    fn walk<P: Prefetcher, S: Simd>(
         &mut self,
         unit: &mut WalkUnit<P>,
-        llc: &mut Llc,
+        simd: S,
         gva: Gva,
         store: bool,
     ) -> Result<Mapping, Fault>;
@@ -69,8 +156,5 @@ pub trait Walker {
     fn hint_first(&self, gva: Gva) -> Self::Hint;
 
     /// Second stage: uses what the first brought.
-    fn hint_second(&self, hint: &mut Self::Hint);
-
-    /// Third stage: says which lines the walk and the access will refer to, as far as is known.
-    fn hint_third(&self, hint: &Self::Hint, line: impl FnMut(u64));
+    fn hint_second(&self, hint: Self::Hint);
 }

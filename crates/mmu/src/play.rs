@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Plays a [tape](crate::tape) through a core's caches: what serves each reference, and how long each walk takes.
+
+use std::ops::Range;
+
+use crate::cache::Level;
+use crate::counters::{Counters, WalkEvents};
+use crate::hierarchy::{Hierarchy, Llc, PrivateCaches, Task};
+use crate::prefetcher::InFlight;
+use crate::simd::Simd;
+use crate::tape::{Tape, WalkSpan};
+
+/// References that are looked ahead.
+const AHEAD: usize = 16;
+
+/// The caches of a core, and what is on its way to them in the walk that is going on.
+#[derive(Clone, Debug)]
+pub(crate) struct Player {
+    pub caches: PrivateCaches,
+    pub in_flight: InFlight,
+}
+
+impl Player {
+    /// Plays `tape` and clears it. With `PREFETCH` there may be prefetches on it.
+    #[inline(always)]
+    pub fn play<S: Simd, const PREFETCH: bool>(
+        &mut self,
+        simd: S,
+        llc: &mut Llc,
+        tape: &mut Tape,
+        counters: &mut Counters,
+    ) {
+        tape.pad(AHEAD);
+        let Self { caches, in_flight } = self;
+        caches.with(llc, Playing::<S, PREFETCH> { simd, tape, counters, in_flight });
+        tape.clear();
+    }
+}
+
+/// Cycles that the references of a walk took.
+#[derive(Clone, Copy, Default)]
+struct Waited {
+    cycles: u64,
+    /// The part spent on host entries.
+    host_cycles: u64,
+}
+
+/// A tape that is being played.
+struct Playing<'a, S, const PREFETCH: bool> {
+    simd: S,
+    tape: &'a Tape,
+    counters: &'a mut Counters,
+    in_flight: &'a mut InFlight,
+}
+
+impl<S: Simd, const PREFETCH: bool> Task for Playing<'_, S, PREFETCH> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<A: Level, B: Level, C: Level>(self, caches: Hierarchy<'_, A, B, C>) {
+        // Apart, so that its loops have all registers.
+        self.simd.apart(
+            #[inline(always)]
+            || self.play(caches),
+        );
+    }
+}
+
+impl<S: Simd, const PREFETCH: bool> Playing<'_, S, PREFETCH> {
+    #[inline(always)]
+    fn play<A: Level, B: Level, C: Level>(mut self, mut caches: Hierarchy<'_, A, B, C>) {
+        let tape = self.tape;
+        let mut at = 0;
+        // Before each walk, and after the last one, there are references of the program.
+        for part in 0..=2 * tape.walks.len() {
+            let walk = tape.walks.get(part / 2);
+            let end = match walk {
+                Some(walk) if part % 2 == 0 => walk.begin as usize,
+                Some(walk) => walk.end as usize,
+                None => tape.done(),
+            };
+            let waited = self.references(&mut caches, at..end);
+            if let Some(walk) = walk.filter(|_| part % 2 == 1) {
+                self.count(walk, waited);
+            }
+            at = end;
+        }
+        if tape.aborted.is_some() {
+            self.aborted(&mut caches, at);
+        }
+    }
+
+    /// A part of the tape, which is one walk at most.
+    #[inline(always)]
+    fn references<A: Level, B: Level, C: Level>(
+        &mut self,
+        caches: &mut Hierarchy<'_, A, B, C>,
+        part: Range<usize>,
+    ) -> Waited {
+        let ahead = &self.tape.references[part.start + AHEAD..part.end + AHEAD];
+        let mut waited = Waited::default();
+        let mut now = 0;
+        if PREFETCH {
+            self.in_flight.clear();
+        }
+        for (reference, ahead) in self.tape.references[part].iter().zip(ahead) {
+            caches.hint(ahead.line());
+            let line = reference.line();
+            if PREFETCH {
+                now += reference.wait();
+                if reference.code() == WalkEvents::PREFETCH {
+                    self.prefetch(caches, line, now);
+                    continue;
+                }
+            }
+            let served = caches.access(self.simd, line);
+            let mut latency = caches.latency(served);
+            if PREFETCH && let Some(arrival) = self.in_flight.arrival(line) {
+                latency = latency.max(arrival.saturating_sub(now));
+                self.counters.walk_events.0[usize::from(WalkEvents::prefetch_hit_code())] += 1;
+            }
+            now += latency;
+            waited.cycles += latency;
+            waited.host_cycles += latency & reference.host_mask();
+            self.counters.walk_events.0[usize::from(reference.code()) + served as usize] += 1;
+        }
+        waited
+    }
+
+    #[inline(always)]
+    fn prefetch<A: Level, B: Level, C: Level>(&mut self, caches: &mut Hierarchy<'_, A, B, C>, line: u64, now: u64) {
+        if self.in_flight.wants(line) {
+            let served = caches.access(self.simd, line);
+            self.in_flight.add(line, now + caches.latency(served));
+        }
+    }
+
+    #[inline(always)]
+    fn count(&mut self, walk: &WalkSpan, waited: Waited) {
+        let guest = waited.cycles - waited.host_cycles + u64::from(walk.guest_lookup_cycles);
+        let host = waited.host_cycles + u64::from(walk.host_lookup_cycles);
+        self.counters.walk_cycles += guest + host;
+        self.counters.guest_walk_cycles += guest;
+        self.counters.host_walk_cycles += host;
+        self.counters.latency.add(guest + host);
+    }
+
+    /// References of a walk that ended in a page fault, from `begin` on: the caches see them, and their number is all
+    /// that counts.
+    #[cold]
+    fn aborted<A: Level, B: Level, C: Level>(&mut self, caches: &mut Hierarchy<'_, A, B, C>, begin: usize) {
+        if PREFETCH {
+            self.in_flight.clear();
+        }
+        for reference in &self.tape.references[begin..self.tape.len()] {
+            if PREFETCH && reference.code() == WalkEvents::PREFETCH {
+                self.prefetch(caches, reference.line(), 0);
+            } else {
+                caches.access(self.simd, reference.line());
+                self.counters.aborted_references += 1;
+            }
+        }
+    }
+}

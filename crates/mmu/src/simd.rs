@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sets in the order of their last use, and the movement that keeps them so.
+//!
+//! A set of a cache is a row of [`Oct`]s: 32-bit tags, the most recently used first. A set of a TLB or of a page-walk cache
+//! is a row of [`Quad`]s: keys with values, in the same order. To use something is one movement, whether it was there or
+//! not: everything before the place where it was (or before the last place) moves back by one, and it comes to the front.
+//! So whole vectors are compared, moved and stored without a branch on what was found, which the processor could only
+//! guess.
+//!
+//! [`Wide`] does that with AVX2, [`Plain`] one by one; their results are the same. A [`Wide`] exists only on processors
+//! that have what it needs, so whoever holds one may use it.
+
+use std::fmt::Debug;
+
+/// No tag.
+pub(crate) const EMPTY: u32 = u32::MAX;
+
+/// No key.
+pub(crate) const NO_KEY: u64 = u64::MAX;
+
+/// Tags that are handled at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, align(32))]
+pub struct Oct(pub(crate) [u32; 8]);
+
+impl Oct {
+    pub(crate) const EMPTY: Self = Self([EMPTY; 8]);
+
+    /// Octs that hold `ways` tags. The places beyond stay [`EMPTY`].
+    pub(crate) const fn count(ways: usize) -> usize {
+        ways.div_ceil(8)
+    }
+}
+
+/// Keys with values that are handled at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, align(32))]
+pub struct Quad {
+    pub(crate) keys: [u64; 4],
+    pub(crate) values: [u64; 4],
+}
+
+impl Quad {
+    pub(crate) const EMPTY: Self = Self { keys: [NO_KEY; 4], values: [0; 4] };
+
+    /// Quads that hold `ways` pairs. The places beyond stay empty.
+    pub(crate) const fn count(ways: usize) -> usize {
+        ways.div_ceil(4)
+    }
+}
+
+/// A way to look things up in rows and to move them.
+pub trait Simd: Copy + Debug {
+    /// Runs `work` as code of its own that is compiled for what this way needs.
+    fn apart<R>(self, work: impl FnOnce() -> R) -> R;
+
+    /// Uses `tag` in `row`, whose last place has its bit set in `last` and no other. Whether it was there.
+    fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool;
+
+    /// Whether `tag` is in `row`.
+    fn holds_tag(self, row: &[Oct], tag: u32) -> bool;
+
+    /// The value of `key` in `row`, if it is there. It comes to the front.
+    fn find(self, row: &mut [Quad], key: u64) -> Option<u64>;
+
+    /// The place of `key` in `row`.
+    fn place_of(self, row: &[Quad], key: u64) -> Option<usize>;
+
+    /// Everything before `place`, which `row` has, moves back by one; what stood there is gone, and `key` with `value`
+    /// stands in front. The key that is gone.
+    fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64;
+}
+
+/// Takes `tag`, which is there, out of `row`; what stands behind it moves up.
+#[inline(never)]
+pub(crate) fn take_tag(row: &mut [Oct], ways: usize, tag: u32) {
+    let at = |way: usize| (way / 8, way % 8);
+    let mut found = false;
+    for way in 0..ways {
+        let (oct, lane) = at(way);
+        found |= row[oct].0[lane] == tag;
+        if found {
+            let (next_oct, next_lane) = at(way + 1);
+            row[oct].0[lane] = if way + 1 < ways { row[next_oct].0[next_lane] } else { EMPTY };
+        }
+    }
+}
+
+/// One after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain;
+
+impl Simd for Plain {
+    #[inline(always)]
+    fn apart<R>(self, work: impl FnOnce() -> R) -> R {
+        work()
+    }
+
+    #[inline(always)]
+    fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool {
+        let mut carry = tag;
+        let mut left = last.trailing_zeros() as usize + 1;
+        for oct in row {
+            for there in oct.0.iter_mut().take(left) {
+                let before = std::mem::replace(there, carry);
+                if before == tag {
+                    return true;
+                }
+                carry = before;
+            }
+            left = left.saturating_sub(8);
+        }
+        false
+    }
+
+    #[inline(always)]
+    fn holds_tag(self, row: &[Oct], tag: u32) -> bool {
+        row.iter().any(|oct| oct.0.contains(&tag))
+    }
+
+    #[inline(always)]
+    fn find(self, row: &mut [Quad], key: u64) -> Option<u64> {
+        let place = self.place_of(row, key)?;
+        let value = row[place / 4].values[place % 4];
+        self.put_in_front(row, place, key, value);
+        Some(value)
+    }
+
+    #[inline(always)]
+    fn place_of(self, row: &[Quad], key: u64) -> Option<usize> {
+        row.iter().flat_map(|quad| quad.keys).position(|there| there == key)
+    }
+
+    #[inline(always)]
+    fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64 {
+        let mut carry = (key, value);
+        let pairs = row.iter_mut().flat_map(|quad| quad.keys.iter_mut().zip(&mut quad.values));
+        for (key, value) in pairs.take(place + 1) {
+            carry = (std::mem::replace(key, carry.0), std::mem::replace(value, carry.1));
+        }
+        carry.0
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub use wide::Wide;
+
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    use std::arch::x86_64::{
+        __m256i, _mm256_add_epi32, _mm256_blend_epi32, _mm256_blendv_epi8, _mm256_castsi256_pd, _mm256_castsi256_ps,
+        _mm256_cmpeq_epi32, _mm256_cmpeq_epi64, _mm256_cmpgt_epi32, _mm256_load_si256, _mm256_movemask_epi8,
+        _mm256_movemask_pd, _mm256_movemask_ps, _mm256_or_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
+        _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setr_epi32, _mm256_setzero_si256, _mm256_store_si256,
+    };
+
+    use super::{NO_KEY, Oct, Quad, Simd};
+
+    /// Eight tags or four keys at once, with AVX2. Only [`Wide::detect`] makes one.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Wide(());
+
+    /// For a place in a vector of eight: where each lane comes from when everything before the place moves back by one.
+    static OCT_ORDERS: [Oct; 8] = orders(1);
+    /// The same in a vector of four pairs of lanes.
+    static QUAD_ORDERS: [Oct; 4] = orders(2);
+
+    const fn orders<const N: usize>(lanes_of_one: usize) -> [Oct; N] {
+        let mut orders = [Oct::EMPTY; N];
+        let mut place = 0;
+        while place < N {
+            let mut lane = 0;
+            while lane < 8 {
+                let one = lane / lanes_of_one;
+                let from = if one == 0 || one > place { one } else { one - 1 };
+                orders[place].0[lane] = (from * lanes_of_one + lane % lanes_of_one) as u32;
+                lane += 1;
+            }
+            place += 1;
+        }
+        orders
+    }
+
+    impl Wide {
+        /// One, if this processor can.
+        pub(crate) fn detect() -> Option<Self> {
+            let can = std::is_x86_feature_detected!("avx2")
+                && std::is_x86_feature_detected!("bmi1")
+                && std::is_x86_feature_detected!("bmi2");
+            can.then_some(Self(()))
+        }
+    }
+
+    // In all of these, each load and store covers one `Oct`, or one half of a `Quad`, which is 32 bytes, aligned to as
+    // many, behind a live reference.
+
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline(never)]
+    unsafe fn apart<R>(work: impl FnOnce() -> R) -> R {
+        work()
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn load<T>(from: &T) -> __m256i {
+        const { assert!(size_of::<T>() == 32) }
+        // SAFETY: as said above.
+        unsafe { _mm256_load_si256(std::ptr::from_ref(from).cast()) }
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn store<T>(to: &mut T, vector: __m256i) {
+        const { assert!(size_of::<T>() == 32) }
+        // SAFETY: as said above.
+        unsafe { _mm256_store_si256(std::ptr::from_mut(to).cast(), vector) }
+    }
+
+    /// A row of one.
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn use_tag_in_one(oct: &mut Oct, last: u64, tag: u32) -> bool {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            let (wanted, old) = (_mm256_set1_epi32(tag as i32), load(oct));
+            let there = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(old, wanted))) as u32;
+            let place = (there | last as u32).trailing_zeros() as usize;
+            let moved = _mm256_permutevar8x32_epi32(old, load(&OCT_ORDERS[place & 7]));
+            store(oct, _mm256_blend_epi32::<1>(moved, wanted));
+            there != 0
+        }
+    }
+
+    /// `N` is the length of the row, or 0 if it is not known beforehand.
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn use_tag_in<const N: usize>(row: &mut [Oct], last: u64, tag: u32) -> bool {
+        let row = if N == 0 { row } else { &mut row[..N] };
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            let wanted = _mm256_set1_epi32(tag as i32);
+            let mut there = 0_u64;
+            for (index, oct) in row.iter().enumerate() {
+                let equal = _mm256_cmpeq_epi32(load(oct), wanted);
+                there |= (_mm256_movemask_ps(_mm256_castsi256_ps(equal)) as u64) << (index * 8);
+            }
+            let end = _mm256_set1_epi32((there | last).trailing_zeros() as i32);
+            let back_by_one = _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6);
+            let mut place = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            // Its first lane comes into the first place of the next oct.
+            let mut carry = wanted;
+            for oct in row {
+                let old = load(oct);
+                let turned = _mm256_permutevar8x32_epi32(old, back_by_one);
+                let moved = _mm256_blend_epi32::<1>(turned, carry);
+                carry = turned;
+                let stays = _mm256_cmpgt_epi32(place, end);
+                store(oct, _mm256_blendv_epi8(moved, old, stays));
+                place = _mm256_add_epi32(place, _mm256_set1_epi32(8));
+            }
+            there != 0
+        }
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn holds_tag(row: &[Oct], tag: u32) -> bool {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            let wanted = _mm256_set1_epi32(tag as i32);
+            let mut there = _mm256_setzero_si256();
+            for oct in row {
+                there = _mm256_or_si256(there, _mm256_cmpeq_epi32(load(oct), wanted));
+            }
+            _mm256_movemask_epi8(there) != 0
+        }
+    }
+
+    /// A bit for each pair of `quad` that has the key.
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn pairs_with(quad: &Quad, wanted: __m256i) -> u32 {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            let equal = _mm256_cmpeq_epi64(load(&quad.keys), wanted);
+            _mm256_movemask_pd(_mm256_castsi256_pd(equal)) as u32
+        }
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn place_of(row: &[Quad], key: u64) -> Option<usize> {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            let wanted = _mm256_set1_epi64x(key as i64);
+            for (index, quad) in row.iter().enumerate() {
+                let there = pairs_with(quad, wanted);
+                if there != 0 {
+                    return Some(index * 4 + there.trailing_zeros() as usize);
+                }
+            }
+            None
+        }
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn find(row: &mut [Quad], key: u64) -> Option<u64> {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            let wanted = _mm256_set1_epi64x(key as i64);
+            for at in 0..row.len() {
+                let there = pairs_with(&row[at], wanted);
+                if there != 0 {
+                    let place = there.trailing_zeros() as usize & 3;
+                    let value = row[at].values[place];
+                    if at + place > 0 {
+                        put_in_front(&mut row[..=at], place, key, value);
+                    }
+                    return Some(value);
+                }
+            }
+            None
+        }
+    }
+
+    /// The movement in the quad that has the place.
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn put_in_one(quad: &mut Quad, place: usize, key: __m256i, value: __m256i) {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            let order = load(&QUAD_ORDERS[place & 3]);
+            let keys = _mm256_permutevar8x32_epi32(load(&quad.keys), order);
+            let values = _mm256_permutevar8x32_epi32(load(&quad.values), order);
+            store(&mut quad.keys, _mm256_blend_epi32::<3>(keys, key));
+            store(&mut quad.values, _mm256_blend_epi32::<3>(values, value));
+        }
+    }
+
+    /// The movement in a quad before it. What comes to the front of the next one, in the first lanes.
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn put_through_one(quad: &mut Quad, key: __m256i, value: __m256i) -> (__m256i, __m256i) {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            // Turned by one, so that the last pair comes first.
+            let keys = _mm256_permute4x64_epi64::<0b10_01_00_11>(load(&quad.keys));
+            let values = _mm256_permute4x64_epi64::<0b10_01_00_11>(load(&quad.values));
+            store(&mut quad.keys, _mm256_blend_epi32::<3>(keys, key));
+            store(&mut quad.values, _mm256_blend_epi32::<3>(values, value));
+            (keys, values)
+        }
+    }
+
+    /// `row` ends with the quad that has the place, and `place` is the place in there.
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn put_in_front(row: &mut [Quad], place: usize, key: u64, value: u64) -> u64 {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            let (mut key, mut value) = (_mm256_set1_epi64x(key as i64), _mm256_set1_epi64x(value as i64));
+            let Some((end, before)) = row.split_last_mut() else { return NO_KEY };
+            for quad in before {
+                (key, value) = put_through_one(quad, key, value);
+            }
+            let gone = end.keys[place & 3];
+            put_in_one(end, place & 3, key, value);
+            gone
+        }
+    }
+
+    // SAFETY of all that follows: a `Wide` exists, so the processor has what these functions need.
+    impl Simd for Wide {
+        #[inline(always)]
+        fn apart<R>(self, work: impl FnOnce() -> R) -> R {
+            // SAFETY: see above.
+            unsafe { apart(work) }
+        }
+
+        #[inline(always)]
+        fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool {
+            // SAFETY: see above.
+            unsafe {
+                // Rows of a known length become straight code.
+                match row {
+                    [oct] => use_tag_in_one(oct, last, tag),
+                    [_, _] => use_tag_in::<2>(row, last, tag),
+                    [_, _, _] => use_tag_in::<3>(row, last, tag),
+                    _ => use_tag_in::<0>(row, last, tag),
+                }
+            }
+        }
+
+        #[inline(always)]
+        fn holds_tag(self, row: &[Oct], tag: u32) -> bool {
+            // SAFETY: see above.
+            unsafe { holds_tag(row, tag) }
+        }
+
+        #[inline(always)]
+        fn find(self, row: &mut [Quad], key: u64) -> Option<u64> {
+            // SAFETY: see above.
+            unsafe {
+                // As in `use_tag`.
+                match row {
+                    [quad] => find(std::slice::from_mut(quad), key),
+                    [_, _] => find(&mut row[..2], key),
+                    _ => find(row, key),
+                }
+            }
+        }
+
+        #[inline(always)]
+        fn place_of(self, row: &[Quad], key: u64) -> Option<usize> {
+            // SAFETY: see above.
+            unsafe { place_of(row, key) }
+        }
+
+        #[inline(always)]
+        fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64 {
+            // SAFETY: see above.
+            unsafe {
+                match row {
+                    [quad] => put_in_front(std::slice::from_mut(quad), place, key, value),
+                    [_, _] if place >= 4 => put_in_front(&mut row[..2], place - 4, key, value),
+                    _ => put_in_front(&mut row[..=place / 4], place % 4, key, value),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// As one would say it.
+    fn use_tag_said(row: &mut Vec<u32>, tag: u32) -> bool {
+        let found = row.iter().position(|&there| there == tag);
+        row.remove(found.unwrap_or(row.len() - 1));
+        row.insert(0, tag);
+        found.is_some()
+    }
+
+    fn check_tags<S: Simd>(simd: S, ways: usize, tags: &[(u32, bool)]) -> Result<(), TestCaseError> {
+        let mut row = vec![Oct::EMPTY; Oct::count(ways)];
+        let mut said = vec![EMPTY; ways];
+        for &(tag, take) in tags {
+            let held = simd.holds_tag(&row, tag);
+            prop_assert_eq!(held, said.contains(&tag));
+            if take && held {
+                take_tag(&mut row, ways, tag);
+                said.retain(|&there| there != tag);
+                said.push(EMPTY);
+            } else {
+                prop_assert_eq!(simd.use_tag(&mut row, 1 << (ways - 1), tag), use_tag_said(&mut said, tag));
+            }
+            let flat: Vec<u32> = row.iter().flat_map(|oct| oct.0).collect();
+            prop_assert_eq!(&flat[..ways], &said[..]);
+            prop_assert!(flat[ways..].iter().all(|&tag| tag == EMPTY), "{:?}", flat);
+        }
+        Ok(())
+    }
+
+    fn check_pairs<S: Simd>(simd: S, ways: usize, pairs: &[(u64, usize)]) -> Result<(), TestCaseError> {
+        let mut row = vec![Quad::EMPTY; Quad::count(ways)];
+        let mut said = vec![(NO_KEY, 0); ways];
+        for &(key, place) in pairs {
+            let found = said.iter().position(|pair| pair.0 == key);
+            prop_assert_eq!(simd.place_of(&row, key), found);
+            let place = found.unwrap_or(place % ways);
+            let (gone, _) = said.remove(place);
+            said.insert(0, (key, key + 1));
+            if found.is_some() {
+                prop_assert_eq!(simd.find(&mut row, key), Some(key + 1));
+            } else {
+                prop_assert_eq!(simd.find(&mut row, key), None);
+                prop_assert_eq!(simd.put_in_front(&mut row, place, key, key + 1), gone);
+            }
+            let flat: Vec<_> = row.iter().flat_map(|quad| quad.keys.into_iter().zip(quad.values)).collect();
+            prop_assert_eq!(&flat[..ways], &said[..]);
+            prop_assert!(flat[ways..].iter().all(|&pair| pair == (NO_KEY, 0)), "{:?}", flat);
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn both_ways_to_use_tags_do_as_said(
+            ways in 1_usize..=64,
+            tags in prop::collection::vec((0_u32..80, prop::bool::weighted(0.1)), 1..400),
+        ) {
+            check_tags(Plain, ways, &tags)?;
+            #[cfg(target_arch = "x86_64")]
+            if let Some(wide) = Wide::detect() {
+                check_tags(wide, ways, &tags)?;
+            }
+        }
+
+        #[test]
+        fn both_ways_to_move_pairs_do_as_said(
+            ways in 1_usize..=20,
+            pairs in prop::collection::vec((0_u64..40, 0_usize..20), 1..400),
+        ) {
+            check_pairs(Plain, ways, &pairs)?;
+            #[cfg(target_arch = "x86_64")]
+            if let Some(wide) = Wide::detect() {
+                check_pairs(wide, ways, &pairs)?;
+            }
+        }
+    }
+}

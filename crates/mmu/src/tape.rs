@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a batch of accesses refers to, in order: written while the batch is translated, then played through the caches.
+//!
+//! Which lines a walk refers to does not depend on what serves them. So TLBs, page-walk caches and tables work through a
+//! whole batch first, and the data caches after them, each in a tight loop of its own.
+
+use nestwalk_mem::{Hpa, addr::LINE_SHIFT};
+
+use crate::counters::WalkEvents;
+
+/// A reference to a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reference(u64);
+
+impl Reference {
+    /// Bits of the code, then as many of the wait; the line stands above.
+    const FIELD: u32 = 8;
+    /// Set for entries of the host's table.
+    const HOST: u64 = 1 << 63;
+
+    #[inline(always)]
+    fn new(hpa: Hpa, code: u8, wait: u64) -> Self {
+        debug_assert!(wait < 1 << Self::FIELD, "{wait} cycles between two references");
+        Self((hpa.0 >> LINE_SHIFT) << (2 * Self::FIELD) | wait << Self::FIELD | u64::from(code))
+    }
+
+    /// The line: address / 64.
+    #[inline(always)]
+    pub fn line(self) -> u64 {
+        (self.0 & !Self::HOST) >> (2 * Self::FIELD)
+    }
+
+    /// What it is: the place where its being served by the L1-D is counted.
+    #[inline(always)]
+    pub fn code(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Cycles of look-ups since the reference before, if a prefetcher wants to know.
+    #[inline(always)]
+    pub fn wait(self) -> u64 {
+        self.0 >> Self::FIELD & ((1 << Self::FIELD) - 1)
+    }
+
+    /// All ones for an entry of the host's table, else 0.
+    #[inline(always)]
+    pub fn host_mask(self) -> u64 {
+        (self.0.cast_signed() >> 63).cast_unsigned()
+    }
+}
+
+/// A walk that ended well: its references, and cycles of its look-ups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct WalkSpan {
+    /// Its first reference.
+    pub begin: u32,
+    /// One past its last one.
+    pub end: u32,
+    /// Cycles in the guest's page-walk caches.
+    pub guest_lookup_cycles: u32,
+    /// Cycles in the host's page-walk caches and the nested TLB.
+    pub host_lookup_cycles: u32,
+}
+
+/// See the [module's documentation](self).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tape {
+    pub references: Vec<Reference>,
+    /// Of these, how many at the end only stand for what comes.
+    padding: usize,
+    pub walks: Vec<WalkSpan>,
+    /// Where the references of a walk begin that ended in a page fault; they are the last ones.
+    pub aborted: Option<usize>,
+}
+
+impl Tape {
+    /// A reference of a walk to an entry; `step` is its [`WalkEvents::step_code`].
+    #[inline(always)]
+    pub fn entry(&mut self, hpa: Hpa, step: u8, host: bool, wait: u64) {
+        let reference = Reference::new(hpa, step, wait);
+        self.references.push(if host { Reference(reference.0 | Reference::HOST) } else { reference });
+    }
+
+    /// A prefetch, asked for while a walk goes on.
+    #[inline(always)]
+    pub fn prefetch(&mut self, hpa: Hpa, wait: u64) {
+        self.references.push(Reference::new(hpa, WalkEvents::PREFETCH, wait));
+    }
+
+    /// The program's own reference.
+    #[inline(always)]
+    pub fn data(&mut self, hpa: Hpa) {
+        self.references.push(Reference::new(hpa, WalkEvents::DATA, 0));
+    }
+
+    /// The co-runner's.
+    #[inline(always)]
+    pub fn corunner(&mut self, hpa: Hpa) {
+        self.references.push(Reference::new(hpa, WalkEvents::CORUNNER, 0));
+    }
+
+    /// References, without padding.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.references.len() - self.padding
+    }
+
+    /// References of walks that ended well, and of the program.
+    #[inline(always)]
+    pub fn done(&self) -> usize {
+        self.aborted.unwrap_or(self.len())
+    }
+
+    /// Appends `count` references that nobody makes, for who looks ahead.
+    #[inline(always)]
+    pub fn pad(&mut self, count: usize) {
+        self.references.extend(std::iter::repeat_n(Reference(0), count));
+        self.padding = count;
+    }
+
+    /// A new batch begins.
+    #[inline(always)]
+    pub fn clear(&mut self) {
+        self.references.clear();
+        self.padding = 0;
+        self.walks.clear();
+        self.aborted = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_keeps_all_that_was_said_of_it() {
+        let far = Hpa((1 << 44) - 64);
+        let mut tape = Tape::default();
+        tape.entry(far, 143, true, 255);
+        tape.entry(far, 140, false, 0);
+        tape.prefetch(Hpa(0x1040), 3);
+        tape.data(Hpa(64));
+        let told: Vec<_> =
+            tape.references.iter().map(|r| (r.line(), r.code(), r.wait(), r.host_mask() == u64::MAX)).collect();
+        let expected = [
+            ((1 << 38) - 1, 143, 255, true),
+            ((1 << 38) - 1, 140, 0, false),
+            (0x41, WalkEvents::PREFETCH, 3, false),
+            (1, WalkEvents::DATA, 0, false),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(tape.references[1].host_mask(), 0);
+    }
+}
