@@ -241,9 +241,12 @@ impl PageTable {
         self.node_frame(node).address() + index as u64 * ENTRY_BYTES
     }
 
-    /// Brings entry `index` of `node` near to this processor, ahead of its use. Changes nothing.
+    /// Brings entry `index` of `node`, and the node's frame, near to this processor, ahead of their use. Changes nothing.
     #[inline]
     pub fn prefetch(&self, node: NodeId, index: usize) {
+        if let Some(frame) = self.frames.get(node.0 as usize) {
+            crate::prefetch::prefetch(frame);
+        }
         if let Some(entry) = self.entries.get(self.slot(node, index)) {
             crate::prefetch::prefetch(entry);
         }

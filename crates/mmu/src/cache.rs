@@ -38,7 +38,6 @@ impl Cache {
     #[inline(always)]
     fn place(&self, line: u64) -> (usize, u32) {
         let (set, tag) = self.sets.split(line);
-        debug_assert!(tag < u64::from(EMPTY), "line {line:#x} lies beyond what a tag can tell apart");
         (set, tag as u32)
     }
 
@@ -61,14 +60,19 @@ impl Cache {
         self.row(set).iter().flat_map(|oct| oct.0).filter(|&tag| tag != EMPTY)
     }
 
-    /// The same cache, known to have rows of `N` octs.
+    /// The same cache, known to have rows of `N` octs and, with `POWER`, a power of two of them.
     ///
     /// # Panics
     /// When it has not.
     #[inline(always)]
-    pub(crate) fn shaped<const N: usize>(&mut self) -> Shaped<'_, N> {
-        assert_eq!(self.stride, N, "octs of a row");
+    pub(crate) fn shaped<const N: usize, const POWER: bool>(&mut self) -> Shaped<'_, N, POWER> {
+        assert!(self.stride == N && (!POWER || self.sets.is_power_of_two()), "the shape of a cache");
         Shaped { sets: self.sets, ways: self.ways, last: 1 << (self.ways - 1), rows: self.rows.as_chunks_mut().0 }
+    }
+
+    /// Octs of a row; 0 if the rows are no power of two.
+    pub(crate) fn stride_of_power_of_two(&self) -> usize {
+        if self.sets.is_power_of_two() { self.stride } else { 0 }
     }
 
     /// Octs of a row.
@@ -78,12 +82,13 @@ impl Cache {
 
     /// Uses `line`, bringing it in if need be. Whether it was there, and the line that had to go for it.
     pub fn access(&mut self, line: u64) -> (bool, Option<u64>) {
-        Level::touch_for(&mut &mut *self, Plain, line)
+        let (hit, (gone, real)) = Level::touch_for(&mut &mut *self, Plain, line);
+        (hit, real.then_some(gone))
     }
 
     /// Takes `line` out. Whether it was there.
     pub fn remove(&mut self, line: u64) -> bool {
-        Level::take(&mut &mut *self, Plain, line)
+        Level::take(&mut &mut *self, Plain, line, true)
     }
 
     /// Takes out the lines that `keep` does not want.
@@ -159,25 +164,27 @@ pub(crate) trait Level {
         simd.use_tag(self.row(set), last, tag)
     }
 
-    /// The same, and the line that had to go for it.
+    /// The same, and the line that had to go for it: one in any case, so that who goes on with it needs no branch, but
+    /// `false` if none went.
     #[inline(always)]
-    fn touch_for<S: Simd>(&mut self, simd: S, line: u64) -> (bool, Option<u64>) {
+    fn touch_for<S: Simd>(&mut self, simd: S, line: u64) -> (bool, (u64, bool)) {
         let (set, tag) = self.place(line);
         let (last, lane) = (self.last(), self.ways() - 1);
         let row = self.row(set);
         // What stands last is the next to go.
         let next = row.get(lane / 8).map_or(EMPTY, |oct| oct.0[lane % 8]);
         let hit = simd.use_tag(row, last, tag);
-        (hit, (!hit && next != EMPTY).then(|| self.line(set, next)))
+        let real = !hit & (next != EMPTY);
+        (hit, (if real { self.line(set, next) } else { line }, real))
     }
 
-    /// Takes `line` out. Whether it was there.
+    /// Takes `line` out, if it is `real`. Whether it was there.
     #[inline(always)]
-    fn take<S: Simd>(&mut self, simd: S, line: u64) -> bool {
+    fn take<S: Simd>(&mut self, simd: S, line: u64, real: bool) -> bool {
         let (set, tag) = self.place(line);
         let ways = self.ways();
         let row = self.row(set);
-        let there = simd.holds_tag(row, tag);
+        let there = simd.holds_tag(row, tag) & real;
         if there {
             take_tag(row, ways, tag);
         }
@@ -223,19 +230,20 @@ impl Level for &mut Cache {
     }
 }
 
-/// A cache whose rows are known to have `N` octs, so that work on them is straight code.
+/// A cache whose rows are known to have `N` octs, and with `POWER` to be a power of two, so that work on them is straight
+/// code.
 #[derive(Debug)]
-pub(crate) struct Shaped<'a, const N: usize> {
+pub(crate) struct Shaped<'a, const N: usize, const POWER: bool> {
     sets: Sets,
     ways: usize,
     last: u64,
     rows: &'a mut [[Oct; N]],
 }
 
-impl<const N: usize> Level for Shaped<'_, N> {
+impl<const N: usize, const POWER: bool> Level for Shaped<'_, N, POWER> {
     #[inline(always)]
     fn place(&self, line: u64) -> (usize, u32) {
-        let (set, tag) = self.sets.split(line);
+        let (set, tag) = if POWER { self.sets.split_power_of_two(line) } else { self.sets.split(line) };
         (set, tag as u32)
     }
 

@@ -7,6 +7,7 @@ use nestwalk_mem::{Hpa, PageSize};
 use serde::{Deserialize, Serialize};
 
 use crate::error::MmuError;
+use crate::tape::Reference;
 
 /// Bytes of a cache line.
 pub(crate) const LINE_BYTES: u64 = 1 << nestwalk_mem::addr::LINE_SHIFT;
@@ -144,6 +145,17 @@ impl MmuConfig {
         if !self.l1_tlb.iter().any(|array| array.sizes.contains(&PageSize::Small)) {
             return Err(MmuError::NoSmallPages);
         }
+        let nested = self.nested_tlb.map_or(0, |nested| nested.latency_cycles);
+        let lookups = [
+            ("guest_pwc", self.guest_pwc.latency_cycles),
+            ("host_pwc", self.host_pwc.latency_cycles),
+            ("nested_tlb", nested),
+        ];
+        for (place, cycles) in lookups {
+            if cycles > LOOKUP_CYCLES_MAX {
+                return Err(MmuError::SlowLookup { place: place.into(), cycles, max: LOOKUP_CYCLES_MAX });
+            }
+        }
         for (place, pwc) in [("guest_pwc", &self.guest_pwc), ("host_pwc", &self.host_pwc)] {
             for (level, ways) in pwc.levels() {
                 entry_sets(&format!("{place}.pl{level}"), ways.entries, ways.ways)?;
@@ -167,8 +179,8 @@ impl MmuConfig {
         ];
         for (place, bytes, ways) in caches {
             let sets = u64::from(cache_sets(place, bytes, ways)?);
-            // One tag value stands for "empty".
-            let limit = sets * u64::from(u32::MAX) * LINE_BYTES;
+            // One tag value stands for "empty", and a reference has room for 64 TiB.
+            let limit = (sets * u64::from(u32::MAX) * LINE_BYTES).min(1 << Reference::ADDRESS_BITS);
             if end.0 > limit {
                 return Err(MmuError::MemoryTooLarge { place: place.into(), sets, bytes: end.0, limit });
             }
@@ -183,6 +195,10 @@ impl PwcConfig {
         [self.pl2, self.pl3, self.pl4, self.pl5].into_iter().zip(2..).filter_map(|(ways, level)| Some((level, ways?)))
     }
 }
+
+/// The longest look-up in page-walk caches or the nested TLB, in cycles: three of them follow each other at most, and a
+/// [`Reference`] has room for their sum.
+const LOOKUP_CYCLES_MAX: u32 = (Reference::WAIT_MAX / 3) as u32;
 
 /// The most ways that a cache may have, and a table of entries.
 const CACHE_WAYS_MAX: u32 = 64;

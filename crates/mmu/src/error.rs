@@ -65,6 +65,16 @@ pub enum MmuError {
         /// The page size.
         size: &'static str,
     },
+    /// A look-up in a walk's own caches that takes longer than the simulator can note down.
+    #[error("[{place}]: latency_cycles = {cycles}; at most {max} are supported")]
+    SlowLookup {
+        /// The part of the machine file.
+        place: String,
+        /// What was asked for.
+        cycles: u32,
+        /// The most there can be.
+        max: u32,
+    },
     /// Line addresses are kept as 32-bit tags.
     #[error(
         "[{place}]: with {sets} sets it cannot tell lines of {bytes} bytes of physical memory apart; the most is {limit}"

@@ -28,19 +28,18 @@ pub struct Llc {
 /// What an inclusive last level evicted.
 #[derive(Clone, Debug)]
 struct News {
-    /// A ring; only used if inclusive.
-    gone: Box<[u64]>,
+    /// A ring.
+    gone: Box<[u64; GONE_MAX]>,
     gone_count: u64,
 }
 
 impl News {
-    /// Tells the cores that `line` is gone.
+    /// Tells the cores that a line is gone, if it is real.
     #[inline(always)]
-    fn announce(&mut self, line: u64) {
-        if let Some(place) = self.gone.get_mut(self.gone_count as usize % GONE_MAX) {
-            *place = line;
-        }
-        self.gone_count += 1;
+    fn announce(&mut self, (line, real): (u64, bool)) {
+        // Otherwise the place is written, but not taken.
+        self.gone[self.gone_count as usize % GONE_MAX] = line;
+        self.gone_count += u64::from(real);
     }
 }
 
@@ -52,11 +51,10 @@ impl Llc {
     pub fn new(config: &MmuConfig) -> Result<Self, MmuError> {
         config.validate()?;
         let sets = cache_sets("llc", config.llc.bytes, config.llc.ways)?;
-        let ring = if config.llc.policy == LlcPolicy::Inclusive { GONE_MAX } else { 0 };
         Ok(Self {
             cache: Cache::new(sets, config.llc.ways),
             policy: config.llc.policy,
-            news: News { gone: vec![0; ring].into(), gone_count: 0 },
+            news: News { gone: Box::new([0; GONE_MAX]), gone_count: 0 },
         })
     }
 
@@ -109,8 +107,8 @@ impl<A: Level, B: Level, C: Level> Hierarchy<'_, A, B, C> {
                 if in_l2 {
                     return Served::L2;
                 }
-                let there = self.llc.take(simd, line);
-                if let Some(victim) = victim {
+                let there = self.llc.take(simd, line, true);
+                if let (victim, true) = victim {
                     self.llc.touch(simd, victim);
                 }
                 there
@@ -120,12 +118,11 @@ impl<A: Level, B: Level, C: Level> Hierarchy<'_, A, B, C> {
                     return Served::L2;
                 }
                 let (there, gone) = self.llc.touch_for(simd, line);
-                if let Some(gone) = gone {
-                    self.news.announce(gone);
-                    *self.heard = self.news.gone_count;
-                    self.l1d.take(simd, gone);
-                    self.l2.take(simd, gone);
-                }
+                // Whether a line went is anyone's guess, so this is done in any case.
+                self.news.announce(gone);
+                *self.heard = self.news.gone_count;
+                self.l1d.take(simd, gone.0, gone.1);
+                self.l2.take(simd, gone.0, gone.1);
                 there
             }
         };
@@ -190,12 +187,12 @@ impl PrivateCaches {
             };
         }
         // Up to 8, 16 and 24 ways: Broadwell; Zen 4; Skylake; Sapphire Rapids; Ice Lake.
-        match (l1d.stride(), l2.stride(), llc.stride()) {
-            (1, 1, 3) => run!(l1d.shaped::<1>(), l2.shaped::<1>(), llc.shaped::<3>()),
-            (1, 1, 2) => run!(l1d.shaped::<1>(), l2.shaped::<1>(), llc.shaped::<2>()),
-            (1, 2, 2) => run!(l1d.shaped::<1>(), l2.shaped::<2>(), llc.shaped::<2>()),
-            (2, 2, 2) => run!(l1d.shaped::<2>(), l2.shaped::<2>(), llc.shaped::<2>()),
-            (2, 3, 2) => run!(l1d.shaped::<2>(), l2.shaped::<3>(), llc.shaped::<2>()),
+        match (l1d.stride_of_power_of_two(), l2.stride_of_power_of_two(), llc.stride()) {
+            (1, 1, 3) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<3, false>()),
+            (1, 1, 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<2, false>()),
+            (1, 2, 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
+            (2, 2, 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
+            (2, 3, 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<3, true>(), llc.shaped::<2, false>()),
             _ => run!(l1d, l2, llc),
         }
     }

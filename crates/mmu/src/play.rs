@@ -4,10 +4,14 @@
 use std::ops::Range;
 
 use crate::cache::Level;
+use crate::config::MmuConfig;
 use crate::counters::{Counters, WalkEvents};
+use crate::error::MmuError;
 use crate::hierarchy::{Hierarchy, Llc, PrivateCaches, Task};
-use crate::prefetcher::InFlight;
-use crate::simd::Simd;
+use crate::prefetcher::{InFlight, Prefetcher};
+use crate::simd::{Plain, Simd};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Wide, Wider};
 use crate::tape::{Tape, WalkSpan};
 
 /// References that are looked ahead.
@@ -18,22 +22,50 @@ const AHEAD: usize = 16;
 pub(crate) struct Player {
     pub caches: PrivateCaches,
     pub in_flight: InFlight,
+    #[cfg(target_arch = "x86_64")]
+    wide: Option<Wide>,
+    #[cfg(target_arch = "x86_64")]
+    wider: Option<Wider>,
 }
 
 impl Player {
-    /// Plays `tape` and clears it. With `PREFETCH` there may be prefetches on it.
-    #[inline(always)]
-    pub fn play<S: Simd, const PREFETCH: bool>(
-        &mut self,
-        simd: S,
-        llc: &mut Llc,
-        tape: &mut Tape,
-        counters: &mut Counters,
-    ) {
+    /// Empty caches.
+    ///
+    /// # Errors
+    /// When the configuration cannot be built.
+    pub fn new(config: &MmuConfig) -> Result<Self, MmuError> {
+        Ok(Self {
+            caches: PrivateCaches::new(config)?,
+            in_flight: InFlight::default(),
+            #[cfg(target_arch = "x86_64")]
+            wide: Wide::detect(),
+            #[cfg(target_arch = "x86_64")]
+            wider: Wider::detect(),
+        })
+    }
+
+    /// Plays `tape` and clears it. If `P` never does anything there must be no prefetches on it.
+    pub fn play<P: Prefetcher>(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
         tape.pad(AHEAD);
-        let Self { caches, in_flight } = self;
-        caches.with(llc, Playing::<S, PREFETCH> { simd, tape, counters, in_flight });
+        #[cfg(target_arch = "x86_64")]
+        match (self.wider, self.wide) {
+            (Some(wider), _) => self.play_with::<_, P>(wider, llc, tape, counters),
+            (None, Some(wide)) => self.play_with::<_, P>(wide, llc, tape, counters),
+            (None, None) => self.play_with::<_, P>(Plain, llc, tape, counters),
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        self.play_with::<_, P>(Plain, llc, tape, counters);
         tape.clear();
+    }
+
+    #[inline(always)]
+    fn play_with<S: Simd, P: Prefetcher>(&mut self, simd: S, llc: &mut Llc, tape: &Tape, counters: &mut Counters) {
+        let Self { caches, in_flight, .. } = self;
+        if P::ACTIVE {
+            caches.with(llc, Playing::<S, true> { simd, tape, counters, in_flight });
+        } else {
+            caches.with(llc, Playing::<S, false> { simd, tape, counters, in_flight });
+        }
     }
 }
 

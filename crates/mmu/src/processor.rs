@@ -8,7 +8,7 @@ use crate::counters::{Counters, Served, WalkEvents};
 use crate::error::MmuError;
 use crate::hierarchy::PrivateCaches;
 use crate::play::Player;
-use crate::prefetcher::{InFlight, NoPrefetch, Prefetcher};
+use crate::prefetcher::{NoPrefetch, Prefetcher};
 use crate::tlb::Tlbs;
 use crate::walk_unit::WalkUnit;
 use crate::walker::Fault;
@@ -76,7 +76,7 @@ impl<P: Prefetcher> Core<P> {
         Ok(Self {
             tlbs: Tlbs::new(config)?,
             unit: WalkUnit::new(config, prefetcher)?,
-            player: Player { caches: PrivateCaches::new(config)?, in_flight: InFlight::default() },
+            player: Player::new(config)?,
             hints: true,
             recent_walks: 0,
         })

@@ -96,7 +96,7 @@ trait Detail {
     fn corunner(&mut self) -> Option<Hpa>;
 
     /// What remains to be done when a batch is translated.
-    fn finish<S: Simd, P: Prefetcher>(&mut self, simd: S, core: &mut Core<P>);
+    fn finish<P: Prefetcher>(&mut self, core: &mut Core<P>);
 }
 
 /// All of it.
@@ -125,13 +125,8 @@ impl<C: CoRunner> Detail for Full<'_, C> {
     }
 
     #[inline(always)]
-    fn finish<S: Simd, P: Prefetcher>(&mut self, simd: S, core: &mut Core<P>) {
-        let (player, unit) = (&mut core.player, &mut core.unit);
-        if P::ACTIVE {
-            player.play::<S, true>(simd, self.llc, &mut unit.tape, &mut unit.counters);
-        } else {
-            player.play::<S, false>(simd, self.llc, &mut unit.tape, &mut unit.counters);
-        }
+    fn finish<P: Prefetcher>(&mut self, core: &mut Core<P>) {
+        core.player.play::<P>(self.llc, &mut core.unit.tape, &mut core.unit.counters);
     }
 }
 
@@ -157,7 +152,7 @@ impl Detail for TlbOnly {
     }
 
     #[inline(always)]
-    fn finish<S: Simd, P: Prefetcher>(&mut self, _: S, _: &mut Core<P>) {}
+    fn finish<P: Prefetcher>(&mut self, _: &mut Core<P>) {}
 }
 
 /// Counts a hit, sets dirty bits if this is the first store, and returns what the first level holds.
@@ -236,7 +231,7 @@ impl<P: Prefetcher> Core<P> {
                 self.hint(simd, walker, batch);
             }
             let end = self.translate(simd, walker, batch, &mut detail, &mut last);
-            detail.finish(simd, self);
+            detail.finish(self);
             let done = end.map_or(batch.len(), |(index, _)| index);
             let counters = D::tlb(&mut self.unit.counters);
             counters.accesses += done as u64;

@@ -48,6 +48,19 @@ impl Sets {
         }
     }
 
+    /// The same where the count is known to be a power of two.
+    #[inline(always)]
+    pub fn split_power_of_two(&self, number: u64) -> (usize, u64) {
+        debug_assert!(self.reciprocal == 0);
+        ((number & self.mask) as usize, number >> (self.shift & 63))
+    }
+
+    /// Whether it is one.
+    #[inline]
+    pub fn is_power_of_two(&self) -> bool {
+        self.reciprocal == 0
+    }
+
     /// The number that [`Sets::split`] split.
     #[inline]
     pub fn join(&self, set: usize, tag: u64) -> u64 {

@@ -7,8 +7,8 @@
 //! So whole vectors are compared, moved and stored without a branch on what was found, which the processor could only
 //! guess.
 //!
-//! [`Wide`] does that with AVX2, [`Plain`] one by one; their results are the same. A [`Wide`] exists only on processors
-//! that have what it needs, so whoever holds one may use it.
+//! [`Wide`] does that with AVX2, [`Wider`] tags with AVX-512, too, [`Plain`] all one by one; their results are the same. A
+//! [`Wide`] or [`Wider`] exists only on processors that have what it needs, so whoever holds one may use it.
 
 use std::fmt::Debug;
 
@@ -143,15 +143,16 @@ impl Simd for Plain {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use wide::Wide;
+pub use wide::{Wide, Wider};
 
 #[cfg(target_arch = "x86_64")]
 mod wide {
     use std::arch::x86_64::{
-        __m256i, _mm256_add_epi32, _mm256_blend_epi32, _mm256_blendv_epi8, _mm256_castsi256_pd, _mm256_castsi256_ps,
-        _mm256_cmpeq_epi32, _mm256_cmpeq_epi64, _mm256_cmpgt_epi32, _mm256_load_si256, _mm256_movemask_epi8,
-        _mm256_movemask_pd, _mm256_movemask_ps, _mm256_or_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
-        _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setr_epi32, _mm256_setzero_si256, _mm256_store_si256,
+        __m256i, _mm256_add_epi32, _mm256_alignr_epi32, _mm256_blend_epi32, _mm256_blendv_epi8, _mm256_castsi256_pd,
+        _mm256_castsi256_ps, _mm256_cmpeq_epi32, _mm256_cmpeq_epi32_mask, _mm256_cmpeq_epi64, _mm256_cmpgt_epi32,
+        _mm256_load_si256, _mm256_mask_mov_epi32, _mm256_movemask_epi8, _mm256_movemask_pd, _mm256_movemask_ps,
+        _mm256_or_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_set1_epi32, _mm256_set1_epi64x,
+        _mm256_setr_epi32, _mm256_setzero_si256, _mm256_store_si256,
     };
 
     use super::{NO_KEY, Oct, Quad, Simd};
@@ -370,6 +371,98 @@ mod wide {
         }
     }
 
+    /// The movement of one oct with masks: where lanes of `old` come from the lane before, and `carry` before the first.
+    #[target_feature(enable = "avx512f,avx512vl")]
+    #[inline]
+    unsafe fn moved(old: __m256i, carry: __m256i, lanes: u64) -> __m256i {
+        _mm256_mask_mov_epi32(old, lanes as u8, _mm256_alignr_epi32::<7>(old, carry))
+    }
+
+    /// As [`use_tag_in`], with a mask for each oct.
+    #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl")]
+    #[inline]
+    unsafe fn use_tag_masked<const N: usize>(row: &mut [Oct], last: u64, tag: u32) -> bool {
+        let row = if N == 0 { row } else { &mut row[..N] };
+        // SAFETY: the caller has seen to AVX-512.
+        unsafe {
+            let wanted = _mm256_set1_epi32(tag as i32);
+            let mut there = 0_u64;
+            for (index, oct) in row.iter().enumerate() {
+                there |= u64::from(_mm256_cmpeq_epi32_mask(load(oct), wanted)) << (index * 8);
+            }
+            // All lanes up to the place.
+            let end = there | last;
+            let lanes = end ^ (end - 1);
+            let mut carry = wanted;
+            for (index, oct) in row.iter_mut().enumerate() {
+                let old = load(oct);
+                store(oct, moved(old, carry, lanes >> (index * 8)));
+                carry = old;
+            }
+            there != 0
+        }
+    }
+
+    /// Tags with AVX-512's masks, the rest as [`Wide`]. Only [`Wider::detect`] makes one.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Wider(Wide);
+
+    impl Wider {
+        /// One, if this processor can.
+        pub(crate) fn detect() -> Option<Self> {
+            let can = std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512vl");
+            Wide::detect().filter(|_| can).map(Self)
+        }
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl")]
+    #[inline(never)]
+    unsafe fn apart_wider<R>(work: impl FnOnce() -> R) -> R {
+        work()
+    }
+
+    // SAFETY of all that follows: a `Wider` exists, so the processor has what these functions need.
+    impl Simd for Wider {
+        #[inline(always)]
+        fn apart<R>(self, work: impl FnOnce() -> R) -> R {
+            // SAFETY: see above.
+            unsafe { apart_wider(work) }
+        }
+
+        #[inline(always)]
+        fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool {
+            // SAFETY: see above.
+            unsafe {
+                match row {
+                    [_] => use_tag_masked::<1>(row, last, tag),
+                    [_, _] => use_tag_masked::<2>(row, last, tag),
+                    [_, _, _] => use_tag_masked::<3>(row, last, tag),
+                    _ => use_tag_masked::<0>(row, last, tag),
+                }
+            }
+        }
+
+        #[inline(always)]
+        fn holds_tag(self, row: &[Oct], tag: u32) -> bool {
+            self.0.holds_tag(row, tag)
+        }
+
+        #[inline(always)]
+        fn find(self, row: &mut [Quad], key: u64) -> Option<u64> {
+            self.0.find(row, key)
+        }
+
+        #[inline(always)]
+        fn place_of(self, row: &[Quad], key: u64) -> Option<usize> {
+            self.0.place_of(row, key)
+        }
+
+        #[inline(always)]
+        fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64 {
+            self.0.put_in_front(row, place, key, value)
+        }
+    }
+
     // SAFETY of all that follows: a `Wide` exists, so the processor has what these functions need.
     impl Simd for Wide {
         #[inline(always)]
@@ -496,6 +589,10 @@ mod tests {
             #[cfg(target_arch = "x86_64")]
             if let Some(wide) = Wide::detect() {
                 check_tags(wide, ways, &tags)?;
+            }
+            #[cfg(target_arch = "x86_64")]
+            if let Some(wider) = Wider::detect() {
+                check_tags(wider, ways, &tags)?;
             }
         }
 

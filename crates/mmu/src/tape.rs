@@ -8,26 +8,31 @@ use nestwalk_mem::{Hpa, addr::LINE_SHIFT};
 
 use crate::counters::WalkEvents;
 
-/// A reference to a line.
+/// A reference to a line. From the lowest bit: its code (8 bits), its address (46), cycles of look-ups since the reference
+/// before (9), and whether it is to the host's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Reference(u64);
 
 impl Reference {
-    /// Bits of the code, then as many of the wait; the line stands above.
-    const FIELD: u32 = 8;
-    /// Set for entries of the host's table.
+    const ADDRESS: u32 = 8;
+    /// Bits of an address.
+    pub const ADDRESS_BITS: u32 = 46;
+    const WAIT: u32 = Self::ADDRESS + Self::ADDRESS_BITS;
+    /// The longest wait.
+    pub const WAIT_MAX: u64 = (1 << (63 - Self::WAIT)) - 1;
     const HOST: u64 = 1 << 63;
 
     #[inline(always)]
     fn new(hpa: Hpa, code: u8, wait: u64) -> Self {
-        debug_assert!(wait < 1 << Self::FIELD, "{wait} cycles between two references");
-        Self((hpa.0 >> LINE_SHIFT) << (2 * Self::FIELD) | wait << Self::FIELD | u64::from(code))
+        debug_assert!(hpa.0 < 1 << Self::ADDRESS_BITS, "{hpa:?}");
+        debug_assert!(wait <= Self::WAIT_MAX, "{wait} cycles between two references");
+        Self(hpa.0 << Self::ADDRESS | wait << Self::WAIT | u64::from(code))
     }
 
     /// The line: address / 64.
     #[inline(always)]
     pub fn line(self) -> u64 {
-        (self.0 & !Self::HOST) >> (2 * Self::FIELD)
+        (self.0 & ((1 << Self::WAIT) - 1)) >> (Self::ADDRESS + LINE_SHIFT)
     }
 
     /// What it is: the place where its being served by the L1-D is counted.
@@ -39,7 +44,7 @@ impl Reference {
     /// Cycles of look-ups since the reference before, if a prefetcher wants to know.
     #[inline(always)]
     pub fn wait(self) -> u64 {
-        self.0 >> Self::FIELD & ((1 << Self::FIELD) - 1)
+        (self.0 & !Self::HOST) >> Self::WAIT
     }
 
     /// All ones for an entry of the host's table, else 0.
@@ -136,14 +141,14 @@ mod tests {
     fn a_reference_keeps_all_that_was_said_of_it() {
         let far = Hpa((1 << 44) - 64);
         let mut tape = Tape::default();
-        tape.entry(far, 143, true, 255);
+        tape.entry(far, 143, true, 511);
         tape.entry(far, 140, false, 0);
         tape.prefetch(Hpa(0x1040), 3);
         tape.data(Hpa(64));
         let told: Vec<_> =
             tape.references.iter().map(|r| (r.line(), r.code(), r.wait(), r.host_mask() == u64::MAX)).collect();
         let expected = [
-            ((1 << 38) - 1, 143, 255, true),
+            ((1 << 38) - 1, 143, 511, true),
             ((1 << 38) - 1, 140, 0, false),
             (0x41, WalkEvents::PREFETCH, 3, false),
             (1, WalkEvents::DATA, 0, false),

@@ -75,6 +75,8 @@ struct TlbLevel {
     arrays: Box<[Lru]>,
     /// By page size: which array; [`TlbLevel::NO_ARRAY`] if none.
     array_of: [u8; 3],
+    /// By a translation's page size: the size of the piece of it that this level takes in, if it takes any.
+    piece_of: [Option<PageSize>; 3],
     /// By page size: entries that are there. A size of which there are none need not be searched.
     resident: [u32; 3],
 }
@@ -101,7 +103,9 @@ impl TlbLevel {
                 array_of[size as usize] = index as u8;
             }
         }
-        Ok(Self { arrays: built.into(), array_of, resident: [0; 3] })
+        let held = |size: &PageSize| array_of[*size as usize] != Self::NO_ARRAY;
+        let piece_of = PageSize::ALL.map(|size| PageSize::ALL[..=size as usize].iter().copied().rfind(held));
+        Ok(Self { arrays: built.into(), array_of, piece_of, resident: [0; 3] })
     }
 
     /// The array that holds `size`, if there is one.
@@ -144,14 +148,17 @@ impl TlbLevel {
     /// Takes in the largest piece of `mapping` around `page` that this level can hold, and returns it.
     #[inline(always)]
     fn insert<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, asid: u64) -> Option<Mapping> {
-        let fits = |&size: &PageSize| size <= mapping.size && self.array_of[size as usize] != Self::NO_ARRAY;
-        let size = PageSize::ALL.into_iter().rev().find(fits)?;
+        let size = self.piece_of[mapping.size as usize]?;
         let piece = mapping.piece(page, size);
         let array = self.array_mut(size)?;
         let gone = array.insert(simd, array.set_of(page.0 >> size.order()), key(page, size, asid), piece.pack());
-        self.resident[size as usize] += 1;
-        if let Some(gone) = gone {
-            self.resident[size_of_key(gone)] -= 1;
+        match gone {
+            Some(gone) if size_of_key(gone) == size as usize => {}
+            Some(gone) => {
+                self.resident[size as usize] += 1;
+                self.resident[size_of_key(gone)] -= 1;
+            }
+            None => self.resident[size as usize] += 1,
         }
         Some(piece)
     }

@@ -78,3 +78,15 @@ fn a_bad_machine_builds_neither_core_nor_cache() {
     assert_eq!(Core::new(&config).unwrap_err(), MmuError::ZeroWays { place: "l2".into() });
     assert!(Llc::new(&config).is_err());
 }
+
+#[test]
+fn a_look_up_that_no_walk_could_wait_for_is_refused() {
+    let mut config = machine();
+    config.host_pwc.latency_cycles = 170;
+    config.validate().unwrap();
+    config.host_pwc.latency_cycles = 171;
+    assert_eq!(
+        config.validate().unwrap_err().to_string(),
+        "[host_pwc]: latency_cycles = 171; at most 170 are supported"
+    );
+}
