@@ -53,8 +53,10 @@ pub struct Core<P = NoPrefetch> {
     pub(crate) player: Player,
     /// Whether to fetch ahead from the simulation's own memory.
     pub(crate) hints: bool,
-    /// Walks of the batch before: how many to expect of the next.
+    /// Walks of the batch before: how many to expect of the next ...
     pub(crate) recent_walks: usize,
+    /// ... and its accesses.
+    pub(crate) recent_accesses: usize,
 }
 
 impl Core {
@@ -79,6 +81,7 @@ impl<P: Prefetcher> Core<P> {
             player: Player::new(config)?,
             hints: true,
             recent_walks: 0,
+            recent_accesses: 0,
         })
     }
 

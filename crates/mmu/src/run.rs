@@ -22,14 +22,14 @@ use crate::simd::{Plain, Simd};
 use crate::tlb::{Lookup, Mapping, Tlbs};
 use crate::walker::{Fault, Walker};
 
-/// Accesses that are looked ahead.
-const BATCH: usize = 64;
+/// The most accesses of a batch.
+const BATCH: usize = 512;
 
-/// Fetch ahead when the batch before had at least this many walks: a sequential stream has one in eight batches.
+/// The most walks that are prepared at once; a batch ends with the last of them.
+const HINTS: usize = 64;
+
+/// Fetch ahead when the batch before had at least this many walks: a sequential stream has one in each batch.
 const HINT_WALKS_MIN: usize = 2;
-
-/// From this many walks on, do not even ask the TLBs who will walk.
-const HINT_ALL_WALKS_MIN: usize = BATCH / 2;
 
 /// The access before: its page and its line.
 #[derive(Clone, Copy)]
@@ -226,18 +226,22 @@ impl<P: Prefetcher> Core<P> {
         mut detail: D,
     ) -> RunEnd {
         let mut last = Last::NONE;
-        for (number, batch) in accesses.chunks(BATCH).enumerate() {
+        let mut done = 0;
+        while done < accesses.len() {
+            let rest = &accesses[done..];
+            let mut batch = &rest[..rest.len().min(BATCH)];
             if self.hints && self.recent_walks >= HINT_WALKS_MIN {
-                self.hint(simd, walker, batch);
+                batch = &batch[..self.hint(simd, walker, batch)];
             }
             let end = self.translate(simd, walker, batch, &mut detail, &mut last);
             detail.finish(self);
-            let done = end.map_or(batch.len(), |(index, _)| index);
+            let in_batch = end.map_or(batch.len(), |(index, _)| index);
             let counters = D::tlb(&mut self.unit.counters);
-            counters.accesses += done as u64;
-            counters.stores += stores(&batch[..done]);
-            if let Some((index, fault)) = end {
-                return RunEnd::Fault { index: number * BATCH + index, fault };
+            counters.accesses += in_batch as u64;
+            counters.stores += stores(&batch[..in_batch]);
+            done += in_batch;
+            if let Some((_, fault)) = end {
+                return RunEnd::Fault { index: done, fault };
             }
         }
         RunEnd::Done
@@ -289,7 +293,7 @@ impl<P: Prefetcher> Core<P> {
             }
             index += 1;
         }
-        self.recent_walks = walks;
+        (self.recent_walks, self.recent_accesses) = (walks, batch.len());
         None
     }
 
@@ -314,21 +318,26 @@ impl<P: Prefetcher> Core<P> {
         Ok(self.tlbs.insert(simd, gva.page(), mapping))
     }
 
-    /// Fetches ahead what the walks of `batch` will need of the simulation's own memory. Changes nothing.
+    /// Fetches ahead what the walks of `batch` will need of the simulation's own memory, and says how far in `batch` that
+    /// goes. Changes nothing.
     #[inline(always)]
-    fn hint<S: Simd, W: Walker>(&self, simd: S, walker: &W, batch: &[Access]) {
-        let mut hints = [W::Hint::default(); BATCH];
-        let mut count = 0;
+    fn hint<S: Simd, W: Walker>(&self, simd: S, walker: &W, batch: &[Access]) -> usize {
+        let mut hints = [W::Hint::default(); HINTS];
+        let (mut count, mut seen) = (0, 0);
         let mut before = None;
-        let all = self.recent_walks >= HINT_ALL_WALKS_MIN;
+        // If nearly all accesses walk, do not even ask the TLBs who will.
+        let all = self.recent_walks >= self.recent_accesses / 2;
         for access in batch {
             let page = access.gva().page();
             if before != Some(page) && (all || !self.tlbs.holds(simd, page)) {
-                hints[count] = walker.hint_first(access.gva());
+                let Some(hint) = hints.get_mut(count) else { break };
+                *hint = walker.hint_first(access.gva());
                 count += 1;
             }
             before = Some(page);
+            seen += 1;
         }
         hints[..count].iter().for_each(|&hint| walker.hint_second(hint));
+        seen
     }
 }
