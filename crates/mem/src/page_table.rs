@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use crate::addr::{ENTRY_BYTES, Frame, Pa, Vpn, VpnRange};
+use crate::addr::{ENTRY_BYTES, Frame, Pa, PageCount, Vpn, VpnRange};
 use crate::geometry::{Geometry, Level, PageSize};
 use crate::lookaside::Lookaside;
 
@@ -187,6 +187,17 @@ pub struct PageTable {
     last: Option<(Vpn, NodeId)>,
     /// The PTE nodes by address.
     pte_nodes: Lookaside,
+    /// What software wrote since it was asked for last, while somebody watches.
+    watched: Option<Vec<Write>>,
+}
+
+/// Something that software wrote to a table: where a hypervisor that write-protects its nodes would be trapped to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Write {
+    /// The node that was written to.
+    pub node: NodeId,
+    /// The pages whose translation may be another one now.
+    pub pages: VpnRange,
 }
 
 impl PageTable {
@@ -200,6 +211,7 @@ impl PageTable {
             free: Vec::new(),
             last: None,
             pte_nodes: Lookaside::new(),
+            watched: None,
         };
         table.add_node(root);
         table
@@ -209,6 +221,25 @@ impl PageTable {
     #[inline]
     pub const fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// Notes down from now on what software writes (not what hardware does: [`PageTable::mark`]).
+    pub fn watch(&mut self) {
+        self.watched.get_or_insert_default();
+    }
+
+    /// What was written since this was asked for last. Empty if nobody [watches](PageTable::watch).
+    pub fn take_writes(&mut self) -> Vec<Write> {
+        self.watched.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    #[inline]
+    fn written(&mut self, node: NodeId, level: Level, page: Vpn) {
+        if let Some(writes) = &mut self.watched {
+            let order = self.geometry.entry_order(level);
+            let pages = VpnRange::new(page.align_down(order), PageCount(1 << order));
+            writes.push(Write { node, pages });
+        }
     }
 
     /// The top node, where every walk begins.
@@ -365,6 +396,7 @@ impl PageTable {
         assert!(self.entries[slot].is_none(), "{page:?} is mapped already: {:?}", self.entries[slot]);
         self.entries[slot] = entry;
         self.used[node.0 as usize] += 1;
+        self.written(node, level, page);
     }
 
     /// Makes sure that there is a node of `level` that covers `page`, and returns it.
@@ -397,6 +429,7 @@ impl PageTable {
                 let child = self.add_node(frame);
                 self.entries[slot] = Entry::pointer(child);
                 self.used[node.0 as usize] += 1;
+                self.written(node, at, page);
                 if at.down() == Level::PTE {
                     self.pte_nodes.add(self.block(page), child);
                 }
@@ -426,6 +459,7 @@ impl PageTable {
         let changed = change(entry);
         debug_assert!(!changed.is_none() && (changed.is_leaf() || !changed.is_present()));
         self.entries[slot] = changed;
+        self.written(node, level, page);
         Some(Leaf { entry, level, page: page.align_down(self.geometry.entry_order(level)) })
     }
 
@@ -437,6 +471,7 @@ impl PageTable {
         let slot = self.slot(node, self.geometry.index(page, level));
         self.entries[slot] = Entry::NONE;
         self.used[node.0 as usize] -= 1;
+        self.written(node, level, page);
         Some(leaf)
     }
 
@@ -469,6 +504,7 @@ impl PageTable {
             if self.used[child.0 as usize] == 0 {
                 self.entries[slot] = Entry::NONE;
                 self.used[node.0 as usize] -= 1;
+                self.written(node, level, child_first);
                 if level.down() == Level::PTE {
                     self.pte_nodes.remove(self.block(child_first));
                 }
@@ -491,6 +527,7 @@ impl PageTable {
         self.used[child.0 as usize] = self.geometry.entries() as u16;
         let slot = self.slot(node, self.geometry.index(page, level));
         self.entries[slot] = Entry::pointer(child);
+        self.written(node, level, page);
         if level.down() == Level::PTE {
             self.pte_nodes.add(self.block(page), child);
         }
@@ -512,6 +549,7 @@ impl PageTable {
         let slot = self.slot(node, self.geometry.index(page, Level::PMD));
         assert!(frame.is_aligned(self.geometry.entry_order(Level::PMD)), "{frame:?} starts no large page");
         self.entries[slot] = Entry::leaf(frame, flags);
+        self.written(node, Level::PMD, page);
         self.pte_nodes.remove(self.block(page));
         Some(self.remove_node(pte_node))
     }
