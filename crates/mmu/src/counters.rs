@@ -76,6 +76,7 @@ impl WalkEvents {
     /// Per table a place for a miss and for hits at levels 1 to 5.
     const NESTED_TLB: usize = Self::REFERENCES + 2 * Self::SIDE;
     const PREFETCH_HITS: usize = Self::NESTED_TLB + 2;
+    const SEGMENTS: usize = Self::PREFETCH_HITS + 1;
     /// References that belong to no walk: the program's own, by what served them, and the co-runner's. They are told
     /// apart in a snapshot ([`WalkEvents::take_others`]).
     pub(crate) const DATA: u8 = 160;
@@ -107,6 +108,12 @@ impl WalkEvents {
     #[inline(always)]
     pub(crate) const fn prefetch_hit_code() -> u8 {
         Self::PREFETCH_HITS as u8
+    }
+
+    /// The place of a translation by segment registers.
+    #[inline(always)]
+    pub(crate) const fn segments_code() -> u8 {
+        Self::SEGMENTS as u8
     }
 
     /// Takes out the counts at `code`, [`WalkEvents::DATA`] or [`WalkEvents::CORUNNER`].
@@ -159,6 +166,11 @@ impl WalkEvents {
     /// Look-ups in the nested TLB that missed.
     pub fn nested_tlb_misses(&self) -> u64 {
         self.0[usize::from(Self::nested_tlb_code(false))]
+    }
+
+    /// Translations by segment registers (DS-n).
+    pub fn segment_translations(&self) -> u64 {
+        self.0[Self::SEGMENTS]
     }
 
     /// References that found their line in flight, or brought, by a prefetch of the same walk.
@@ -328,8 +340,12 @@ mod tests {
         for table in [Table::Guest, Table::Host] {
             (0..6).for_each(|level| assert!(places.insert(WalkEvents::pwc_code(table, level))));
         }
-        let others =
-            [WalkEvents::nested_tlb_code(false), WalkEvents::nested_tlb_code(true), WalkEvents::prefetch_hit_code()];
+        let others = [
+            WalkEvents::nested_tlb_code(false),
+            WalkEvents::nested_tlb_code(true),
+            WalkEvents::prefetch_hit_code(),
+            WalkEvents::segments_code(),
+        ];
         assert!(others.into_iter().all(|code| places.insert(code)));
         for others in [WalkEvents::DATA, WalkEvents::CORUNNER, WalkEvents::PREFETCH] {
             (0..4).for_each(|served| assert!(places.insert(others + served)));

@@ -20,7 +20,7 @@ use crate::prefetcher::{Issue, Prefetcher};
 use crate::tape::{Tape, WalkSpan};
 use crate::walk_cache::{NestedTlb, WalkCache};
 
-/// The most look-ups of a walk: 7 in page-walk caches and 6 in the nested TLB.
+/// The most look-ups of a walk: 7 in page-walk caches and 6 in the nested TLB (or in segment registers).
 const LOOKUPS_MAX: usize = 16;
 
 /// What a walk runs on. Walkers report to it each reference and each look-up.
@@ -102,6 +102,12 @@ impl<P: Prefetcher> WalkUnit<P> {
     #[inline(always)]
     pub(crate) fn nested_tlb_lookup(&mut self, hit: bool, latency_cycles: u32) {
         self.lookup(Table::Host, WalkEvents::nested_tlb_code(hit), latency_cycles);
+    }
+
+    /// A translation by segment registers: part of the guest's walk.
+    #[inline(always)]
+    pub(crate) fn segment_translation(&mut self, latency_cycles: u32) {
+        self.lookup(Table::Guest, WalkEvents::segments_code(), latency_cycles);
     }
 
     #[inline(always)]

@@ -28,6 +28,12 @@ pub enum Fault {
         /// (with accessed and dirty bits in use the hardware treats those as writes: Intel SDM, vol. 3, 29.3.3.2).
         store: bool,
     },
+    /// A boundary violation of DS-n: an address beyond the VM's memory. Nothing that a kernel could do makes it go away; the
+    /// hypervisor stops the VM.
+    Boundary {
+        /// The address.
+        gpa: Gpa,
+    },
 }
 
 /// Bits of a page number that one level of an x86-64 table indexes: the only tables that are walked here.

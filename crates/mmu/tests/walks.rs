@@ -7,8 +7,8 @@ mod common;
 use common::{
     Rig, TestTable, WRITABLE, load_native, load_nested, machine, machine_with_nested_tlb, machine_without_pwc,
 };
-use nestwalk_mem::{Geometry, Level, PageSize};
-use nestwalk_mmu::{Served, Table};
+use nestwalk_mem::{Access, Geometry, Gpa, Gva, Level, PageSize, Pfn, Vpn};
+use nestwalk_mmu::{Fault, Nested, NoCoRunner, RunEnd, Segmented, Segments, Served, Table, Walker};
 
 const MEMORY: u64 = 191;
 const L1D: u64 = 4;
@@ -208,4 +208,59 @@ fn a_second_access_to_a_page_does_not_walk() {
     let again = load_nested(&mut rig, &mut guest.table, &mut host.table, 64);
     assert_eq!((again.tlb.l1_hits, again.tlb.walks(), again.walk_cycles), ([1, 0, 0], 0, 0));
     assert_eq!(again.data, [0, 0, 0, 1]);
+}
+
+/// A guest in two segments: its first 0x200 frames lie at 0x4000 of the host, the others at 0x1000.
+fn two_segments() -> Segments {
+    Segments::new(&[(Pfn(0x4000), 0x200), (Pfn(0x1000), 0x2000)], 1).unwrap()
+}
+
+#[test]
+fn a_cold_walk_with_segment_registers_is_4_references() {
+    let mut guest = TestTable::new(Geometry::X86_4, 0x1fe, 1);
+    guest.map(0x1234, 0x777, PageSize::Small, WRITABLE);
+    let mut rig = Rig::new(&machine_without_pwc());
+    let mut walker = Segmented { guest: &mut guest.table, segments: &two_segments() };
+    let load = [Access::load(Gva(0x1234 << 12))];
+    assert_eq!(rig.core.run(&mut rig.llc, &mut walker, &load, &mut NoCoRunner), RunEnd::Done);
+    let counters = rig.core.counters();
+    assert_eq!(counters.walk_events.total_references(), 4);
+    assert_eq!(counters.walk_events.of_table(Table::Host), [0; 4]);
+    // A translation for each node and one for the data.
+    assert_eq!(counters.walk_events.segment_translations(), 5);
+    assert_eq!((counters.walk_cycles, counters.host_walk_cycles), (4 * MEMORY + 5, 0));
+    assert_eq!(rig.core.tlbs().peek(Gva(0x1234 << 12)).unwrap().frame, Pfn(0x1000 + 0x577));
+}
+
+#[test]
+fn a_guest_table_that_points_beyond_the_memory_is_a_boundary_violation() {
+    let mut guest = TestTable::new(Geometry::X86_4, 0, 1);
+    guest.map(0x1234, 0x2200, PageSize::Small, WRITABLE);
+    let mut rig = Rig::new(&machine());
+    let mut walker = Segmented { guest: &mut guest.table, segments: &two_segments() };
+    let end = rig.core.run(&mut rig.llc, &mut walker, &[Access::load(Gva(0x0123_4010))], &mut NoCoRunner);
+    assert_eq!(end, RunEnd::Fault { index: 0, fault: Fault::Boundary { gpa: Gpa(0x2200 << 12 | 0x10) } });
+    let counters = rig.core.counters();
+    assert_eq!((counters.aborted_walks, counters.aborted_references, counters.tlb.walks()), (1, 4, 0));
+    assert_eq!(counters.walk_events.segment_translations(), 0, "what an aborted walk counted is taken back");
+}
+
+#[test]
+fn segments_translate_as_a_host_table_of_the_same_frames_does() {
+    let segments = two_segments();
+    let mut guest = TestTable::new(Geometry::X86_4, 0, 1);
+    let mut host = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+    for gfn in 0..0x800 {
+        let hpa = segments.translate(Gpa(gfn << 12)).unwrap();
+        host.map(gfn, hpa.0 >> 12, PageSize::Small, WRITABLE);
+    }
+    (0..0x400).for_each(|page| guest.map(0x5000 + page, 0x100 + page * 7 % 0x700, PageSize::Small, WRITABLE));
+    for page in 0..0x400 {
+        let gva = Gva((0x5000 + page) << 12);
+        let nested = Nested { guest: &mut guest.table, host: &mut host.table, base: Vpn(0) }
+            .resolve(gva, page % 2 == 0)
+            .unwrap();
+        let segmented = Segmented { guest: &mut guest.table, segments: &segments }.resolve(gva, page % 2 == 0).unwrap();
+        assert_eq!((segmented.frame, segmented.size), (nested.frame, nested.size), "{gva:?}");
+    }
 }
