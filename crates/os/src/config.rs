@@ -66,6 +66,9 @@ impl KernelConfig {
             0..=1000 => Ok(()),
             _ => Err(OsError::Config { key, what: format!("{value} of 1000: give 0 to 1000") }),
         };
+        if let TablesConfig::Asap(asap) = self.tables {
+            asap.check()?;
+        }
         match self.start {
             StartState::Fresh => Ok(()),
             StartState::Fragmented { blocks_permille, frames_per_block, unmovable_permille } => {

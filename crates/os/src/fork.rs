@@ -25,6 +25,7 @@ impl Kernel {
         let (cx, _) = self.context(cpu, below);
         let mut inner = TableContext { state: cx.state, below: cx.below, cpu };
         vmas.iter().for_each(|vma| cx.tables.vma_created(&mut inner, child, *vma));
+        self.settle(cpu, below);
         let mut next = Vpn(0);
         let copied = self.retrying(cpu, below, |cx, _| cx.copy_leaves(parent, child, &mut next));
         // The parent's pages are write-protected now, whatever became of the child.

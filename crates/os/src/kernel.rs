@@ -125,9 +125,12 @@ impl Kernel {
         self.state.now_ns = self.state.now_ns.max(now_ns);
         self.reclaim_in_background(below)?;
         self.compact_in_background(below);
-        let (mut cx, manager) = self.context(Cpu(0), below);
+        let (cx, _) = self.context(Cpu(0), below);
         let mut inner = TableContext { state: cx.state, below: cx.below, cpu: cx.cpu };
-        cx.tables.tick(&mut inner)?;
+        let placed = cx.tables.tick(&mut inner);
+        self.settle(Cpu(0), below);
+        placed?;
+        let (mut cx, manager) = self.context(Cpu(0), below);
         manager.tick(&mut cx)?;
         self.settle(Cpu(0), below);
         Ok(())
@@ -218,6 +221,11 @@ impl Kernel {
         self.tables.regions(process)
     }
 
+    /// A number that changes whenever [`Kernel::table_regions`] of some process do.
+    pub fn table_regions_generation(&self) -> u64 {
+        self.tables.regions_generation()
+    }
+
     /// The toolbox, and the manager that may use it.
     #[inline]
     pub(crate) fn context<'a>(
@@ -276,6 +284,7 @@ impl Kernel {
     pub fn check_invariants(&self) {
         self.state.memory.check_invariants();
         self.manager.check_invariants(&self.state);
+        self.tables.check_invariants(&self.state);
         let frames = self.state.memory.frames().0 as usize;
         let mut mappings = vec![0u32; frames];
         let mut nodes = 0;

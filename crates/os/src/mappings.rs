@@ -109,6 +109,7 @@ impl Kernel {
             None => cx.tables.vma_created(&mut inner, process, merged),
             Some(range) => cx.tables.vma_grown(&mut inner, process, Vma { range, ..vma }, merged),
         }
+        self.settle(cpu, below);
         Ok(())
     }
 

@@ -79,9 +79,15 @@ pub(crate) fn alloc_range(
     memory.alloc_range(count, align, &mut mover)
 }
 
+/// See [`TableContext::alloc_at`](crate::tables::TableContext::alloc_at).
+pub(crate) fn alloc_at(state: &mut KernelState, below: &mut dyn Below, frames: FrameRange) -> Vec<bool> {
+    let (memory, mut mover) = split(state, below);
+    memory.alloc_at(frames, &mut mover)
+}
+
 impl Kernel {
     /// Moves the pages of `range` (mapping those that are not mapped yet) to frames that follow each other as the pages
-    /// do. Returns the first frame.
+    /// do, unless they lie so already. Returns the first frame.
     ///
     /// # Errors
     /// When there is no such stretch of memory; some pages may have been mapped then.
@@ -93,6 +99,12 @@ impl Kernel {
     ) -> Result<Frame, OsError> {
         let cpu = self.state.processes.get(process)?.cpu;
         self.madvise(process, range, Advice::PopulateWrite, below)?;
+        let table = &self.state.processes.get(process)?.table;
+        if let Some(first) = table.translate(range.start)
+            && (1..range.len()).all(|i| table.translate(range.start + i) == Some(first + i))
+        {
+            return Ok(first);
+        }
         self.retrying(cpu, below, |cx, _| cx.split_all(process, range))?;
         let (mut cx, manager) = self.context(cpu, below);
         let Some(frames) = alloc_range(cx.state, cx.below, PageCount(range.len()), Order::PAGE) else {

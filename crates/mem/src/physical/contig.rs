@@ -45,6 +45,20 @@ impl PhysicalMemory {
         None
     }
 
+    /// As many frames of `range` as are free or can be made so by moving what is there: for each frame whether it is the
+    /// caller's now. The owner of those is unknown. For ranges that have to lie just there.
+    pub fn alloc_at(&mut self, range: FrameRange, migrate: &mut dyn Migrate) -> Vec<bool> {
+        self.drain();
+        let (start, end) = (range.start.0, range.end().0.min(self.frames().0));
+        let mut had: Vec<bool> = range.iter().map(|frame| frame.0 < end).collect();
+        if start < end {
+            for pfn in self.take_free(start as Pfn32..end as Pfn32) {
+                had[(u64::from(pfn) - start) as usize] = self.can_move(pfn) && self.evacuate(pfn, migrate).is_ok();
+            }
+        }
+        had
+    }
+
     /// The last allocated frame of the range that cannot be moved (`has_unmovable_pages`). No range that holds it will do.
     fn last_unmovable(&self, range: std::ops::Range<Pfn32>) -> Option<Pfn32> {
         let mut end = range.end;

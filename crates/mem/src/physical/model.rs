@@ -42,6 +42,10 @@ enum Op {
         count: u64,
         align: u8,
     },
+    At {
+        start: u64,
+        count: u64,
+    },
     DropCache {
         count: u64,
     },
@@ -68,6 +72,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Drain),
         1 => (0..=10u8).prop_map(|order| Op::Compact { order }),
         1 => (1..1500u64, 0..=11u8).prop_map(|(count, align)| Op::Range { count, align }),
+        1 => (0..FRAMES, 1..700u64).prop_map(|(start, count)| Op::At { start, count }),
         1 => (0..100u64).prop_map(|count| Op::DropCache { count }),
         1 => (0..=1000u16, 1..=20u16, 0..=1000u16)
             .prop_map(|(blocks_permille, frames_per_block, unmovable_permille)| Op::Fragment { blocks_permille, frames_per_block, unmovable_permille }),
@@ -127,16 +132,19 @@ fn page(id: u64) -> Owner {
     Owner::Page { process: 1, page: Vpn(id) }
 }
 
-/// Follows moves in the model and refuses every seventh page.
+/// Follows moves in the model and refuses every seventh page, and large ones.
 impl Migrate for Model {
     fn migrate(&mut self, from: Frame, to: Frame, owner: Owner) -> bool {
         let Owner::Page { process: 1, page: Vpn(id) } = owner else { panic!("{owner:?} was to move") };
         assert!(!self.shared.contains(&from.0), "shared pages do not move");
-        assert_eq!(self.held[&id], (from.0, 0), "the owner names another frame");
-        if id % 7 != 0 {
+        let (start, order) = self.held[&id];
+        assert_eq!(start, from.0, "the owner names another frame");
+        // A larger page does not move frame by frame.
+        let moves = id % 7 != 0 && order == 0;
+        if moves {
             self.held.insert(id, (to.0, 0));
         }
-        id % 7 != 0
+        moves
     }
 }
 
@@ -200,6 +208,7 @@ fn apply(memory: &mut PhysicalMemory, model: &mut Model, op: &Op) {
             memory.compact(Order(order), model);
         }
         Op::Range { count, align } => range(memory, model, count, align),
+        Op::At { start, count } => at(memory, model, start, count),
         Op::DropCache { count } => {
             let dropped = memory.drop_cache(PageCount(count), Cpu(0)).0;
             assert_eq!(dropped, count.min(model.cache.len() as u64));
@@ -218,12 +227,31 @@ fn apply(memory: &mut PhysicalMemory, model: &mut Model, op: &Op) {
     model.pinned = pinned;
 }
 
+/// Whether `frame` is free, or can be made so unless its page refuses.
+fn movable(memory: &PhysicalMemory, frame: u64) -> bool {
+    let owner = memory.owner(Frame(frame));
+    memory.is_free(Frame(frame))
+        || (owner == Owner::Cache || matches!(owner, Owner::Page { .. })) && !memory.is_shared(Frame(frame))
+}
+
+fn at(memory: &mut PhysicalMemory, model: &mut Model, start: u64, count: u64) {
+    let range = FrameRange::new(Frame(start), PageCount(count));
+    let inside = |frame: &Frame| frame.0 < FRAMES;
+    let before: Vec<bool> = range.iter().map(|frame| inside(&frame) && movable(memory, frame.0)).collect();
+    let free: Vec<bool> = range.iter().map(|frame| inside(&frame) && memory.is_free(frame)).collect();
+    let had = memory.alloc_at(range, model);
+    for (i, frame) in range.iter().enumerate() {
+        assert!(!had[i] || before[i], "an unmovable frame was taken");
+        assert!(had[i] || !free[i], "a free frame was missed");
+        if had[i] {
+            assert_eq!(memory.owner(frame), Owner::Unknown);
+            let id = model.hold(frame.0, 0);
+            memory.set_owner(frame, page(id));
+        }
+    }
+}
+
 fn range(memory: &mut PhysicalMemory, model: &mut Model, count: u64, align: u8) {
-    let movable = |memory: &PhysicalMemory, frame: u64| {
-        let owner = memory.owner(Frame(frame));
-        memory.is_free(Frame(frame))
-            || (owner == Owner::Cache || matches!(owner, Owner::Page { .. })) && !memory.is_shared(Frame(frame))
-    };
     let before: Vec<bool> = (0..FRAMES).map(|frame| movable(memory, frame)).collect();
     let free: Vec<bool> = (0..FRAMES).map(|frame| memory.is_free(Frame(frame))).collect();
     match memory.alloc_range(PageCount(count), Order(align), model) {

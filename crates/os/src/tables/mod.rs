@@ -4,6 +4,7 @@
 //! A [`TablePlacement`] picks the frame of each new node and takes back those of nodes that are gone. It hears of
 //! mappings that are made, grow and go, may set frames aside, may move nodes, and may talk to the kernel below.
 
+pub mod asap;
 pub mod buddy;
 pub mod hugegpt;
 pub mod scattered;
@@ -31,6 +32,8 @@ pub enum TablesConfig {
     Scattered(scattered::ScatteredConfig),
     /// In 2 MiB regions that the host backs by huge pages.
     HugeGpt(hugegpt::HugeGptConfig),
+    /// Sorted, in regions set aside for each mapping.
+    Asap(asap::AsapConfig),
 }
 
 impl TablesConfig {
@@ -40,6 +43,7 @@ impl TablesConfig {
             Self::Buddy,
             Self::Scattered(scattered::ScatteredConfig::default()),
             Self::HugeGpt(hugegpt::HugeGptConfig::default()),
+            Self::Asap(asap::AsapConfig::default()),
         ]
     }
 
@@ -49,6 +53,7 @@ impl TablesConfig {
             Self::Buddy => Box::new(buddy::Buddy),
             Self::Scattered(config) => Box::new(scattered::Scattered::new(*config)),
             Self::HugeGpt(config) => Box::new(hugegpt::HugeGpt::new(*config)),
+            Self::Asap(config) => Box::new(asap::Asap::new(*config)),
         }
     }
 }
@@ -64,8 +69,8 @@ pub struct NodePlace {
     pub first: Vpn,
 }
 
-/// Nodes of one level that lie in order in contiguous frames: node `i` over `pages` is at `base + i` (ASAP's
-/// descriptors).
+/// Nodes of one level that lie in order in contiguous frames: node `i` over `pages`, which are whole nodes' pages, is at `base + i`
+/// if it is not in a hole (ASAP's descriptors).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableRegion {
     /// The pages whose nodes lie there.
@@ -74,6 +79,8 @@ pub struct TableRegion {
     pub level: Level,
     /// The first node's frame.
     pub base: Frame,
+    /// Where that frame lies in the memory below, if the kernel there has made all of the region contiguous.
+    pub below: Option<Frame>,
 }
 
 /// Picks frames for page-table nodes. Called when a node is made or freed, never on an access.
@@ -133,9 +140,22 @@ pub trait TablePlacement: fmt::Debug + Send {
         &[]
     }
 
+    /// A number that changes whenever [`TablePlacement::regions`] of some process do.
+    fn regions_generation(&self) -> u64 {
+        0
+    }
+
     /// Counts of its own, by name.
     fn statistics(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
+    }
+
+    /// Checks what must always hold.
+    ///
+    /// # Panics
+    /// With a message that names the place, if something does not hold.
+    fn check_invariants(&self, state: &KernelState) {
+        let _ = state;
     }
 }
 
@@ -179,6 +199,11 @@ impl TableContext<'_> {
     /// `count` contiguous frames, aligned to `2^align`, moving what lies there if need be (`alloc_contig_pages`).
     pub fn alloc_range(&mut self, count: PageCount, align: nestwalk_mem::Order) -> Option<FrameRange> {
         crate::migrate::alloc_range(self.state, self.below, count, align)
+    }
+
+    /// As many of `frames` as are free or can be made so by moving what lies there: for each whether it could be had.
+    pub fn alloc_at(&mut self, frames: FrameRange) -> Vec<bool> {
+        crate::migrate::alloc_at(self.state, self.below, frames)
     }
 
     /// Asks the kernel below for something.
