@@ -12,6 +12,9 @@ use crate::run::Outcome;
 use crate::scenario::Configuration;
 use crate::stack::{Layer, Stack};
 
+/// Range registers for which it is said how many walks they would cover.
+const COVERAGES: [usize; 4] = [1, 4, 8, 16];
+
 const ALIVE: &str = "a layer's process lives as long as the layer";
 
 pub(crate) fn summarise(configuration: Configuration, mut outcome: Outcome) -> RunResult {
@@ -112,13 +115,27 @@ fn mmu_counters(counters: &Counters) -> Value {
         "corunner": by_server(counters.corunner),
         "aborted_walks": counters.aborted_walks,
         "aborted_references": counters.aborted_references,
-        "prefetches": counters.prefetches,
-        "prefetch_hits": counters.walk_events.prefetch_hits(),
+        "prefetches": prefetches(counters),
         "walk_latency_cycles": {
             "p50": counters.latency.quantile(1, 2),
             "p95": counters.latency.quantile(95, 100),
             "p99": counters.latency.quantile(99, 100),
         },
+    })
+}
+
+/// What the prefetcher of page-table lines did; nothing without one.
+fn prefetches(counters: &Counters) -> Value {
+    let prefetch = &counters.prefetch;
+    let coverage: serde_json::Map<String, Value> =
+        COVERAGES.map(|registers| (registers.to_string(), prefetch.covered_by(registers).into())).into_iter().collect();
+    json!({
+        "issued": prefetch.issued,
+        "useful": counters.walk_events.prefetch_hits(),
+        "needless": prefetch.needless,
+        "dropped": prefetch.dropped,
+        "walks": prefetch.walks,
+        "walks_covered_by_registers": coverage,
     })
 }
 

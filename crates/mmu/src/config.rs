@@ -18,6 +18,10 @@ pub(crate) const LINE_BYTES: u64 = 1 << nestwalk_mem::addr::LINE_SHIFT;
 pub struct MmuConfig {
     /// First-level data cache.
     pub l1d: CacheConfig,
+    /// Misses of the first-level data cache that can be outstanding at once (its fill buffers). Only a prefetcher of page-table
+    /// lines asks.
+    #[serde(default)]
+    pub l1d_miss_registers: Option<u32>,
     /// Second-level cache, private.
     pub l2: CacheConfig,
     /// Last-level cache, shared.

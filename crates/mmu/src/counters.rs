@@ -3,6 +3,8 @@
 
 use nestwalk_mem::{Level, PageSize};
 
+use crate::prefetcher::PrefetchCounters;
+
 /// What served a reference.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
@@ -247,8 +249,8 @@ pub struct Counters {
     pub aborted_walks: u64,
     /// References of those walks.
     pub aborted_references: u64,
-    /// Lines that the prefetcher asked for.
-    pub prefetches: u64,
+    /// What the prefetcher did.
+    pub prefetch: PrefetchCounters,
     /// Walks by their latency.
     pub latency: LatencyHistogram,
 }
@@ -274,6 +276,12 @@ impl WalkEvents {
     }
 }
 
+impl PrefetchCounters {
+    fn combine(&mut self, other: &Self, op: fn(&mut u64, u64)) {
+        each_number!(self, other, op; scalars issued, needless, dropped, walks; arrays covered; deep);
+    }
+}
+
 impl LatencyHistogram {
     fn combine(&mut self, other: &Self, op: fn(&mut u64, u64)) {
         each_number!(self, other, op; scalars; arrays buckets; deep);
@@ -283,10 +291,9 @@ impl LatencyHistogram {
 impl Counters {
     fn combine(&mut self, other: &Self, op: fn(&mut u64, u64)) {
         each_number!(self, other, op;
-            scalars walk_cycles, guest_walk_cycles, host_walk_cycles, data_cycles, aborted_walks, aborted_references,
-                prefetches;
+            scalars walk_cycles, guest_walk_cycles, host_walk_cycles, data_cycles, aborted_walks, aborted_references;
             arrays data, corunner;
-            deep tlb, functional, walk_events, latency);
+            deep tlb, functional, walk_events, latency, prefetch);
     }
 
     /// What was counted since `earlier`, a snapshot of the same core.
@@ -358,13 +365,14 @@ mod tests {
         let mut counters =
             Counters { walk_cycles: 1, guest_walk_cycles: 2, host_walk_cycles: 3, ..Counters::default() };
         (counters.data, counters.data_cycles, counters.corunner) = ([4; 4], 5, [6; 4]);
-        (counters.aborted_walks, counters.aborted_references, counters.prefetches) = (7, 8, 9);
+        (counters.aborted_walks, counters.aborted_references) = (7, 8);
+        counters.prefetch = PrefetchCounters { issued: 9, needless: 18, dropped: 19, walks: 20, covered: [21; 32] };
         counters.tlb = TlbCounters { accesses: 10, stores: 11, l1_hits: [12; 3], l2_hits: [13; 3], misses: [14; 3] };
         counters.functional = TlbCounters { accesses: 15, ..counters.tlb };
         counters.walk_events.0 = [16; WalkEvents::LEN];
         counters.latency.buckets = [17; LatencyHistogram::LEN];
         let twice = counters.plus(&counters);
-        assert_eq!((twice.prefetches, twice.functional.accesses, twice.latency.buckets[512]), (18, 30, 34));
+        assert_eq!((twice.prefetch.issued, twice.functional.accesses, twice.latency.buckets[512]), (18, 30, 34));
         assert_eq!(twice.minus(&counters), counters);
         assert_eq!(counters.minus(&counters), Counters::default());
     }

@@ -75,6 +75,14 @@ pub enum MmuError {
         /// The most there can be.
         max: u32,
     },
+    /// A prefetcher without range registers, or with more than the simulator keeps.
+    #[error("registers = {registers}; a prefetcher has 1 to {max}")]
+    Registers {
+        /// What was asked for.
+        registers: usize,
+        /// The most there can be.
+        max: usize,
+    },
     /// Line addresses are kept as 32-bit tags.
     #[error(
         "[{place}]: with {sets} sets it cannot tell lines of {bytes} bytes of physical memory apart; the most is {limit}"

@@ -15,6 +15,7 @@
 //! Promises: true LRU everywhere, to the last entry; the same accesses on the same tables give the same counters to the
 //! last bit, however they are cut into batches; nothing is allocated per access.
 
+mod asap;
 mod cache;
 mod config;
 mod corunner;
@@ -37,6 +38,7 @@ mod walk_cache;
 mod walk_unit;
 mod walker;
 
+pub use asap::{Asap, Levels, SortedNodes};
 pub use cache::Cache;
 pub use config::{CacheConfig, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, PwcConfig, TlbConfig, WaysConfig};
 pub use corunner::{CoRunner, NoCoRunner, RandomCoRunner};
@@ -45,7 +47,7 @@ pub use error::MmuError;
 pub use hierarchy::{Llc, PrivateCaches};
 pub use native::Native;
 pub use nested::Nested;
-pub use prefetcher::{InFlight, Issue, NoPrefetch, Prefetcher};
+pub use prefetcher::{InFlight, Issue, NoPrefetch, PrefetchCounters, Prefetcher};
 pub use processor::{Asid, Core, RunEnd};
 pub use segments::{Segmented, Segments, SegmentsError};
 pub use simd::Simd;

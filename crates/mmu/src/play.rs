@@ -29,14 +29,14 @@ pub(crate) struct Player {
 }
 
 impl Player {
-    /// Empty caches.
+    /// Empty caches, of which the L1-D has `miss_registers`.
     ///
     /// # Errors
     /// When the configuration cannot be built.
-    pub fn new(config: &MmuConfig) -> Result<Self, MmuError> {
+    pub fn new(config: &MmuConfig, miss_registers: usize) -> Result<Self, MmuError> {
         Ok(Self {
             caches: PrivateCaches::new(config)?,
-            in_flight: InFlight::default(),
+            in_flight: InFlight::new(miss_registers),
             #[cfg(target_arch = "x86_64")]
             wide: Wide::detect(),
             #[cfg(target_arch = "x86_64")]
@@ -161,9 +161,9 @@ impl<S: Simd, const PREFETCH: bool> Playing<'_, S, PREFETCH> {
 
     #[inline(always)]
     fn prefetch<A: Level, B: Level, C: Level>(&mut self, caches: &mut Hierarchy<'_, A, B, C>, line: u64, now: u64) {
-        if self.in_flight.wants(line) {
+        if self.in_flight.takes(now) {
             let served = caches.access(self.simd, line);
-            self.in_flight.add(line, now + caches.latency(served));
+            self.in_flight.add(line, served, now + caches.latency(served));
         }
     }
 
@@ -181,14 +181,17 @@ impl<S: Simd, const PREFETCH: bool> Playing<'_, S, PREFETCH> {
     /// that counts.
     #[cold]
     fn aborted<A: Level, B: Level, C: Level>(&mut self, caches: &mut Hierarchy<'_, A, B, C>, begin: usize) {
+        let mut now = 0;
         if PREFETCH {
             self.in_flight.clear();
         }
         for reference in &self.tape.references[begin..self.tape.len()] {
+            now += reference.wait();
             if PREFETCH && reference.code() == WalkEvents::PREFETCH {
-                self.prefetch(caches, reference.line(), 0);
+                self.prefetch(caches, reference.line(), now);
             } else {
-                caches.access(self.simd, reference.line());
+                let served = caches.access(self.simd, reference.line());
+                now += caches.latency(served);
                 self.counters.aborted_references += 1;
             }
         }

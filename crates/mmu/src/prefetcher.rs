@@ -6,6 +6,7 @@
 
 use nestwalk_mem::{Gpa, Gva, Hpa};
 
+use crate::counters::Served;
 use crate::tape::Tape;
 
 /// Hardware that sees walks start.
@@ -18,6 +19,11 @@ pub trait Prefetcher {
 
     /// Inside a nested walk, the host walk for `gpa` begins.
     fn host_walk_starts(&mut self, gpa: Gpa, issue: &mut Issue<'_>);
+
+    /// `caches`, what became of its prefetches there, completed by what it counts itself.
+    fn counters(&self, caches: PrefetchCounters) -> PrefetchCounters {
+        caches
+    }
 }
 
 /// No prefetcher.
@@ -34,18 +40,50 @@ impl Prefetcher for NoPrefetch {
     fn host_walk_starts(&mut self, _: Gpa, _: &mut Issue<'_>) {}
 }
 
+/// What a prefetcher did. Walks that end in a page fault are in here, too: their prefetches were made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PrefetchCounters {
+    /// Lines that were asked for and on their way.
+    pub issued: u64,
+    /// Requests for lines that were in the L1-D, or on their way to it, already.
+    pub needless: u64,
+    /// Requests that were dropped since all miss registers of the L1-D were busy.
+    pub dropped: u64,
+    /// Walks that the prefetcher saw begin.
+    pub walks: u64,
+    /// Of those, walks to addresses that range register `i`, in order of the ranges' size, covered.
+    pub covered: [u64; PrefetchCounters::REGISTERS_MAX],
+}
+
+impl PrefetchCounters {
+    /// The most range registers that a prefetcher may have.
+    pub const REGISTERS_MAX: usize = 32;
+
+    /// Walks to addresses that the `registers` first range registers cover.
+    pub fn covered_by(&self, registers: usize) -> u64 {
+        self.covered.iter().take(registers).sum()
+    }
+}
+
 /// Lines that were asked for in the walk that is going on, with the time at which each arrives, in cycles since the walk
 /// began.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct InFlight {
     lines: [(u64, u64); InFlight::LEN],
     used: usize,
-    issued: u64,
+    /// Misses of the L1-D that can be outstanding at once; further requests are dropped.
+    miss_registers: usize,
+    counters: PrefetchCounters,
 }
 
 impl InFlight {
-    /// Misses that can be outstanding at once; further requests are dropped.
-    pub const LEN: usize = 16;
+    /// The most that a walk can ask for: four levels for the guest and for each of six host walks.
+    const LEN: usize = 4 * 7;
+
+    /// With this many miss registers in the L1-D, of which the walk itself is counted to need none.
+    pub(crate) fn new(miss_registers: usize) -> Self {
+        Self { lines: [(0, 0); Self::LEN], used: 0, miss_registers, counters: PrefetchCounters::default() }
+    }
 
     /// Forgets all: a new walk begins.
     #[inline(always)]
@@ -53,9 +91,9 @@ impl InFlight {
         self.used = 0;
     }
 
-    /// Prefetches issued since the core was made.
-    pub(crate) fn issued(&self) -> u64 {
-        self.issued
+    /// What was done since the core was made.
+    pub(crate) fn counters(&self) -> PrefetchCounters {
+        self.counters
     }
 
     /// When `line` arrives, if it was asked for.
@@ -64,18 +102,28 @@ impl InFlight {
         self.lines[..self.used].iter().find(|(there, _)| *there == line).map(|(_, arrival)| *arrival)
     }
 
-    /// Whether a request for `line` is taken: not if it was asked for already, nor when too many are under way.
+    /// Whether a request at `now` is taken. If not, it is counted as dropped.
     #[inline]
-    pub(crate) fn wants(&self, line: u64) -> bool {
-        self.used < Self::LEN && self.arrival(line).is_none()
+    pub(crate) fn takes(&mut self, now: u64) -> bool {
+        // Nearly always there are fewer requests in a walk than miss registers.
+        let takes = self.used < self.miss_registers.min(Self::LEN)
+            || self.used < Self::LEN
+                && self.lines[..self.used].iter().filter(|(_, arrival)| *arrival > now).count() < self.miss_registers;
+        self.counters.dropped += u64::from(!takes);
+        takes
     }
 
-    /// `line`, which is wanted, will come at `arrival`.
+    /// `line`, whose request was taken, is served by `served` and comes at `arrival`.
     #[inline]
-    pub(crate) fn add(&mut self, line: u64, arrival: u64) {
+    pub(crate) fn add(&mut self, line: u64, served: Served, arrival: u64) {
+        if served == Served::L1d {
+            // There already, or asked for in this walk.
+            self.counters.needless += 1;
+            return;
+        }
         self.lines[self.used] = (line, arrival);
         self.used += 1;
-        self.issued += 1;
+        self.counters.issued += 1;
     }
 }
 

@@ -75,10 +75,11 @@ impl<P: Prefetcher> Core<P> {
     /// # Errors
     /// When the configuration cannot be built.
     pub fn with_prefetcher(config: &MmuConfig, prefetcher: P) -> Result<Self, MmuError> {
+        let miss_registers = config.l1d_miss_registers.map_or(0, |count| count as usize);
         Ok(Self {
             tlbs: Tlbs::new(config)?,
             unit: WalkUnit::new(config, prefetcher)?,
-            player: Player::new(config)?,
+            player: Player::new(config, miss_registers)?,
             hints: true,
             recent_walks: 0,
             recent_accesses: 0,
@@ -92,7 +93,7 @@ impl<P: Prefetcher> Core<P> {
         counters.corunner = counters.walk_events.take_others(WalkEvents::CORUNNER);
         let cycles = |served| counters.data[served as usize] * self.player.caches.latency(served);
         counters.data_cycles = Served::ALL.map(cycles).iter().sum();
-        counters.prefetches = self.player.in_flight.issued();
+        counters.prefetch = self.unit.prefetcher.counters(self.player.in_flight.counters());
         counters
     }
 
