@@ -2,9 +2,12 @@
 //! The cores, their shared cache and the co-runner, and the one place where a slice of accesses meets a stack's tables.
 
 use nestwalk_mem::{Access, Hpa};
-use nestwalk_mmu::{Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, RandomCoRunner, RunEnd};
+use nestwalk_mmu::{
+    Asap, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, Prefetcher, RandomCoRunner, RunEnd,
+};
 use nestwalk_os::{Invalidation, Scope};
 
+use crate::asap::Follower;
 use crate::scenario::CoRunnerConfig;
 use crate::stack::Stack;
 
@@ -17,10 +20,27 @@ pub enum Detail {
     Full,
 }
 
+/// All of one type: what a core does not have is compiled away.
+#[derive(Debug)]
+enum Cores {
+    Plain(Vec<Core>),
+    Asap(Vec<Core<Asap>>, Follower),
+}
+
+/// Does the same with cores of either type.
+macro_rules! with_cores {
+    ($cores:expr, $list:ident => $act:expr) => {
+        match $cores {
+            Cores::Plain($list) => $act,
+            Cores::Asap($list, _) => $act,
+        }
+    };
+}
+
 /// See the [module's documentation](self).
 #[derive(Debug)]
 pub struct Hardware {
-    cores: Vec<Core>,
+    cores: Cores,
     llc: Llc,
     corunner: Option<RandomCoRunner>,
 }
@@ -44,59 +64,85 @@ impl Hardware {
         };
         config.validate_memory(corunner.as_ref().map_or(memory_end, RandomCoRunner::end))?;
         Ok(Self {
-            cores: (0..cores).map(|_| Core::new(config)).collect::<Result<_, _>>()?,
+            cores: Cores::Plain((0..cores).map(|_| Core::new(config)).collect::<Result<_, _>>()?),
             llc: Llc::new(config)?,
             corunner,
         })
     }
 
+    /// The same machine, before it has run, with ASAP's prefetcher in each core.
+    ///
+    /// # Errors
+    /// As [`Hardware::new`].
+    pub fn with_asap(self, config: &MmuConfig, asap: &Asap) -> Result<Self, MmuError> {
+        let core = |_| Core::with_prefetcher(config, asap.clone());
+        let cores = (0..self.core_count()).map(core).collect::<Result<_, _>>()?;
+        Ok(Self { cores: Cores::Asap(cores, Follower::default()), ..self })
+    }
+
     /// How many cores there are.
     pub fn core_count(&self) -> usize {
-        self.cores.len()
+        with_cores!(&self.cores, cores => cores.len())
     }
 
     /// Runs `accesses` on `core` over the tables of `stack`, until they are done or one needs a page fault.
     pub fn run(&mut self, core: usize, stack: &mut Stack, accesses: &[Access], detail: Detail) -> RunEnd {
-        let (core, llc) = (&mut self.cores[core], &mut self.llc);
-        macro_rules! with_walker {
-            ($walker:expr) => {
-                match (detail, &mut self.corunner) {
-                    (Detail::TlbOnly, _) => core.run_functional($walker, accesses),
-                    (Detail::Full, None) => core.run(llc, $walker, accesses, &mut NoCoRunner),
-                    (Detail::Full, Some(corunner)) => core.run(llc, $walker, accesses, corunner),
-                }
-            };
-        }
-        if stack.depth() == 1 {
-            with_walker!(&mut Native { table: stack.native_table() })
-        } else {
-            let (guest, host, base) = stack.nested_tables();
-            with_walker!(&mut Nested { guest, host, base })
+        let how = (detail, &mut self.llc, &mut self.corunner);
+        match &mut self.cores {
+            Cores::Plain(cores) => run_on(&mut cores[core], how, stack, accesses),
+            Cores::Asap(cores, follower) => {
+                follower.follow(stack, cores);
+                run_on(&mut cores[core], how, stack, accesses)
+            }
         }
     }
 
     /// What all cores have counted so far.
     pub fn counters(&self) -> Counters {
-        self.cores.iter().fold(Counters::default(), |sum, core| sum.plus(&core.counters()))
+        with_cores!(&self.cores, cores => cores.iter().fold(Counters::default(), |sum, core| sum.plus(&core.counters())))
     }
 
     /// Accesses that were simulated in full, on all cores.
     pub fn accesses(&self) -> u64 {
-        self.cores.iter().map(|core| core.counters().tlb.accesses).sum()
+        with_cores!(&self.cores, cores => cores.iter().map(|core| core.counters().tlb.accesses).sum())
     }
 
     /// A shootdown of the program's kernel.
     pub fn invalidate(&mut self, invalidation: &Invalidation) {
-        for core in &mut self.cores {
+        with_cores!(&mut self.cores, cores => for core in cores {
             match invalidation.scope {
                 Scope::Pages(range) => core.invalidate(range),
                 Scope::All => core.flush_guest(),
             }
-        }
+        });
     }
 
     /// A shootdown of a kernel below the program's.
     pub fn invalidate_nested(&mut self) {
-        self.cores.iter_mut().for_each(Core::flush_nested);
+        with_cores!(&mut self.cores, cores => cores.iter_mut().for_each(Core::flush_nested));
+    }
+}
+
+/// Runs `accesses` on `core`, whatever prefetcher it has.
+fn run_on<P: Prefetcher>(
+    core: &mut Core<P>,
+    (detail, llc, corunner): (Detail, &mut Llc, &mut Option<RandomCoRunner>),
+    stack: &mut Stack,
+    accesses: &[Access],
+) -> RunEnd {
+    macro_rules! with_walker {
+        ($walker:expr) => {
+            match (detail, corunner) {
+                (Detail::TlbOnly, _) => core.run_functional($walker, accesses),
+                (Detail::Full, None) => core.run(llc, $walker, accesses, &mut NoCoRunner),
+                (Detail::Full, Some(corunner)) => core.run(llc, $walker, accesses, corunner),
+            }
+        };
+    }
+    if stack.depth() == 1 {
+        with_walker!(&mut Native { table: stack.native_table() })
+    } else {
+        let (guest, host, base) = stack.nested_tables();
+        with_walker!(&mut Nested { guest, host, base })
     }
 }

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+mod asap;
 pub mod bench;
 mod build;
 pub mod catalog;
@@ -22,6 +23,7 @@ mod summary;
 mod timing;
 mod windows;
 
+pub use asap::AsapScenario;
 pub use build::{bundled_traces, trace_path, workload};
 pub use error::MachineError;
 pub use result::RunResult;

@@ -102,8 +102,13 @@ impl<'a> Run<'a> {
         let memory_end: Hpa = Frame(stack.layers()[0].kernel.memory().frames().0).address().into();
         let scenario = &configuration.scenario;
         let cores = usize::from(facts.threads.max(1));
-        let hardware = Hardware::new(&configuration.machine.mmu, cores, scenario.corunner, memory_end, scenario.seed)
-            .map_err(|source| MachineError::Mmu { name: configuration.machine.name.clone(), source })?;
+        let mmu = &configuration.machine.mmu;
+        let failed = |source| MachineError::Mmu { name: configuration.machine.name.clone(), source };
+        let mut hardware = Hardware::new(mmu, cores, scenario.corunner, memory_end, scenario.seed).map_err(failed)?;
+        if let Some(asap) = &scenario.asap {
+            let asap = asap.build().map_err(|what| configuration.scenario_error(what))?;
+            hardware = hardware.with_asap(mmu, &asap).map_err(failed)?;
+        }
         let piece = facts.accesses.map_or(PIECE_ACCESSES_UNKNOWN, |total| total.div_ceil(PIECES));
         Ok(Self {
             program: Program::new(scenario.name.clone(), stack),

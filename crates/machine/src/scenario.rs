@@ -9,6 +9,7 @@ use nestwalk_os::{ManagerConfig, StartState, TablesConfig};
 use nestwalk_workload::GeneratorConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::asap::AsapScenario;
 use crate::catalog::Shelf;
 use crate::error::MachineError;
 use crate::timing::{Costs, Timing};
@@ -42,6 +43,9 @@ pub struct Scenario {
     /// How much of a long run is simulated in detail.
     #[serde(default)]
     pub sampling: Sampling,
+    /// Hardware that prefetches page-table lines (ASAP); none if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asap: Option<AsapScenario>,
 }
 
 fn default_costs() -> String {
@@ -176,6 +180,9 @@ impl Configuration {
             if kernel.cpus == Some(0) {
                 return self.refuse("cpus = 0: a kernel has at least one processor".into());
             }
+        }
+        if let Some(asap) = &scenario.asap {
+            asap.check(self).map_err(|what| self.scenario_error(what))?;
         }
         let sampling = &scenario.sampling;
         if let Some(period) = sampling.period

@@ -97,3 +97,26 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn an_asap_that_its_kernels_do_not_serve() {
+    let sorted = "[[kernels]]\ntables = { kind = 'asap' }\n";
+    let message = error("machine = 'zen4'", "[[kernels]]\n[asap]\nguest_levels = [1]");
+    assert!(message.contains("guest_levels = [1], but that kernel's table nodes are not sorted"), "{message}");
+    let message = error("machine = 'zen4'", &format!("{sorted}[asap]\nguest_levels = [1]\nhost_levels = [1]"));
+    assert!(message.contains("host_levels in a native run"), "{message}");
+    let message = error("machine = 'zen4'", &format!("[[kernels]]\n{sorted}[asap]\nhost_levels = [1]"));
+    assert!(message.contains("host_levels = [1], but"), "{message}");
+    let message = error("machine = 'zen4'", &format!("{sorted}[asap]\nguest_levels = [3]"));
+    assert!(message.contains("give it tables = { kind = \"asap\", levels = 3 }"), "{message}");
+    let message = error("machine = 'zen4'", &format!("{sorted}[asap]\nguest_levels = [4]"));
+    assert!(message.contains("level 4 is the root"), "{message}");
+    let message = error("machine = 'zen4'", &format!("{sorted}[asap]\nguest_levels = [5]"));
+    assert!(message.contains("levels are 1 (PTE) to 4"), "{message}");
+    let message = error("machine = 'zen4'", &format!("{sorted}[asap]"));
+    assert!(message.contains("there is nothing to prefetch"), "{message}");
+    let message = error("machine = 'zen4'", &format!("{sorted}[asap]\nguest_levels = [1]\nregisters = 0"));
+    assert!(message.contains("registers = 0; a prefetcher has 1 to 32"), "{message}");
+    let message = error("machine = 'zen4'", "[[kernels]]\ntables = { kind = 'asap', levels = 0 }");
+    assert!(message.contains("tables.levels"), "{message}");
+}

@@ -147,3 +147,62 @@ fn hugegpt_takes_host_references_away() {
     assert!(huge.row.host_references_per_walk < stock.row.host_references_per_walk);
     assert!(huge.statistics.kernels[1].table_counters["huge_regions"].as_u64().unwrap() > 0);
 }
+
+/// Runs `GUPS` over kernels with `tables`, bottom first, and `asap` levels: those of the guest's table, then the host's.
+fn asap(tables: &[&str], guest_levels: &[u8], host_levels: &[u8], more: &str) -> Result<RunResult, MachineError> {
+    let kernels: String = tables.iter().map(|kind| format!("[[kernels]]\ntables = {{ kind = '{kind}' }}\n")).collect();
+    let asap = match (guest_levels, host_levels) {
+        ([], []) => String::new(),
+        (guest, host) => format!("[asap]\nguest_levels = {guest:?}\nhost_levels = {host:?}\n"),
+    };
+    let text = format!(
+        "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n{more}\n[workload.generator]\n{GUPS}\n{kernels}{asap}"
+    );
+    nestwalk_machine::run(&text, Path::new("t"), Path::new("."), &mut |_| ControlFlow::Continue(()))
+}
+
+/// The guard for ASAP: prefetches are made and met, every walk is covered by one register, and each level that is prefetched makes walks
+/// shorter, with a co-runner even more so.
+#[test]
+fn asap_prefetches_and_shortens_walks() {
+    let prefetches = |result: &RunResult, what: &str| result.statistics.mmu["prefetches"][what].as_u64().unwrap();
+    for more in ["", "corunner = 'random'"] {
+        let native = |levels: &[u8]| asap(&["asap"], levels, &[], more).unwrap();
+        let virtualised = |guest: &[u8], host: &[u8]| asap(&["asap", "asap"], guest, host, more).unwrap();
+        let runs = [
+            vec![native(&[]), native(&[1]), native(&[1, 2])],
+            vec![
+                virtualised(&[], &[]),
+                virtualised(&[1], &[]),
+                virtualised(&[1, 2], &[]),
+                virtualised(&[1, 2], &[1, 2]),
+            ],
+            vec![virtualised(&[1], &[]), virtualised(&[1], &[1]), virtualised(&[1, 2], &[1, 2])],
+        ];
+        for pair in runs.iter().flat_map(|runs| runs.windows(2)) {
+            let [less, more] = pair else { unreachable!("pairs") };
+            assert!(more.row.walk_latency_cycles < less.row.walk_latency_cycles, "{:?} {:?}", less.row, more.row);
+            assert_eq!(more.row.references_per_walk, less.row.references_per_walk, "the walk itself is the same");
+            assert!(prefetches(more, "issued") > 0 && prefetches(more, "useful") > 0);
+            assert_eq!(prefetches(more, "dropped"), 0);
+            let covered = &more.statistics.mmu["prefetches"]["walks_covered_by_registers"]["1"];
+            assert_eq!(covered.as_u64().unwrap(), prefetches(more, "walks"), "one mapping, one register");
+        }
+    }
+}
+
+#[test]
+fn asap_follows_five_levels_and_huge_pages() {
+    let result = |levels: &str| {
+        let kernel = "[[kernels]]\nlevels = 5\nmanager = { kind = 'thp' }\ntables = { kind = 'asap', levels = 3 }\n";
+        let text = format!(
+            "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\ncorunner = 'random'\n[workload.generator]\nkind = 'gups'\nfootprint = '8 GiB'\nwarm_accesses = 100000\nmeasured_accesses = 200000\n{kernel}{kernel}[asap]\nguest_levels = {levels}\nhost_levels = {levels}\n"
+        );
+        nestwalk_machine::run(&text, Path::new("t"), Path::new("."), &mut |_| ControlFlow::Continue(())).unwrap()
+    };
+    let (ptes, pmds, both) = (result("[1]"), result("[2]"), result("[2, 3]"));
+    let useful = |result: &RunResult| result.statistics.mmu["prefetches"]["useful"].as_u64().unwrap();
+    assert_eq!(useful(&ptes), 0, "no walk reads a PTE");
+    assert!(pmds.row.walk_latency_cycles < ptes.row.walk_latency_cycles);
+    assert!(both.row.walk_latency_cycles <= pmds.row.walk_latency_cycles);
+}
