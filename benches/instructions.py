@@ -15,7 +15,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED = ROOT / "benches" / "instructions.toml"
-NAMES = ["nested_all_walks", "nested_tenth_walks", "nested_sequential", "faults_two_level", "trace_decode"]
+NAMES = [
+    "nested_all_walks",
+    "nested_tenth_walks",
+    "nested_sequential",
+    "faults_two_level",
+    "trace_decode",
+    "nested_tenth_walks_asap",
+]
 
 
 def output(*command: str) -> tuple[str, str]:

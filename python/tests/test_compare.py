@@ -14,7 +14,7 @@ from support import REPOSITORY, Command, Made
 import nestwalk
 from nestwalk.comparisons import ROW_KEYS
 
-NAMES = ["native-4k", "native-thp", "vm-4k", "vm-host-2m", "vm-thp", "vm-ptemagnet", "vm-mthp", "vm-hugegpt"]
+NAMES = ["native-4k", "native-thp", "vm-4k", "vm-host-2m", "vm-thp", "vm-ptemagnet", "vm-mthp", "vm-hugegpt", "vm-asap"]
 
 
 def test_rows_are_the_matrix_in_order(made: Made) -> None:
@@ -72,6 +72,20 @@ def test_ptemagnet_packs_host_ptes(made: Made) -> None:
 def test_hugegpt_shortens_walks_to_guest_tables(made: Made) -> None:
     rows = {row["configuration"]: row for row in made.json["rows"]}
     assert rows["vm-hugegpt"]["host_references_per_walk"] < rows["vm-4k"]["host_references_per_walk"]
+
+
+def test_asap_hides_latency_and_leaves_references_alone(made: Made) -> None:
+    rows = {row["configuration"]: row for row in made.json["rows"]}
+    saved = json.loads((made.folder / "out" / "results.json").read_text(encoding="utf-8"))
+    for variant in ["", "+smt"]:
+        stock, asap = rows["vm-4k" + variant], rows["vm-asap" + variant]
+        assert asap["walk_latency_cycles"] < stock["walk_latency_cycles"]
+        assert asap["references_per_walk"] == pytest.approx(stock["references_per_walk"], rel=0.05)
+        run = next(run for run in saved["runs"] if run["name"] == "vm-asap" + variant)
+        prefetches = run["statistics"]["mmu"]["prefetches"]
+        assert prefetches["useful"] > 0 and prefetches["issued"] > 0
+        covered = prefetches["walks_covered_by_registers"]
+        assert 0.9 * prefetches["walks"] < covered["16"] <= prefetches["walks"]
 
 
 def test_no_configuration_silently_runs_another(made: Made) -> None:

@@ -115,7 +115,14 @@ def test_bench_has_its_names(command: Command) -> None:
     done = command("bench", "--quick", "--json")
     assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
-    names = ["nested_all_walks", "nested_tenth_walks", "nested_sequential", "faults_two_level", "trace_decode"]
+    names = [
+        "nested_all_walks",
+        "nested_tenth_walks",
+        "nested_sequential",
+        "faults_two_level",
+        "trace_decode",
+        "nested_tenth_walks_asap",
+    ]
     assert [result["name"] for result in value["results"]] == names
     assert all(result["value"] > 0 and result["unit"].endswith("/s") for result in value["results"])
 

@@ -10,13 +10,15 @@ use std::time::Instant;
 
 use nestwalk_mem::{Access, Cpu, Gva, Hpa, PageCount, Vpn, VpnRange};
 use nestwalk_mmu::RunEnd;
-use nestwalk_os::{Kernel, KernelConfig, VmaFlags};
+use nestwalk_os::tables::asap::AsapConfig;
+use nestwalk_os::{Kernel, KernelConfig, TablesConfig, VmaFlags};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Batch, Step, Workload};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
+use crate::asap::AsapScenario;
 use crate::catalog::Shelf;
 use crate::error::MachineError;
 use crate::hardware::{Detail, Hardware};
@@ -35,8 +37,14 @@ pub struct BenchResult {
 }
 
 /// The names of all benchmarks.
-pub const NAMES: [&str; 5] =
-    ["nested_all_walks", "nested_tenth_walks", "nested_sequential", "faults_two_level", "trace_decode"];
+pub const NAMES: [&str; 6] = [
+    "nested_all_walks",
+    "nested_tenth_walks",
+    "nested_sequential",
+    "faults_two_level",
+    "trace_decode",
+    "nested_tenth_walks_asap",
+];
 
 /// How large a benchmark is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,10 +106,12 @@ pub fn work(
         "faults_two_level" => return faults(scale, repetitions, timed).map(|count| (count, "guest faults/s")),
         "trace_decode" => return decode(traces, repetitions, timed).map(|count| (count, "accesses/s")),
         "nested_all_walks" => random_pages(scale),
-        "nested_tenth_walks" => one_in_ten(scale),
+        "nested_tenth_walks" | "nested_tenth_walks_asap" => one_in_ten(scale),
         _ => sequential(scale),
     };
-    walks(scale, &accesses, repetitions, timed)?;
+    let both = || vec![1, 2];
+    let asap = AsapScenario { registers: 16, guest_levels: both(), host_levels: both() };
+    walks(scale, (name == "nested_tenth_walks_asap").then_some(&asap), &accesses, repetitions, timed)?;
     Ok((accesses.len() as u64, "accesses/s"))
 }
 
@@ -130,15 +140,16 @@ fn sequential(scale: Scale) -> Vec<Access> {
     (0..16 * scale.accesses as u64).map(|n| access(n * 8 % scale.footprint.bytes())).collect()
 }
 
-/// A VM, its program's memory mapped but not yet touched.
-fn virtual_machine(scale: Scale) -> Result<Stack, MachineError> {
+/// A VM, its program's memory mapped but not yet touched. Both kernels place table nodes by `tables`.
+fn virtual_machine(scale: Scale, tables: &TablesConfig) -> Result<Stack, MachineError> {
+    let kernel = |memory| Kernel::new(&KernelConfig { tables: tables.clone(), ..KernelConfig::new(memory) });
     let failed = |source| MachineError::Os { name: "bench".into(), kernel: "bench".into(), source };
     let mut layers: Vec<Layer> = Vec::new();
-    let mut host = Kernel::new(&KernelConfig::new(scale.host())).map_err(failed)?;
+    let mut host = kernel(scale.host()).map_err(failed)?;
     let (process, base) =
         with_below(&mut layers, Cpu(0), |below| host.host_vm(scale.guest(), below)).map_err(failed)?;
     layers.push(Layer { kernel: host, process, base });
-    let mut guest = Kernel::new(&KernelConfig::new(scale.guest())).map_err(failed)?;
+    let mut guest = kernel(scale.guest()).map_err(failed)?;
     let process = with_below(&mut layers, Cpu(0), |below| -> Result<_, _> {
         let process = guest.spawn(below)?;
         guest.mmap(process, VpnRange::new(FIRST_PAGE, scale.footprint), VmaFlags::ANONYMOUS, below)?;
@@ -177,16 +188,25 @@ fn repeat<T>(
 
 fn walks(
     scale: Scale,
+    asap: Option<&AsapScenario>,
     accesses: &[Access],
     repetitions: u32,
     timed: &mut dyn FnMut(u64, f64),
 ) -> Result<u64, MachineError> {
     let machine: MachineConfig = Shelf::Machines.load("broadwell-asap", Path::new(""))?;
     let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
-    let mut stack = virtual_machine(scale)?;
+    let tables = if asap.is_some() { TablesConfig::Asap(AsapConfig::default()) } else { TablesConfig::Buddy };
+    let mut stack = virtual_machine(scale, &tables)?;
     populate(&mut stack, scale)?;
     let memory_end = Hpa(scale.host().bytes());
-    let prepare = || Hardware::new(&machine.mmu, 1, CoRunnerConfig::None, memory_end, 1).map_err(failed);
+    let prefetcher = asap.map(AsapScenario::build).transpose().expect("the levels are possible");
+    let prepare = || {
+        let hardware = Hardware::new(&machine.mmu, 1, CoRunnerConfig::None, memory_end, 1).map_err(failed)?;
+        match &prefetcher {
+            Some(asap) => hardware.with_asap(&machine.mmu, asap).map_err(failed),
+            None => Ok(hardware),
+        }
+    };
     repeat(repetitions, timed, prepare, |hardware| match hardware.run(0, &mut stack, accesses, Detail::Full) {
         RunEnd::Done => Ok(accesses.len() as u64),
         RunEnd::Fault { index, fault } => unreachable!("access {index} of a populated guest: {fault:?}"),
@@ -194,7 +214,7 @@ fn walks(
 }
 
 fn faults(scale: Scale, repetitions: u32, timed: &mut dyn FnMut(u64, f64)) -> Result<u64, MachineError> {
-    let prepare = || virtual_machine(scale);
+    let prepare = || virtual_machine(scale, &TablesConfig::Buddy);
     repeat(repetitions, timed, prepare, |stack| populate(stack, scale).map(|()| scale.footprint.0))
 }
 
