@@ -246,6 +246,10 @@ impl<'a> Run<'a> {
                     match fault {
                         Fault::Guest { gva, store } => self.program.fault(Va::from(gva).page(), store, cpu)?,
                         Fault::Host { gpa, store } => self.program.host_fault(gpa.page(), store, cpu)?,
+                        Fault::Boundary { gpa } => {
+                            let what = format!("a DS-n violation: the guest refers to {gpa:?}, beyond its memory");
+                            return Err(self.configuration.scenario_error(what));
+                        }
                     }
                     self.program.shoot_down(&mut self.hardware);
                 }

@@ -103,6 +103,14 @@ counters! {
     out_of_memory,
     /// Hypercalls made to the kernel below.
     hypercalls,
+    /// Entries of shadow tables filled: exits of the VM.
+    shadow_fills,
+    /// Misses of a shadow table that were the guest's own page faults, and were handed on to it: exits of the VM.
+    shadow_reflected,
+    /// Writes of a guest to a table that is shadowed, and so write-protected: exits of the VM.
+    shadow_writes,
+    /// Entries of shadow tables taken out because what they were made from changed.
+    shadow_zaps,
     /// System calls: mmap.
     mmaps,
     /// System calls: munmap.

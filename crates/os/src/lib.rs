@@ -33,6 +33,7 @@ mod mremap;
 pub mod op;
 pub mod process;
 mod reclaim;
+mod segments;
 pub mod shadow;
 mod start;
 pub mod state;
@@ -51,7 +52,7 @@ pub use kernel::Kernel;
 pub use madvise::Advice;
 pub use manager::{ManagerConfig, MemoryManager};
 pub use process::ProcessId;
-pub use shadow::{Filled, Shadow, ShadowCounters};
+pub use shadow::{Filled, Shadow};
 pub use tables::{TablePlacement, TableRegion, TablesConfig};
 pub use vma::{HugeAdvice, Vma, VmaFlags, VmaKind};
 

@@ -6,7 +6,7 @@
 //! table placement hold in reserve, then the page cache, then mapped pages by a clock over accessed bits (second
 //! chance): clean ones are dropped, dirty ones go to swap while there is room.
 
-use nestwalk_mem::{Cpu, Entry, Leaf, Level, PageCount, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Entry, Leaf, Level, Owner, PageCount, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::context::Context;
@@ -156,7 +156,10 @@ impl Context<'_> {
         process: ProcessId,
         leaf: Leaf,
     ) -> Result<Verdict, OsError> {
-        if !leaf.entry.is_present() || self.state.memory.is_shared(leaf.entry.frame()) {
+        let frame = leaf.entry.is_present().then(|| leaf.entry.frame());
+        // Pinned is what the kernel itself owns (a VM in segments).
+        let stays = |frame| self.state.memory.is_shared(frame) || self.state.memory.owner(frame) == Owner::Kernel;
+        if frame.is_none_or(stays) {
             return Ok(Verdict::Kept);
         }
         let table = &mut self.state.processes.get_mut(process)?.table;

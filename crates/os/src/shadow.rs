@@ -11,32 +11,19 @@
 //! unsynchronised for a while; this does not.) The hypervisor sets accessed and dirty bits in the upper table: a page
 //! that is not dirty there is filled read-only, so that the first store exits again.
 
-use nestwalk_mem::{Cpu, Entry, Frame, Geometry, Leaf, Level, Order, Owner, PageCount, PageTable, Vpn, VpnRange};
+use nestwalk_mem::{
+    Cpu, Entry, Frame, Geometry, Leaf, Level, NodeId, Order, Owner, PageCount, PageTable, Vpn, VpnRange,
+};
 
 use crate::error::OsError;
 use crate::kernel::Kernel;
 use crate::process::ProcessId;
-
-/// What the hypervisor has done for a shadow table. Each fill and each protected write is an exit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct ShadowCounters {
-    /// Entries filled: exits for a page that the shadow did not have, or not writable.
-    pub fills: u64,
-    /// Writes to nodes that are write-protected: exits, too.
-    pub protected_writes: u64,
-    /// Entries taken out because what they were made from changed.
-    pub zaps: u64,
-    /// Nodes of the shadow made.
-    pub nodes: u64,
-}
 
 /// A shadow table. See the [module's documentation](self).
 #[derive(Debug)]
 pub struct Shadow {
     /// What the hardware walks.
     pub table: PageTable,
-    /// What was done for it.
-    pub counters: ShadowCounters,
     /// By node of the upper table: whether it is write-protected.
     protected: Vec<bool>,
 }
@@ -65,31 +52,18 @@ fn mark(table: &mut PageTable, page: Vpn, leaf: Leaf, store: bool) {
 }
 
 impl Shadow {
-    /// Takes in what was written to the `upper` table: each write to a protected node is an exit, and what it concerns goes.
-    /// Whether anything went.
-    pub fn synchronise(&mut self, upper: &mut PageTable) -> bool {
-        let before = self.counters.zaps;
-        for write in upper.take_writes() {
-            if self.protected.get(write.node.0 as usize).copied().unwrap_or(false) {
-                self.counters.protected_writes += 1;
-                self.zap(write.pages);
-            }
-        }
-        self.counters.zaps > before
-    }
-
-    /// Takes out every entry: the lower table has changed.
-    pub fn zap_all(&mut self) {
-        self.zap(VpnRange { start: Vpn(0), end: self.table.geometry().end() });
-    }
-
-    fn zap(&mut self, pages: VpnRange) {
+    /// Takes out the entries over `pages`. How many there were.
+    fn zap(&mut self, pages: VpnRange) -> u64 {
         let mut gone = Vec::new();
         self.table.for_each_leaf(pages, |leaf| gone.push(leaf.page));
-        self.counters.zaps += gone.len() as u64;
-        gone.into_iter().for_each(|page| {
+        gone.iter().for_each(|&page| {
             self.table.unmap(page);
         });
+        gone.len() as u64
+    }
+
+    fn is_protected(&self, node: NodeId) -> bool {
+        self.protected.get(node.0 as usize).copied().unwrap_or(false)
     }
 
     /// Write-protects the nodes of `upper` on the way to the leaf for `page`, which stands at `level`.
@@ -131,8 +105,7 @@ impl Kernel {
     pub fn make_shadow(&mut self, upper: &mut PageTable, geometry: Geometry, cpu: Cpu) -> Result<Shadow, OsError> {
         let root = self.shadow_node(cpu)?;
         upper.watch();
-        let counters = ShadowCounters { nodes: 1, ..ShadowCounters::default() };
-        Ok(Shadow { table: PageTable::new(geometry, root), counters, protected: Vec::new() })
+        Ok(Shadow { table: PageTable::new(geometry, root), protected: Vec::new() })
     }
 
     fn shadow_node(&mut self, cpu: Cpu) -> Result<Frame, OsError> {
@@ -142,8 +115,26 @@ impl Kernel {
         Ok(frame)
     }
 
+    /// Takes in what was written to the `upper` table: each write to a write-protected node is an exit, and what it concerns
+    /// goes from the `shadow`. To be called before the hardware walks the shadow again.
+    #[inline]
+    pub fn synchronise_shadow(&mut self, shadow: &mut Shadow, upper: &mut PageTable) {
+        for write in upper.take_writes() {
+            if shadow.is_protected(write.node) {
+                self.state.counters.shadow_writes += 1;
+                self.state.counters.shadow_zaps += shadow.zap(write.pages);
+            }
+        }
+    }
+
+    /// The lower table has changed: takes out every entry of the `shadow` over it.
+    pub fn zap_shadow(&mut self, shadow: &mut Shadow) {
+        self.state.counters.shadow_zaps += shadow.zap(VpnRange { start: Vpn(0), end: shadow.table.geometry().end() });
+    }
+
     /// Fills the entry of `shadow` for `page` of `upper`. Under it lies this kernel's `process`, in which the upper kernel's
-    /// frame 0 is page `base`. See `synchronise` for what must come first.
+    /// frame 0 is page `base`. Writes to the upper table must have been
+    /// [taken in](Kernel::synchronise_shadow) before.
     ///
     /// # Errors
     /// When there is no memory for a node.
@@ -156,7 +147,10 @@ impl Kernel {
         store: bool,
         cpu: Cpu,
     ) -> Result<Filled, OsError> {
-        let Some(above) = usable(upper, page, store) else { return Ok(Filled::Upper) };
+        let Some(above) = usable(upper, page, store) else {
+            self.state.counters.shadow_reflected += 1;
+            return Ok(Filled::Upper);
+        };
         let lower_page = base + above.frame_of(page).0;
         let lower = self.table_mut(process)?;
         let Some(below) = usable(lower, lower_page, store) else { return Ok(Filled::Lower(lower_page)) };
@@ -172,12 +166,8 @@ impl Kernel {
         // What was there, read-only or in smaller pieces, makes room.
         let room = VpnRange::new(first, PageCount(size.pages()));
         self.make_room(shadow, room);
-        let counters = &mut shadow.counters;
-        shadow.table.map(first, frame, size, flags, |_, _| {
-            counters.nodes += 1;
-            self.shadow_node(cpu)
-        })?;
-        counters.fills += 1;
+        shadow.table.map(first, frame, size, flags, |_, _| self.shadow_node(cpu))?;
+        self.state.counters.shadow_fills += 1;
         shadow.protect(upper, page, above.level);
         Ok(Filled::Done)
     }
@@ -234,7 +224,7 @@ mod tests {
         fn fill(&mut self, page: Vpn, store: bool) -> Filled {
             let Self { host, guest, vm, base, program, shadow } = self;
             let upper = guest.table_mut(*program).unwrap();
-            shadow.synchronise(upper);
+            host.synchronise_shadow(shadow, upper);
             host.fill_shadow(shadow, upper, (*vm, *base), page, store, Cpu(0)).unwrap()
         }
 
@@ -266,10 +256,11 @@ mod tests {
         let mut pair = Pair::new();
         assert_eq!(pair.fill(PAGES.start, false), Filled::Upper);
         pair.access(PAGES.start, false);
-        assert_eq!((pair.shadow.counters.fills, pair.shadow.counters.protected_writes), (1, 0));
+        let counts = |pair: &Pair| (pair.host.counters().shadow_fills, pair.host.counters().shadow_writes);
+        assert_eq!((counts(&pair), pair.host.counters().shadow_reflected), ((1, 0), 2));
         // Its PTE node is write-protected now, so the guest's next fault in it exits for the entry that it writes.
         pair.access(PAGES.start + 1, false);
-        assert_eq!((pair.shadow.counters.fills, pair.shadow.counters.protected_writes), (2, 1));
+        assert_eq!(counts(&pair), (2, 1));
     }
 
     #[test]
@@ -288,24 +279,24 @@ mod tests {
     fn what_the_guest_unmaps_leaves_the_shadow() {
         let mut pair = Pair::new();
         (0..64).for_each(|page| pair.access(PAGES.start + page, true));
-        let writes = pair.shadow.counters.protected_writes;
+        let writes = pair.host.counters().shadow_writes;
         let gone = VpnRange::new(PAGES.start, PageCount(32));
         pair.with_guest(|guest, program, memory| guest.munmap(program, gone, memory).unwrap());
         let upper = pair.guest.table_mut(pair.program).unwrap();
-        assert!(pair.shadow.synchronise(upper));
+        pair.host.synchronise_shadow(&mut pair.shadow, upper);
         assert!(pair.shadow.table.translate(PAGES.start).is_none());
         assert!(pair.shadow.table.translate(PAGES.start + 32).is_some());
-        assert_eq!(pair.shadow.counters.zaps, 32);
-        assert_eq!(pair.shadow.counters.protected_writes - writes, 32, "an exit for each entry");
+        assert_eq!(pair.host.counters().shadow_zaps, 32);
+        assert_eq!(pair.host.counters().shadow_writes - writes, 32, "an exit for each entry");
     }
 
     #[test]
     fn a_change_below_takes_all_out() {
         let mut pair = Pair::new();
         (0..8).for_each(|page| pair.access(PAGES.start + page, true));
-        pair.shadow.zap_all();
+        pair.host.zap_shadow(&mut pair.shadow);
         assert_eq!((0..8).filter(|&page| pair.shadow.table.translate(PAGES.start + page).is_some()).count(), 0);
         (0..8).for_each(|page| pair.access(PAGES.start + page, false));
-        assert_eq!(pair.shadow.counters.fills, 16);
+        assert_eq!(pair.host.counters().shadow_fills, 16);
     }
 }

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A VM whose whole memory lies in a few contiguous segments of the host's (Compromis, DS-n).
+//!
+//! The hypervisor chooses among its free segments, which are kept by address: one of exactly the wanted size is taken; else
+//! the largest of those that are larger is split; else the largest there is goes to the VM, and the rest is looked for in
+//! the same way (the paper's option 2). All is allocated when the VM begins, and pinned: neither reclaim nor compaction
+//! touches a frame that registers point to.
+
+use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Order, Owner, PageCount, PageSize, Vpn, VpnRange};
+
+use crate::below::Below;
+use crate::error::OsError;
+use crate::kernel::Kernel;
+use crate::process::ProcessId;
+use crate::vma::{HugeAdvice, VmaFlags};
+
+/// Which of the `free` segments, in order of address, make up `memory`, in the order in which the VM sees them. `None` if all
+/// of them together are too small.
+fn choose(free: &[FrameRange], memory: PageCount) -> Option<Vec<FrameRange>> {
+    let mut free = free.to_vec();
+    let mut left = memory.0;
+    let mut chosen = Vec::new();
+    while left > 0 {
+        let exact = free.iter().position(|segment| segment.count.0 == left);
+        // Of several that are equally large, the first.
+        let largest = || free.iter().enumerate().rev().max_by_key(|(_, segment)| segment.count.0).map(|(at, _)| at);
+        let segment = free.remove(exact.or_else(largest)?);
+        let taken = segment.count.0.min(left);
+        chosen.push(FrameRange::new(segment.start, PageCount(taken)));
+        left -= taken;
+    }
+    Some(chosen)
+}
+
+impl Kernel {
+    /// As [`Kernel::host_vm`], with all of the VM's memory in at most `max` segments, which are returned in the order in which
+    /// the guest sees them; `None`, and an ordinary VM, if free memory is in too many pieces for that.
+    ///
+    /// # Errors
+    /// As [`Kernel::host_vm`].
+    pub fn host_vm_in_segments(
+        &mut self,
+        memory: PageCount,
+        max: usize,
+        below: &mut dyn Below,
+    ) -> Result<(ProcessId, Vpn, Option<Vec<FrameRange>>), OsError> {
+        let (process, base) = self.host_vm(memory, below)?;
+        let free = self.free_segments();
+        let spare = self.state.watermarks.high.0;
+        let enough = self.state.memory.free_frames().0 >= memory.0 + spare;
+        let Some(segments) = choose(&free, memory).filter(|segments| enough && segments.len() <= max) else {
+            return Ok((process, base, None));
+        };
+        let pages = VpnRange::new(base, memory);
+        self.munmap(process, pages, below)?;
+        self.mmap(process, pages, VmaFlags { advice: HugeAdvice::NoHuge, ..VmaFlags::ANONYMOUS }, below)?;
+        let mut page = base;
+        for &segment in &segments {
+            let had = crate::migrate::alloc_at(&mut self.state, below, segment);
+            assert!(had.into_iter().all(|had| had), "{segment:?} was free");
+            self.map_segment(process, page, segment, below)?;
+            page += segment.count.0;
+        }
+        Ok((process, base, Some(segments)))
+    }
+
+    /// Free memory as maximal segments, in order of address, each beginning at a multiple of 2 MiB.
+    fn free_segments(&mut self) -> Vec<FrameRange> {
+        self.state.memory.drain();
+        let mut blocks: Vec<(Frame, Order)> = self.state.memory.iter_free().collect();
+        blocks.sort_unstable();
+        let mut runs: Vec<FrameRange> = Vec::new();
+        for (start, order) in blocks {
+            match runs.last_mut() {
+                Some(run) if run.end() == start => run.count.0 += order.frames(),
+                _ => runs.push(FrameRange::new(start, PageCount(order.frames()))),
+            }
+        }
+        let huge = PageSize::Huge.pages();
+        let aligned = |run: FrameRange| {
+            let start = run.start.0.next_multiple_of(huge);
+            (start < run.end().0).then(|| FrameRange::new(Frame(start), PageCount(run.end().0 - start)))
+        };
+        runs.into_iter().filter_map(aligned).collect()
+    }
+
+    /// Maps `segment` at `page` in the largest leaves that fit, and pins it.
+    fn map_segment(
+        &mut self,
+        process: ProcessId,
+        page: Vpn,
+        segment: FrameRange,
+        below: &mut dyn Below,
+    ) -> Result<(), OsError> {
+        segment.iter().for_each(|frame| self.state.memory.set_owner(frame, Owner::Kernel));
+        let (mut page, mut frame, end) = (page, segment.start, segment.end());
+        while frame < end {
+            let fits = |size: &PageSize| {
+                page.is_aligned(size.order()) && frame.is_aligned(size.order()) && frame.0 + size.pages() <= end.0
+            };
+            let size = PageSize::ALL.into_iter().rev().find(fits).unwrap_or(PageSize::Small);
+            let entry = Entry::leaf(frame, Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY);
+            let (mut cx, _) = self.context(Cpu(0), below);
+            cx.map_entry(process, page, size.level(), entry)?;
+            (page, frame) = (page + size.pages(), frame + size.pages());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bare, HostMemory, KernelConfig, StartState};
+
+    fn range(start: u64, count: u64) -> FrameRange {
+        FrameRange::new(Frame(start), PageCount(count))
+    }
+
+    #[test]
+    fn exactly_fitting_segments_come_first_then_the_largest_is_split() {
+        let free = [range(0, 10), range(100, 30), range(200, 20)];
+        assert_eq!(choose(&free, PageCount(20)), Some(vec![range(200, 20)]));
+        assert_eq!(choose(&free, PageCount(15)), Some(vec![range(100, 15)]));
+        assert_eq!(choose(&free, PageCount(45)), Some(vec![range(100, 30), range(200, 15)]));
+        assert_eq!(choose(&free, PageCount(40)), Some(vec![range(100, 30), range(0, 10)]));
+        assert_eq!(choose(&free, PageCount(61)), None);
+    }
+
+    #[test]
+    fn a_vm_in_one_segment_is_backed_from_the_start_and_never_moves() {
+        let mut host = Kernel::new(&KernelConfig::new(PageCount(1 << 16))).unwrap();
+        let (vm, base, segments) = host.host_vm_in_segments(PageCount(1 << 15), 1, &mut Bare).unwrap();
+        let segments = segments.expect("fresh memory is one segment");
+        assert_eq!((segments.len(), segments[0].count), (1, PageCount(1 << 15)));
+        for gfn in [0, 1, 511, 512, (1 << 15) - 1] {
+            assert_eq!(host.table(vm).unwrap().translate(base + gfn), Some(segments[0].start + gfn));
+        }
+        host.check_invariants();
+        // A guest on it makes the host fault no more.
+        let faults = host.counters().faults_4k + host.counters().faults_2m;
+        let mut guest = Kernel::new(&KernelConfig::new(PageCount(1 << 15))).unwrap();
+        let memory = &mut HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut Bare };
+        let program = guest.spawn(memory).unwrap();
+        let pages = VpnRange::new(Vpn(512), PageCount(1000));
+        guest.mmap(program, pages, VmaFlags::ANONYMOUS, memory).unwrap();
+        (0..1000).for_each(|page| {
+            guest.fault(program, Vpn(512 + page), true, Cpu(0), memory).unwrap();
+        });
+        assert_eq!(host.counters().faults_4k + host.counters().faults_2m, faults);
+        // Reclaim and compaction leave it alone.
+        host.reclaim(PageCount(1 << 14), Cpu(0), &mut Bare).unwrap();
+        assert_eq!(host.table(vm).unwrap().translate(base), Some(segments[0].start));
+        host.check_invariants();
+    }
+
+    #[test]
+    fn memory_in_too_many_pieces_leaves_an_ordinary_vm() {
+        let start = StartState::Fragmented { blocks_permille: 500, frames_per_block: 1, unmovable_permille: 1000 };
+        let mut host = Kernel::new(&KernelConfig { start, ..KernelConfig::new(PageCount(1 << 16)) }).unwrap();
+        let (vm, base, segments) = host.host_vm_in_segments(PageCount(1 << 14), 2, &mut Bare).unwrap();
+        assert_eq!(segments, None);
+        assert_eq!(host.table(vm).unwrap().translate(base), None);
+        host.fault(vm, base, true, Cpu(0), &mut Bare).unwrap();
+        host.check_invariants();
+    }
+
+    #[test]
+    fn a_vm_that_ends_gives_its_segments_back() {
+        let mut host = Kernel::new(&KernelConfig::new(PageCount(1 << 16))).unwrap();
+        let free = host.memory().free_frames();
+        let (vm, _, _) = host.host_vm_in_segments(PageCount(1 << 15), 3, &mut Bare).unwrap();
+        host.exit(vm, &mut Bare).unwrap();
+        assert_eq!(host.memory().free_frames(), free);
+        host.check_invariants();
+    }
+}
