@@ -14,7 +14,20 @@ from support import REPOSITORY, Command, Made
 import nestwalk
 from nestwalk.comparisons import ROW_KEYS
 
-NAMES = ["native-4k", "native-thp", "vm-4k", "vm-host-2m", "vm-thp", "vm-ptemagnet", "vm-mthp", "vm-hugegpt", "vm-asap"]
+NAMES = [
+    "native-4k",
+    "native-thp",
+    "vm-4k",
+    "vm-host-2m",
+    "vm-thp",
+    "vm-ptemagnet",
+    "vm-mthp",
+    "vm-hugegpt",
+    "vm-asap",
+    "vm-shadow",
+    "vm-ds",
+    "vm-in-vm",
+]
 
 
 def test_rows_are_the_matrix_in_order(made: Made) -> None:
@@ -145,3 +158,37 @@ def test_another_seed_gives_other_numbers(made: Made) -> None:
     frame = nestwalk.compare(quick=True, seed=2, configurations=["vm-4k+smt"])
     row = next(row for row in made.json["rows"] if row["configuration"] == "vm-4k+smt")
     assert frame["walk_latency_cycles"][0] != row["walk_latency_cycles"]
+
+
+def kernel_counters(made: Made, name: str, layer: int) -> dict[str, int]:
+    saved = json.loads((made.folder / "out" / "results.json").read_text(encoding="utf-8"))
+    run = next(run for run in saved["runs"] if run["name"] == name)
+    counters: dict[str, int] = run["statistics"]["kernels"][layer]["counters"]
+    return counters
+
+
+def test_shadow_paging_walks_one_table_and_pays_with_exits(made: Made) -> None:
+    rows = {row["configuration"]: row for row in made.json["rows"]}
+    assert rows["vm-shadow"]["host_references_per_walk"] == 0
+    assert rows["vm-shadow"]["host_pt_fragmentation"] is None
+    assert rows["vm-shadow"]["walk_latency_cycles"] < rows["vm-4k"]["walk_latency_cycles"]
+    counters = kernel_counters(made, "vm-shadow", 0)
+    assert counters["shadow_fills"] > 0 and counters["shadow_writes"] > 0 and counters["shadow_reflected"] > 0
+    assert kernel_counters(made, "vm-4k", 0)["shadow_fills"] == 0
+
+
+def test_segments_walk_one_table_without_exits(made: Made) -> None:
+    rows = {row["configuration"]: row for row in made.json["rows"]}
+    saved = json.loads((made.folder / "out" / "results.json").read_text(encoding="utf-8"))
+    run = next(run for run in saved["runs"] if run["name"] == "vm-ds")
+    assert run["statistics"]["kernels"][0]["paging"] == "segments (1)"
+    assert run["statistics"]["mmu"]["segment_translations"] > 0
+    assert rows["vm-ds"]["host_references_per_walk"] == 0
+    assert rows["vm-ds"]["walk_latency_cycles"] < rows["vm-4k"]["walk_latency_cycles"]
+
+
+def test_a_vm_in_a_vm_walks_as_a_vm_and_exits_more(made: Made) -> None:
+    rows = {row["configuration"]: row for row in made.json["rows"]}
+    assert rows["vm-in-vm"]["references_per_walk"] == pytest.approx(rows["vm-4k"]["references_per_walk"], rel=0.1)
+    counters = kernel_counters(made, "vm-in-vm", 0)
+    assert counters["shadow_fills"] > 0 and counters["shadow_reflected"] > 0

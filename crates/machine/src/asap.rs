@@ -56,6 +56,12 @@ impl AsapScenario {
             );
         }
         let kernels = &configuration.scenario.kernels;
+        if kernels.len() > 2 {
+            return Err(
+                "asap: with a VM on a VM the hardware walks a table that no kernel sorts; give two kernels at most"
+                    .into(),
+            );
+        }
         if kernels.len() < 2 && !self.host_levels.is_empty() {
             return Err("asap: host_levels in a native run, which has no host; leave the key out".into());
         }

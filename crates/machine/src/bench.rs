@@ -22,6 +22,7 @@ use crate::asap::AsapScenario;
 use crate::catalog::Shelf;
 use crate::error::MachineError;
 use crate::hardware::{Detail, Hardware};
+use crate::paging::VmPaging;
 use crate::scenario::{CoRunnerConfig, MachineConfig};
 use crate::stack::{Layer, Stack, with_below};
 
@@ -148,7 +149,7 @@ fn virtual_machine(scale: Scale, tables: &TablesConfig) -> Result<Stack, Machine
     let mut host = kernel(scale.host()).map_err(failed)?;
     let (process, base) =
         with_below(&mut layers, Cpu(0), |below| host.host_vm(scale.guest(), below)).map_err(failed)?;
-    layers.push(Layer { kernel: host, process, base });
+    layers.push(Layer { kernel: host, process, base, paging: VmPaging::Ept });
     let mut guest = kernel(scale.guest()).map_err(failed)?;
     let process = with_below(&mut layers, Cpu(0), |below| -> Result<_, _> {
         let process = guest.spawn(below)?;
@@ -156,7 +157,7 @@ fn virtual_machine(scale: Scale, tables: &TablesConfig) -> Result<Stack, Machine
         Ok(process)
     })
     .map_err(failed)?;
-    layers.push(Layer { kernel: guest, process, base: Vpn(0) });
+    layers.push(Layer { kernel: guest, process, base: Vpn(0), paging: VmPaging::Ept });
     Ok(Stack::new(layers))
 }
 

@@ -3,12 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use nestwalk_mem::{Cpu, PageCount, Vpn, size};
-use nestwalk_os::{Kernel, KernelConfig};
+use nestwalk_mem::{Cpu, FrameRange, PageCount, Pfn, Vpn, size};
+use nestwalk_mmu::Segments;
+use nestwalk_os::{Below, Kernel, KernelConfig, OsError, ProcessId, Shadow};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Workload, WorkloadFacts};
 
 use crate::error::MachineError;
+use crate::paging::{PagingConfig, VmPaging};
 use crate::scenario::{Configuration, KernelScenario, WorkloadConfig};
 use crate::stack::{Layer, Stack, with_below};
 
@@ -70,13 +72,64 @@ pub(crate) fn stack(configuration: &Configuration, facts: &WorkloadFacts) -> Res
             source,
         };
         let mut kernel = Kernel::new(&config).map_err(os_error)?;
-        let (process, base) = match sizes.get(layer + 1) {
-            Some(&above) => with_below(&mut layers, Cpu(0), |below| kernel.host_vm(above, below)).map_err(os_error)?,
-            None => (with_below(&mut layers, Cpu(0), |below| kernel.spawn(below)).map_err(os_error)?, Vpn(0)),
+        let paging = scenario.kernels[layer].paging;
+        let vm = match sizes.get(layer + 1) {
+            Some(&above) => with_below(&mut layers, Cpu(0), |below| host_vm(&mut kernel, above, paging, below)),
+            None => with_below(&mut layers, Cpu(0), |below| kernel.spawn(below))
+                .map(|process| Vm { process, ..Vm::default() }),
         };
-        layers.push(Layer { kernel, process, base });
+        let Vm { process, base, segments } = vm.map_err(os_error)?;
+        let paging = match segments {
+            Some(segments) => VmPaging::Segments(registers(configuration, &segments)?),
+            None => VmPaging::Ept,
+        };
+        layers.push(Layer { kernel, process, base, paging });
+    }
+    let host = scenario.kernels[0].paging;
+    let shadowed = layers.len() == Stack::LAYERS_MAX || host == PagingConfig::Shadow || host.falls_back_to_shadow();
+    if shadowed && matches!(layers[0].paging, VmPaging::Ept) {
+        let shadow = make_shadow(&mut layers).map_err(|source| MachineError::Os {
+            name: scenario.name.clone(),
+            kernel: role(0, scenario.kernels.len()).into(),
+            source,
+        })?;
+        layers[0].paging = VmPaging::Shadow(Box::new(shadow));
     }
     Ok(Stack::new(layers))
+}
+
+/// A VM, or the program, in a kernel.
+#[derive(Default)]
+struct Vm {
+    process: ProcessId,
+    base: Vpn,
+    /// Its memory, if it lies in segments.
+    segments: Option<Vec<FrameRange>>,
+}
+
+fn host_vm(kernel: &mut Kernel, memory: PageCount, paging: PagingConfig, below: &mut dyn Below) -> Result<Vm, OsError> {
+    if let PagingConfig::Segments { max, .. } = paging {
+        let (process, base, segments) = kernel.host_vm_in_segments(memory, max, below)?;
+        return Ok(Vm { process, base, segments });
+    }
+    let (process, base) = kernel.host_vm(memory, below)?;
+    Ok(Vm { process, base, segments: None })
+}
+
+/// The registers of a VM in `segments`.
+fn registers(configuration: &Configuration, segments: &[FrameRange]) -> Result<Segments, MachineError> {
+    let latency = configuration.machine.mmu.segment_latency_cycles.unwrap_or_default();
+    let segments: Vec<_> = segments.iter().map(|segment| (Pfn::from(segment.start), segment.count.0)).collect();
+    Segments::new(&segments, latency).map_err(|error| configuration.scenario_error(error.to_string()))
+}
+
+/// The shadow that the lowest kernel keeps of the table of the process on the next one.
+fn make_shadow(layers: &mut [Layer]) -> Result<Shadow, OsError> {
+    let (host, above) = layers.split_at_mut(1);
+    let next = &mut above[0];
+    let geometry = next.kernel.config().geometry;
+    let upper = next.kernel.table_mut(next.process)?;
+    host[0].kernel.make_shadow(upper, geometry, Cpu(0))
 }
 
 /// What the kernel of `layer` is called in results and messages.

@@ -4,12 +4,13 @@
 use nestwalk_mem::{Access, Hpa};
 use nestwalk_mmu::{
     Asap, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, Prefetcher, RandomCoRunner, RunEnd,
+    Segmented,
 };
 use nestwalk_os::{Invalidation, Scope};
 
 use crate::asap::Follower;
 use crate::scenario::CoRunnerConfig;
-use crate::stack::Stack;
+use crate::stack::{Stack, Translation};
 
 /// How closely accesses are looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,10 +140,9 @@ fn run_on<P: Prefetcher>(
             }
         };
     }
-    if stack.depth() == 1 {
-        with_walker!(&mut Native { table: stack.native_table() })
-    } else {
-        let (guest, host, base) = stack.nested_tables();
-        with_walker!(&mut Nested { guest, host, base })
+    match stack.translation() {
+        Translation::OneTable(table) => with_walker!(&mut Native { table }),
+        Translation::TwoTables { guest, host, base } => with_walker!(&mut Nested { guest, host, base }),
+        Translation::Segments(guest, segments) => with_walker!(&mut Segmented { guest, segments }),
     }
 }

@@ -13,6 +13,7 @@ pub mod catalog;
 mod error;
 mod estimate;
 mod hardware;
+pub mod paging;
 mod program;
 pub mod result;
 mod run;

@@ -71,7 +71,31 @@ impl Program {
         let top = self.stack.top();
         let backed =
             self.stack.with(top, cpu, |kernel, process, _| kernel.backed_span(process, page, store)) > PageCount(0);
+        if self.stack.shadows() {
+            return self.touch_shadow(page, store, cpu);
+        }
         if backed { Ok(()) } else { self.fault(page, store, cpu) }
+    }
+
+    /// The same where the hardware walks a shadow table: all exits that the access would make, the data page's.
+    fn touch_shadow(&mut self, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
+        if self.depth() == 2 {
+            while !self.stack.shadow_fault(page, store, cpu).map_err(|error| self.failed(0, error))? {
+                self.fault(page, store, cpu)?;
+            }
+            return Ok(());
+        }
+        let top = self.stack.top();
+        loop {
+            let frame = self.stack.with(top, cpu, |kernel, process, _| {
+                let backed = kernel.backed_span(process, page, store) > PageCount(0);
+                kernel.table(process).ok().and_then(|table| table.translate(page)).filter(|_| backed)
+            });
+            match frame {
+                Some(frame) => return self.host_fault(Gfn::from(frame), store, cpu),
+                None => self.fault(page, store, cpu)?,
+            }
+        }
     }
 
     /// A page fault of the program. A page that it never mapped is mapped for it: a trace need not know all mappings.
@@ -94,6 +118,21 @@ impl Program {
         adopted.and_then(|()| self.stack.fault(top, page, store, cpu)).map(|_| ()).map_err(|e| self.failed(top, e))
     }
 
+    /// The hardware's walk for `page` of the program ended in a fault: a page fault of the program, or one of the shadow table that
+    /// the hardware walks.
+    ///
+    /// # Errors
+    /// When a kernel is out of memory.
+    pub fn walk_fault(&mut self, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
+        if self.depth() == 2 && self.stack.shadows() {
+            let filled = self.stack.shadow_fault(page, store, cpu).map_err(|error| self.failed(0, error))?;
+            if filled {
+                return Ok(());
+            }
+        }
+        self.fault(page, store, cpu)
+    }
+
     /// A fault of the host: the guest used a frame that the host does not back (an EPT violation).
     ///
     /// # Errors
@@ -101,6 +140,13 @@ impl Program {
     pub fn host_fault(&mut self, gfn: Gfn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
         let host = self.stack.top() - 1;
         let page = self.stack.layers()[host].base + gfn.0;
+        if self.stack.shadows() {
+            // The lowest kernel sees every EPT violation first, and hands on to the middle one what that has to serve.
+            while !self.stack.shadow_fault(page, store, cpu).map_err(|error| self.failed(0, error))? {
+                self.stack.fault(host, page, store, cpu).map_err(|error| self.failed(host, error))?;
+            }
+            return Ok(());
+        }
         self.stack.fault(host, page, store, cpu).map(|_| ()).map_err(|error| self.failed(host, error))
     }
 

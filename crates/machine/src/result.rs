@@ -149,8 +149,10 @@ pub struct LatencyHistogram {
 /// A kernel's counters.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelStatistics {
-    /// `host`, `guest` or `native`.
+    /// `host`, `middle`, `guest` or `native`.
     pub role: &'static str,
+    /// How the memory of the VM on it is translated: `ept`, `shadow`, or `segments` with their number.
+    pub paging: Option<String>,
     /// Its memory manager.
     pub manager: String,
     /// Frames of its memory.

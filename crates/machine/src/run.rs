@@ -244,7 +244,7 @@ impl<'a> Run<'a> {
                 RunEnd::Fault { index, fault } => {
                     done += index;
                     match fault {
-                        Fault::Guest { gva, store } => self.program.fault(Va::from(gva).page(), store, cpu)?,
+                        Fault::Guest { gva, store } => self.program.walk_fault(Va::from(gva).page(), store, cpu)?,
                         Fault::Host { gpa, store } => self.program.host_fault(gpa.page(), store, cpu)?,
                         Fault::Boundary { gpa } => {
                             let what = format!("a DS-n violation: the guest refers to {gpa:?}, beyond its memory");

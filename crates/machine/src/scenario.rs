@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::asap::AsapScenario;
 use crate::catalog::Shelf;
 use crate::error::MachineError;
+use crate::paging::PagingConfig;
+use crate::stack::Stack;
 use crate::timing::{Costs, Timing};
 
 /// A run, as written down by its user.
@@ -86,6 +88,8 @@ pub struct KernelScenario {
     /// Swap space; none if nothing is said.
     #[serde(with = "nestwalk_mem::size::optional_pages")]
     pub swap: Option<PageCount>,
+    /// How the memory of the VM on it is translated.
+    pub paging: PagingConfig,
 }
 
 /// The SMT co-runner.
@@ -169,13 +173,14 @@ impl Configuration {
                 return self.refuse(format!("{what} file has schema {schema}; this version reads schema 1"));
             }
         }
-        if !(1..=2).contains(&scenario.kernels.len()) {
+        if !(1..=Stack::LAYERS_MAX).contains(&scenario.kernels.len()) {
             return self.refuse(format!(
-                "{} kernels: give one ([[kernels]] once: native) or two (the host's first, then the guest's)",
+                "{} kernels: give one ([[kernels]] once: native), two (the host's first, then the guest's) or three (a VM on a VM)",
                 scenario.kernels.len()
             ));
         }
-        for kernel in &scenario.kernels {
+        for (layer, kernel) in scenario.kernels.iter().enumerate() {
+            kernel.paging.check(self, layer).map_err(|what| self.scenario_error(what))?;
             kernel.geometry().map_err(|what| self.scenario_error(what))?;
             if kernel.cpus == Some(0) {
                 return self.refuse("cpus = 0: a kernel has at least one processor".into());
@@ -193,15 +198,16 @@ impl Configuration {
                 sampling.warm, sampling.measure
             ));
         }
-        if let [host, guest] = &scenario.kernels[..]
-            && let (Some(host), Some(guest)) = (host.memory, guest.memory)
-            && guest >= host
-        {
-            return self.refuse(format!(
-                "the guest's memory ({}) must be smaller than the host's ({})",
-                size::format(guest.bytes()),
-                size::format(host.bytes())
-            ));
+        for pair in scenario.kernels.windows(2) {
+            if let (Some(host), Some(guest)) = (pair[0].memory, pair[1].memory)
+                && guest >= host
+            {
+                return self.refuse(format!(
+                    "the guest's memory ({}) must be smaller than the host's ({})",
+                    size::format(guest.bytes()),
+                    size::format(host.bytes())
+                ));
+            }
         }
         Ok(())
     }

@@ -2,7 +2,10 @@
 //! Kernels stacked on each other: one is a native machine, two are a VM on its host, three are nested virtualisation.
 
 use nestwalk_mem::{Cpu, PageTable, Vpn};
-use nestwalk_os::{Bare, Below, FaultKind, HostMemory, Invalidation, Kernel, OsError, ProcessId};
+use nestwalk_mmu::Segments;
+use nestwalk_os::{Bare, Below, FaultKind, Filled, HostMemory, Invalidation, Kernel, OsError, ProcessId};
+
+use crate::paging::VmPaging;
 
 /// A kernel and what runs on it: the VM above, or the program on the topmost one.
 #[derive(Debug)]
@@ -13,6 +16,8 @@ pub struct Layer {
     pub process: ProcessId,
     /// Where in that process the memory of the layer above begins; 0 at the top.
     pub base: Vpn,
+    /// How that memory is translated.
+    pub paging: VmPaging,
 }
 
 impl Layer {
@@ -41,6 +46,27 @@ pub(crate) fn with_below<R>(layers: &mut [Layer], cpu: Cpu, act: impl FnOnce(&mu
 fn table_of(layer: &mut Layer) -> &mut PageTable {
     layer.kernel.table_mut(layer.process).expect("a layer's process lives as long as the layer")
 }
+
+/// What the hardware walks.
+#[derive(Debug)]
+pub enum Translation<'a> {
+    /// One table: a native program's, or a shadow table.
+    OneTable(&'a mut PageTable),
+    /// A table over another, in which what the first calls frame 0 is page `base`.
+    TwoTables {
+        /// The program's.
+        guest: &'a mut PageTable,
+        /// The one below: the host's, or a shadow table.
+        host: &'a mut PageTable,
+        /// See above.
+        base: Vpn,
+    },
+    /// A table over segment registers.
+    Segments(&'a mut PageTable, &'a Segments),
+}
+
+/// The page of the lowest guest kernel's table whose shadow entry a fault misses.
+type ShadowPage = Vpn;
 
 impl Stack {
     /// The most kernels that can be stacked.
@@ -102,20 +128,57 @@ impl Stack {
         Ok(())
     }
 
-    /// The page table of a native program.
-    pub fn native_table(&mut self) -> &mut PageTable {
-        let layer = &mut self.layers[0];
-        table_of(layer)
+    /// What the hardware walks now. A shadow table has taken in all that was written to what it is made from.
+    pub fn translation(&mut self) -> Translation<'_> {
+        let (host, above) = self.layers.split_first_mut().expect("a stack has a layer");
+        let Some((next, over)) = above.split_first_mut() else { return Translation::OneTable(table_of(host)) };
+        let Layer { kernel, paging, base, process } = host;
+        match paging {
+            VmPaging::Ept => {
+                let host = kernel.table_mut(*process).expect("a layer's process lives as long as the layer");
+                Translation::TwoTables { guest: table_of(next), host, base: *base }
+            }
+            VmPaging::Segments(segments) => Translation::Segments(table_of(next), segments),
+            VmPaging::Shadow(shadow) => {
+                kernel.synchronise_shadow(shadow, table_of(next));
+                match over.first_mut() {
+                    None => Translation::OneTable(&mut shadow.table),
+                    Some(top) => {
+                        Translation::TwoTables { guest: table_of(top), host: &mut shadow.table, base: next.base }
+                    }
+                }
+            }
+        }
     }
 
-    /// The tables of a program in a VM: the guest's, the host's, and the host page at which guest frame 0 lies.
+    /// Whether the lowest kernel keeps a shadow table.
+    pub fn shadows(&self) -> bool {
+        matches!(self.layers[0].paging, VmPaging::Shadow(_))
+    }
+
+    /// The hardware missed `page` in the shadow table, or may not store there: the lowest kernel fills the entry, taking
+    /// faults of its own as need be. `false` if the table that is shadowed does not map the page: a fault of the kernel that
+    /// keeps it.
+    ///
+    /// # Errors
+    /// When the lowest kernel is out of memory.
     ///
     /// # Panics
-    /// When there are not two kernels.
-    pub fn nested_tables(&mut self) -> (&mut PageTable, &mut PageTable, Vpn) {
-        let [host, guest] = &mut self.layers[..] else { panic!("a nested walk takes two kernels") };
-        let base = host.base;
-        (table_of(guest), table_of(host), base)
+    /// When there is no shadow table.
+    pub fn shadow_fault(&mut self, page: ShadowPage, store: bool, cpu: Cpu) -> Result<bool, OsError> {
+        let [host, next, ..] = &mut self.layers[..] else { panic!("a shadow table takes two kernels") };
+        let Layer { kernel, process, base, paging: VmPaging::Shadow(shadow) } = host else {
+            panic!("the lowest kernel keeps no shadow table")
+        };
+        let upper = table_of(next);
+        kernel.synchronise_shadow(shadow, upper);
+        loop {
+            match kernel.fill_shadow(shadow, upper, (*process, *base), page, store, cpu)? {
+                Filled::Done => return Ok(true),
+                Filled::Upper => return Ok(false),
+                Filled::Lower(page) => kernel.fault(*process, page, store, cpu, &mut Bare)?,
+            };
+        }
     }
 
     /// Hands out the shootdowns that were asked for since the last time: the layer, the process that it runs, and what to
@@ -123,9 +186,19 @@ impl Stack {
     #[inline]
     pub fn drain_invalidations(&mut self, mut apply: impl FnMut(usize, ProcessId, Invalidation)) {
         for (index, layer) in self.layers.iter_mut().enumerate() {
-            if layer.kernel.has_invalidations() {
-                let process = layer.process;
-                layer.kernel.take_invalidations().for_each(|invalidation| apply(index, process, invalidation));
+            if !layer.kernel.has_invalidations() {
+                continue;
+            }
+            let Layer { kernel, process, paging, .. } = layer;
+            let mut changed = false;
+            kernel.take_invalidations().for_each(|invalidation| {
+                changed |= invalidation.process == *process;
+                apply(index, *process, invalidation);
+            });
+            if let VmPaging::Shadow(shadow) = paging
+                && changed
+            {
+                kernel.zap_shadow(shadow);
             }
         }
     }

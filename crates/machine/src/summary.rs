@@ -7,6 +7,7 @@ use nestwalk_os::fragmentation;
 use serde_json::{Value, json};
 
 use crate::build::role;
+use crate::paging::VmPaging;
 use crate::result::{self, Fragmentation, KernelStatistics, References, RunResult, SCHEMA, Statistics, Window};
 use crate::run::Outcome;
 use crate::scenario::Configuration;
@@ -20,7 +21,9 @@ const ALIVE: &str = "a layer's process lives as long as the layer";
 pub(crate) fn summarise(configuration: Configuration, mut outcome: Outcome) -> RunResult {
     let (adopted_pages, refused_events) = (outcome.program.adopted_pages(), outcome.program.refused_events());
     let stack = outcome.program.stack();
-    let host_pt_fragmentation = (stack.depth() > 1).then(|| measure_fragmentation(stack));
+    // With a shadow table or segments the hardware walks no table of the host's.
+    let walks_host = stack.depth() > 1 && matches!(stack.layers()[0].paging, VmPaging::Ept);
+    let host_pt_fragmentation = walks_host.then(|| measure_fragmentation(stack));
     let statistics = Statistics {
         total: outcome.windows.iter().fold(Window::default(), |sum, window| sum.plus(window)),
         references: references(&outcome.measured),
@@ -113,6 +116,7 @@ fn mmu_counters(counters: &Counters) -> Value {
         "data": by_server(counters.data),
         "data_cycles": counters.data_cycles,
         "corunner": by_server(counters.corunner),
+        "segment_translations": counters.walk_events.segment_translations(),
         "aborted_walks": counters.aborted_walks,
         "aborted_references": counters.aborted_references,
         "prefetches": prefetches(counters),
@@ -144,8 +148,9 @@ fn by_name(counts: Vec<(&'static str, u64)>) -> Value {
 }
 
 fn kernels(stack: &Stack) -> Vec<KernelStatistics> {
-    let describe = |(layer, Layer { kernel, process, .. }): (usize, &Layer)| KernelStatistics {
+    let describe = |(layer, Layer { kernel, process, paging, .. }): (usize, &Layer)| KernelStatistics {
         role: role(layer, stack.depth()),
+        paging: (layer < stack.top()).then(|| paging.name()),
         manager: kernel.manager().facts().name.to_owned(),
         frames: kernel.memory().frames().0,
         free_frames: kernel.memory().free_frames().0,

@@ -206,3 +206,82 @@ fn asap_follows_five_levels_and_huge_pages() {
     assert!(pmds.row.walk_latency_cycles < ptes.row.walk_latency_cycles);
     assert!(both.row.walk_latency_cycles <= pmds.row.walk_latency_cycles);
 }
+
+/// GUPS in a VM, with `paging` in the host.
+fn run_with_paging(paging: &str, more: &str) -> RunResult {
+    let text = format!(
+        "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n{more}\n[workload.generator]\n{GUPS}\n\
+         [[kernels]]\npaging = {paging}\n[[kernels]]\n"
+    );
+    nestwalk_machine::run(&text, Path::new("test.toml"), Path::new("."), &mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+fn counter(result: &RunResult, layer: usize, name: &str) -> u64 {
+    result.statistics.kernels[layer].counters[name].as_u64().unwrap()
+}
+
+#[test]
+fn shadow_paging_walks_one_table_and_exits_for_what_the_guest_writes() {
+    let ept = run_with_paging("{ kind = 'ept' }", "");
+    let shadow = run_with_paging("{ kind = 'shadow' }", "");
+    assert!(shadow.row.references_per_walk.unwrap() <= 4.0);
+    assert_eq!(shadow.row.host_references_per_walk, Some(0.0));
+    assert!(shadow.row.walk_latency_cycles < ept.row.walk_latency_cycles);
+    assert_eq!(shadow.row.walks_per_kiloaccess, ept.row.walks_per_kiloaccess, "the TLBs see the same");
+    // Each first touch is reflected and filled, and each PTE but the first of its node is written under protection.
+    let touched = counter(&shadow, 1, "faults_4k");
+    assert!(counter(&shadow, 0, "shadow_fills") >= touched);
+    assert!(counter(&shadow, 0, "shadow_reflected") >= touched);
+    let writes = counter(&shadow, 0, "shadow_writes");
+    assert!(touched * 9 / 10 < writes && writes < touched * 11 / 10, "{writes} of {touched}");
+    assert_eq!(counter(&ept, 0, "shadow_fills"), 0);
+    assert_eq!(shadow.statistics.kernels[0].paging.as_deref(), Some("shadow"));
+}
+
+#[test]
+fn segments_make_a_walk_one_dimensional_without_any_exit() {
+    let ept = run_with_paging("{ kind = 'ept' }", "");
+    for max in [1, 2, 3, 8] {
+        let segments = run_with_paging(&format!("{{ kind = 'segments', max = {max} }}"), "");
+        assert_eq!(segments.row.host_references_per_walk, Some(0.0));
+        assert!(segments.row.walk_latency_cycles < ept.row.walk_latency_cycles);
+        assert_eq!(segments.row.walks_per_kiloaccess, ept.row.walks_per_kiloaccess, "the TLBs see the same");
+        assert_eq!(segments.statistics.kernels[0].paging.as_deref(), Some("segments (1)"), "fresh memory is one");
+        assert_eq!(counter(&segments, 0, "faults_4k"), 0, "all was there from the start");
+        assert_eq!(segments.host_pt_fragmentation.map(|f| f.groups), None);
+    }
+}
+
+#[test]
+fn a_vm_in_too_many_pieces_falls_back() {
+    let aged =
+        "start = { kind = 'fragmented', blocks_permille = 900, frames_per_block = 1, unmovable_permille = 1000 }";
+    let run = |fallback: &str| {
+        let text = format!(
+            "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n[workload.generator]\n{GUPS}\n[[kernels]]\n\
+             memory = '4 GiB'\n{aged}\npaging = {{ kind = 'segments', max = 3{fallback} }}\n[[kernels]]\nmemory = '1 GiB'\n"
+        );
+        nestwalk_machine::run(&text, Path::new("test.toml"), Path::new("."), &mut |_| ControlFlow::Continue(()))
+            .unwrap()
+    };
+    let paging = |result: &RunResult| result.statistics.kernels[0].paging.clone().unwrap();
+    assert_eq!(paging(&run("")), "ept");
+    assert_eq!(paging(&run(", fallback = 'shadow'")), "shadow");
+}
+
+#[test]
+fn a_vm_in_a_vm_walks_in_two_dimensions_over_a_composed_table() {
+    let once = run(GUPS, &[SMALL_PAGES, SMALL_PAGES], "").unwrap();
+    let twice = run(GUPS, &[SMALL_PAGES, SMALL_PAGES, SMALL_PAGES], "").unwrap();
+    let (once_references, references) = (once.row.references_per_walk.unwrap(), twice.row.references_per_walk.unwrap());
+    assert!((references / once_references - 1.0).abs() < 0.1, "{references} against {once_references}");
+    assert_eq!(twice.row.walks_per_kiloaccess, once.row.walks_per_kiloaccess, "the TLBs see the same");
+    let roles: Vec<_> = twice.statistics.kernels.iter().map(|kernel| kernel.role).collect();
+    assert_eq!(roles, ["host", "middle", "guest"]);
+    // The middle hypervisor's table is shadowed: what it maps, the lowest one is trapped for.
+    assert!(counter(&twice, 0, "shadow_fills") >= counter(&twice, 1, "faults_4k"));
+    assert!(counter(&twice, 0, "shadow_writes") > 0);
+    // Huge pages in the two hypervisors make the composed table's leaves huge.
+    let huge = run(GUPS, &[HUGE_PAGES, HUGE_PAGES, SMALL_PAGES], "").unwrap();
+    assert!(huge.row.host_references_per_walk < twice.row.host_references_per_walk);
+}

@@ -28,6 +28,9 @@ pub struct MmuConfig {
     pub llc: LlcConfig,
     /// From the load to the data, when memory serves it.
     pub memory_latency_cycles: u32,
+    /// Cycles of a translation by segment registers (DS-n). Only a VM in segments asks.
+    #[serde(default)]
+    pub segment_latency_cycles: Option<u32>,
     /// The arrays of the first-level data TLB. Together they hold each page size at most once, and 4 KiB in any case.
     pub l1_tlb: Vec<TlbConfig>,
     /// The arrays of the second-level TLB; none if there is no second level.
