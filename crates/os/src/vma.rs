@@ -109,7 +109,7 @@ impl Vmas {
         let from = self.index_ending_after(range.start);
         self.sorted[from..]
             .iter()
-            .take_while(move |vma| vma.range.start < range.end)
+            .take_while(move |vma| vma.range.start < range.end && !range.is_empty())
             .map(move |vma| Vma { range: vma.range.intersection(range), ..*vma })
     }
 
@@ -236,6 +236,15 @@ mod tests {
         assert_eq!(rest, [range(10, 13), range(15, 20)]);
         assert!(vmas.find(Vpn(12)).is_some() && vmas.find(Vpn(13)).is_none());
         vmas.insert(Vma { range: range(13, 15), flags: VmaFlags::ANONYMOUS });
+        assert_eq!(vmas.iter().len(), 1);
+    }
+
+    #[test]
+    fn removing_nothing_from_the_middle_leaves_one_mapping() {
+        let mut vmas = Vmas::default();
+        vmas.insert(Vma { range: range(10, 20), flags: VmaFlags::ANONYMOUS });
+        assert_eq!(vmas.remove(range(15, 15)), []);
+        vmas.check_invariants();
         assert_eq!(vmas.iter().len(), 1);
     }
 
