@@ -169,18 +169,12 @@ fn asap_prefetches_and_shortens_walks() {
     for more in ["", "corunner = 'random'"] {
         let native = |levels: &[u8]| asap(&["asap"], levels, &[], more).unwrap();
         let virtualised = |guest: &[u8], host: &[u8]| asap(&["asap", "asap"], guest, host, more).unwrap();
-        let runs = [
-            vec![native(&[]), native(&[1]), native(&[1, 2])],
-            vec![
-                virtualised(&[], &[]),
-                virtualised(&[1], &[]),
-                virtualised(&[1, 2], &[]),
-                virtualised(&[1, 2], &[1, 2]),
-            ],
-            vec![virtualised(&[1], &[]), virtualised(&[1], &[1]), virtualised(&[1, 2], &[1, 2])],
-        ];
-        for pair in runs.iter().flat_map(|runs| runs.windows(2)) {
-            let [less, more] = pair else { unreachable!("pairs") };
+        let [none, p1, p1_p2] = [native(&[]), native(&[1]), native(&[1, 2])];
+        let [bare, p1g, p1g_p2g] = [virtualised(&[], &[]), virtualised(&[1], &[]), virtualised(&[1, 2], &[])];
+        let [p1g_p1h, all] = [virtualised(&[1], &[1]), virtualised(&[1, 2], &[1, 2])];
+        let less_and_more =
+            [(&none, &p1), (&p1, &p1_p2), (&bare, &p1g), (&p1g, &p1g_p2g), (&p1g, &p1g_p1h), (&p1g_p1h, &all)];
+        for (less, more) in less_and_more {
             assert!(more.row.walk_latency_cycles < less.row.walk_latency_cycles, "{:?} {:?}", less.row, more.row);
             assert_eq!(more.row.references_per_walk, less.row.references_per_walk, "the walk itself is the same");
             assert!(prefetches(more, "issued") > 0 && prefetches(more, "useful") > 0);
