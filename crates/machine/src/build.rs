@@ -23,6 +23,10 @@ const GIB: u64 = 1 << 18;
 pub fn workload(configuration: &Configuration, traces: &Path) -> Result<Box<dyn Workload>, MachineError> {
     match &configuration.scenario.workload {
         WorkloadConfig::Generator(generator) => Ok(generator.clone().reseeded(configuration.scenario.seed).build()?),
+        WorkloadConfig::Preset(choice) => {
+            let generator = choice.resolve(&configuration.base)?;
+            Ok(generator.reseeded(configuration.scenario.seed).build()?)
+        }
         WorkloadConfig::Trace(name) => {
             let path = trace_path(name, &configuration.base, traces)?;
             Ok(Box::new(TraceWorkload::open(&path, PlayOptions::default())?))

@@ -17,6 +17,7 @@ use crate::error::MachineError;
 static MACHINES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../machines");
 static COSTS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../costs");
 static SCENARIOS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../scenarios");
+static PRESETS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../scenarios/workloads");
 
 /// A name and what it stands for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -36,6 +37,8 @@ pub enum Shelf {
     Costs,
     /// Complete runs.
     Scenarios,
+    /// Programs: generators with their parameters.
+    Presets,
 }
 
 impl Shelf {
@@ -44,6 +47,7 @@ impl Shelf {
             Self::Machines => &MACHINES,
             Self::Costs => &COSTS,
             Self::Scenarios => &SCENARIOS,
+            Self::Presets => &PRESETS,
         }
     }
 
@@ -52,6 +56,7 @@ impl Shelf {
             Self::Machines => "machine",
             Self::Costs => "cost table",
             Self::Scenarios => "scenario",
+            Self::Presets => "preset",
         }
     }
 
@@ -119,7 +124,7 @@ pub struct Catalog {
     pub costs: Vec<Entry>,
     /// Memory managers.
     pub managers: Vec<Entry>,
-    /// Bundled traces and generators.
+    /// Bundled traces, presets and generators.
     pub workloads: Vec<Entry>,
     /// Complete runs.
     pub scenarios: Vec<Entry>,
@@ -141,11 +146,15 @@ pub fn all(traces: &Path) -> Catalog {
     let generators = GeneratorConfig::KINDS
         .iter()
         .map(|(name, description)| Entry { name: (*name).into(), description: format!("generator: {description}") });
+    let presets = Shelf::Presets
+        .entries()
+        .into_iter()
+        .map(|Entry { name, description }| Entry { name, description: format!("preset: {description}") });
     Catalog {
         machines: Shelf::Machines.entries(),
         costs: Shelf::Costs.entries(),
         managers: managers.collect(),
-        workloads: bundled.chain(generators).collect(),
+        workloads: bundled.chain(presets).chain(generators).collect(),
         scenarios: Shelf::Scenarios.entries(),
     }
 }
@@ -162,7 +171,7 @@ mod tests {
 
     #[test]
     fn every_file_has_a_description() {
-        for shelf in [Shelf::Machines, Shelf::Costs, Shelf::Scenarios] {
+        for shelf in [Shelf::Machines, Shelf::Costs, Shelf::Scenarios, Shelf::Presets] {
             for entry in shelf.entries() {
                 assert!(!entry.description.is_empty(), "{shelf:?}: {}", entry.name);
             }

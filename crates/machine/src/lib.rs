@@ -14,6 +14,7 @@ mod error;
 mod estimate;
 mod hardware;
 pub mod paging;
+pub mod preset;
 mod program;
 pub mod result;
 mod run;

@@ -13,6 +13,7 @@ use crate::asap::AsapScenario;
 use crate::catalog::Shelf;
 use crate::error::MachineError;
 use crate::paging::PagingConfig;
+use crate::preset::PresetChoice;
 use crate::stack::Stack;
 use crate::timing::{Costs, Timing};
 
@@ -66,6 +67,8 @@ pub enum WorkloadConfig {
     Trace(String),
     /// A generator with its parameters.
     Generator(GeneratorConfig),
+    /// A preset by name or file, as it is or with other parameters. It is resolved to its generator when the scenario is read.
+    Preset(PresetChoice),
 }
 
 /// One kernel of the stack.
@@ -155,8 +158,11 @@ impl Configuration {
     /// # Errors
     /// When it, or a file it names, is not what it should be.
     pub fn parse(text: &str, path: &Path) -> Result<Self, MachineError> {
-        let scenario: Scenario = toml::from_str(text).map_err(|error| MachineError::toml(path, text, &error))?;
+        let mut scenario: Scenario = toml::from_str(text).map_err(|error| MachineError::toml(path, text, &error))?;
         let base = path.parent().unwrap_or(Path::new("")).to_owned();
+        if let WorkloadConfig::Preset(choice) = &scenario.workload {
+            scenario.workload = WorkloadConfig::Generator(choice.resolve(&base)?);
+        }
         let machine = Shelf::Machines.load(&scenario.machine, &base)?;
         let costs = Shelf::Costs.load(&scenario.costs, &base)?;
         let configuration = Self { scenario, machine, costs, base };

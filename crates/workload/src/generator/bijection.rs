@@ -1,5 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A random permutation that is computed, not stored, and a hash.
+//! A random permutation that is computed, not stored, a hash, and dice.
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::Rng;
+
+/// Random numbers of one thread.
+#[derive(Clone, Debug)]
+pub(super) struct Dice(pub(super) Xoshiro256PlusPlus);
+
+impl Dice {
+    /// A number from 0 to `bound`, exclusive.
+    #[inline]
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        scale(self.0.next_u64(), bound)
+    }
+
+    /// True in `permille` of a thousand cases.
+    #[inline]
+    pub(super) fn chance(&mut self, permille: u64) -> bool {
+        self.below(1000) < permille
+    }
+
+    /// The dice of each of `threads` threads.
+    pub(super) fn of_threads(seed: u64, threads: u16) -> Vec<Self> {
+        use rand_xoshiro::rand_core::SeedableRng;
+        (0..threads).map(|thread| Self(Xoshiro256PlusPlus::seed_from_u64(mix(seed) ^ u64::from(thread)))).collect()
+    }
+}
 
 /// Scrambles 64 bits (the finaliser of splitmix64).
 #[inline]

@@ -20,8 +20,47 @@ pub(super) struct Common {
     pub(super) seed: u64,
 }
 
+/// How a program's accesses to its data structures are mixed with those to its locals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mixture {
+    /// Of a thousand accesses, those to stack, locals and static data.
+    pub(super) local_permille: u16,
+    /// Instructions of a thousand accesses, their own included.
+    pub(super) instructions_per_kiloaccess: u32,
+    /// Mappings of code, libraries and their data.
+    pub(super) small_mappings: u16,
+}
+
 /// Declares the parameters of one generator: the common ones, and its own with their defaults.
+///
+/// With `mixed(local_permille, instructions_per_kiloaccess, small_mappings)`, those of a [`Mixture`] and their defaults besides.
 macro_rules! parameters {
+    ($(#[$doc:meta])* $name:ident mixed($local:expr, $instructions:expr, $small:expr) {
+        $($(#[$field_doc:meta])* $field:ident: $type:ty = $default:expr,)*
+    }) => {
+        crate::generator::config::parameters! {
+            $(#[$doc])*
+            $name {
+                $($(#[$field_doc])* $field: $type = $default,)*
+                /// Of a thousand accesses, those to stack, locals and static data; at most 995.
+                local_permille: u16 = $local,
+                /// Instructions of a thousand accesses, their own included.
+                instructions_per_kiloaccess: u32 = $instructions,
+                /// Mappings of code, libraries and their data.
+                small_mappings: u16 = $small,
+            }
+        }
+
+        impl $name {
+            pub(super) fn mixture(&self) -> crate::generator::config::Mixture {
+                crate::generator::config::Mixture {
+                    local_permille: self.local_permille,
+                    instructions_per_kiloaccess: self.instructions_per_kiloaccess,
+                    small_mappings: self.small_mappings,
+                }
+            }
+        }
+    };
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty = $default:expr,)* }) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]

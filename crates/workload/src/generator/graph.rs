@@ -1,175 +1,170 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `graph`: traversal of a Twitter-like graph in compressed sparse rows, as PageRank and breadth-first search do it.
+//! `graph`: algorithms on a Twitter-like graph in compressed sparse rows.
 //!
-//! Memory: `offsets` (8 bytes a vertex), `edges` (4 bytes an edge, 8 from 2^32 vertices on), `property` and `next` (8 bytes a
-//! vertex). Degrees follow a power law within every 4096 vertices, in one of 16 orders chosen by hash, so that the offset of
-//! any vertex is a multiplication and a look-up. Popular targets follow one over the whole graph (rank exponent 3/4, that is
-//! in-degree exponent 2.33; Kwak et al. 2010 give 2.28 for Twitter), scattered over the vertex numbers. The targets of an
-//! edge depend on its place alone: the graph is the same whenever it is visited. What it lacks is community structure, so
-//! its neighbours are farther apart than a real graph's.
+//! Memory, one VMA as neighbouring arrays make it: `offsets` (8 bytes a vertex), `edges` (4 bytes an edge, 8 from 2^32 vertices
+//! on), `property` and `next` (`property_bytes` a vertex: ranks, parents, labels; next ranks, queue, bitmap). Degrees follow a power law
+//! within every 4096 vertices ([`degrees`](super::degrees)). Popular targets follow one over the whole graph (rank exponent
+//! 3/4, that is in-degree exponent 2.33; Kwak et al. 2010 give 2.28 for Twitter), scattered over the vertex numbers. The targets
+//! of an edge depend on its place alone: the graph is the same whenever it is visited. What it lacks is community structure,
+//! so its neighbours are farther apart than a real graph's.
 //!
-//! A `sweep` (PageRank, pull) goes through vertices by number: offset, then for each edge the edge and the target's
-//! property, then a store to `next`. A `frontier` (BFS) takes vertices in random order from a queue (in `next`); its target
-//! visits are checks, and one in so many as a vertex has edges on average finds a new vertex and stores.
+//! The algorithms, by the order in which they visit vertices and what they do at each:
+//! - `sweep`: PageRank (pull). By number: offset, then for each edge the edge and the target's property, then a store to `next`.
+//! - `frontier`: breadth-first search. In random order from a queue (in `next`): as above, one target in so many as a vertex has
+//!   edges is new and stored to.
+//! - `direction_optimising`: the search of Beamer, Asanovic and Patterson (SC 2012) as `capture/programs/bfs.c` has it, whose
+//!   counts at scale 22 are its shares: parents reset; top-down over 1/64 of the edges; three bottom-up passes in which
+//!   65 % of the vertices are not reached yet and look at 0.65 edges and bits of the frontier's bitmap each; a check of every 64th vertex.
+//! - `components`: label propagation. By number; an edge whose target has the larger label stores to it; at the end a vertex follows
+//!   two labels (pointer jumping).
+//! - `nibble`: PageRank-Nibble (Andersen, Chung, Lang 2006), local clustering: in random order within a sixteenth of the vertices, one
+//!   after the other; each target's residual (in `next`) is loaded and stored.
 
-use nestwalk_mem::{Access, PageCount, Vpn};
+use nestwalk_mem::{Access, Gva, PageCount, Vpn};
 use serde::{Deserialize, Serialize};
 
 use super::bijection::{Bijection, mix, scale};
 use super::config::{impossible, parameters};
-use super::memory::{MmapArea, Region, Sweep};
-use super::program::Program;
+use super::degrees::{DEALS, Deals, GROUP};
+use super::layout::Layout;
+use super::memory::{Region, Sweep};
+use super::pattern::Pattern;
 use crate::stream::WorkloadError;
 
-/// Instructions of an edge (assumed): load edge, index, load property, add or compare, count, branch.
-const INSTRUCTIONS_PER_EDGE: u64 = 6;
-/// Instructions of a vertex besides (assumed): offsets, loop set-up, store, a mispredicted exit's worth of bookkeeping.
-const INSTRUCTIONS_PER_VERTEX: u64 = 12;
-/// Vertices among which degrees are dealt.
-const GROUP: u64 = 4096;
-/// Different deals of degrees.
-const DEALS: u64 = 16;
-/// Bytes of an offset, a property, a queue entry.
-const WORD: u64 = 8;
+/// Bytes of an offset.
+const OFFSET: u64 = 8;
+/// Edges of a vertex in one operation; a longer list goes on in the next one.
+const EDGES_MAX: u64 = 256;
+/// Bottom-up passes of a search, the share of vertices not reached yet, edges that a hundred of them look at, and how many of
+/// a hundred find a parent (counted in `bfs.c` at scale 22).
+const UP_PASSES: u64 = 3;
+const UNREACHED_PERMILLE: u64 = 654;
+const UP_EDGES_PERMILLE: u64 = 649;
+const UP_FOUND_PERMILLE: u64 = 289;
+/// Vertices of a hundred that a search expands top-down, at the average degree; and every how manieth is checked.
+const DOWN_OF: u64 = 64;
+const CHECK_OF: u64 = 64;
+/// The part of the graph in which a nibble stays.
+const CLUSTERS: u64 = 16;
 
-/// In which order vertices are visited.
+/// What is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Traversal {
-    /// By number, as PageRank does.
+    /// PageRank: vertices by number.
     Sweep,
-    /// In random order, as breadth-first search does.
+    /// Breadth-first search: vertices in random order.
     Frontier,
+    /// Breadth-first search with bottom-up passes.
+    DirectionOptimising,
+    /// Connected components by label propagation.
+    Components,
+    /// Local clustering.
+    Nibble,
+}
+
+/// In which order the graph's memory is first touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loading {
+    /// Array by array, as read from a file.
+    Sequential,
+    /// The edges in random order, as sorted in memory by their target.
+    Scattered,
 }
 
 parameters! {
-    /// Traversal of a power-law graph.
-    GraphConfig {
+    /// An algorithm on a power-law graph. Local accesses and instructions as measured of the bundled BFS.
+    GraphConfig mixed(124, 4200, 13) {
         /// Edges a vertex, on average: 1 to 4096. Twitter has 35.
         degree: u64 = 35,
-        /// In which order vertices are visited.
+        /// What is computed.
         traversal: Traversal = Traversal::Sweep,
-    }
-}
-
-/// The out-degrees of a group, dealt in several orders, as prefix sums.
-struct Deals {
-    /// `prefix[deal * (GROUP + 1) + v]`: edges of the group's vertices before `v`.
-    prefix: Vec<u32>,
-}
-
-impl Deals {
-    /// Degrees proportional to `rank^-3/4`, at least 0, `GROUP * degree` in all.
-    fn new(degree: u64, seed: u64) -> Self {
-        // Integers only: rank^-3/4 as the reciprocal of sqrt(rank) * sqrt(sqrt(rank)), scaled by 2^32.
-        let weight =
-            |rank: u64| (1u64 << 32) / (((rank << 32).isqrt() * ((rank << 32).isqrt() << 16).isqrt()) >> 24).max(1);
-        let weights: Vec<u64> = (1..=GROUP).map(weight).collect();
-        let sum: u128 = weights.iter().map(|&w| u128::from(w)).sum();
-        let all = GROUP * degree;
-        let mut degrees: Vec<u64> = weights.iter().map(|&w| (u128::from(w) * u128::from(all) / sum) as u64).collect();
-        // What rounding down left over, one each from the top.
-        let left = (all - degrees.iter().sum::<u64>()) as usize;
-        degrees[..left].iter_mut().for_each(|degree| *degree += 1);
-        let mut prefix = Vec::with_capacity((DEALS * (GROUP + 1)) as usize);
-        for deal in 0..DEALS {
-            let order = Bijection::new(GROUP, mix(seed).wrapping_add(deal));
-            let mut before = 0;
-            prefix.push(0);
-            for vertex in 0..GROUP {
-                before += degrees[order.apply(vertex) as usize];
-                prefix.push(before as u32);
-            }
-        }
-        Self { prefix }
-    }
-
-    /// Edges of the group before the vertex, and before the next one.
-    #[inline]
-    fn bounds(&self, deal: u64, vertex: u64) -> (u64, u64) {
-        let at = (deal * (GROUP + 1) + vertex) as usize;
-        (self.prefix[at].into(), self.prefix[at + 1].into())
+        /// Bytes of a vertex' property: 4 or 8.
+        property_bytes: u64 = 8,
+        /// In which order its memory is first touched.
+        loading: Loading = Loading::Sequential,
     }
 }
 
 pub(super) struct Graph {
+    layout: Layout,
     offsets: Region,
     edges: Region,
     property: Region,
     next: Region,
     vertices: u64,
-    degree: u64,
+    config: GraphConfig,
     edge_bytes: u64,
-    traversal: Traversal,
     seed: u64,
     deals: Deals,
     scatter: Bijection,
     order: Bijection,
+    cluster_order: Bijection,
     sweep: Sweep,
     threads: Vec<Thread>,
 }
 
-/// A thread and the vertex that it is at.
+/// A thread, and the vertex that it is at.
 #[derive(Clone, Copy)]
 struct Thread {
     start: u64,
     end: u64,
     /// Number of the visit, from `start` to `end`.
     visit: u64,
-    part: Part,
-}
-
-/// What of a visit comes next.
-#[derive(Clone, Copy)]
-enum Part {
-    Begin,
-    Edge { vertex: u64, edge: u64, end: u64 },
-    Target { vertex: u64, edge: u64, end: u64 },
-    Finish { vertex: u64 },
+    /// Part of a direction-optimising search.
+    stage: u64,
+    /// A vertex whose edges are not all done, the next one, and the one past the last.
+    rest: Option<(u64, u64, u64)>,
 }
 
 impl Graph {
     pub(super) fn new(config: &GraphConfig) -> Result<Self, WorkloadError> {
-        let common = config.common();
-        common.check(Self::NAME)?;
+        let name = Self::NAME;
+        let mut layout = Layout::new(name, config.common(), config.mixture())?;
         let degree = config.degree;
         if !(1..=4096).contains(&degree) {
-            return Err(impossible(Self::NAME, format!("degree = {degree}: from 1 to 4096")));
+            return Err(impossible(name, format!("degree = {degree}: from 1 to 4096")));
         }
-        let vertices_with = |edge_bytes| common.footprint.bytes() / (3 * WORD + edge_bytes * degree) / GROUP * GROUP;
+        if ![4, 8].contains(&config.property_bytes) {
+            return Err(impossible(name, format!("property_bytes = {}: 4 or 8", config.property_bytes)));
+        }
+        // Each of the four arrays ends within a page.
+        let bytes = (layout.left() - 4) * nestwalk_mem::addr::PAGE_BYTES;
+        let vertices_with = |edge_bytes| bytes / (OFFSET + 2 * config.property_bytes + edge_bytes * degree);
         let edge_bytes = if vertices_with(4) <= 1 << 32 { 4 } else { 8 };
-        let vertices = vertices_with(edge_bytes);
+        let vertices = vertices_with(edge_bytes) / GROUP * GROUP;
         let threads = u64::from(config.threads);
         if vertices < GROUP.max(threads) {
-            return Err(impossible(
-                Self::NAME,
-                format!("footprint: too small for {GROUP} vertices of degree {degree}"),
-            ));
+            return Err(impossible(name, format!("footprint: too small for {GROUP} vertices of degree {degree}")));
         }
-        let mut area = MmapArea::new();
-        let [offsets, edges, property, next] =
-            [WORD, edge_bytes * degree, WORD, WORD].map(|bytes| area.map(PageCount::covering(vertices * bytes)));
+        let mut map = |bytes| layout.map(PageCount::covering(vertices * bytes).0);
+        let [offsets, edges] = [OFFSET, edge_bytes * degree].map(&mut map);
+        let [property, next] = [config.property_bytes; 2].map(&mut map);
         let thread = |index| {
             let (start, end) = (vertices * index / threads, vertices * (index + 1) / threads);
             // Measuring begins somewhere in the slice, as it would in a long run.
             let visit = start + scale(mix(config.seed ^ mix(index)), end - start);
-            Thread { start, end, visit, part: Part::Begin }
+            Thread { start, end, visit, stage: 1, rest: None }
         };
+        // The graph is loaded array by array, the vertex data set up by one loop.
+        let sweep = Sweep::new(vec![vec![offsets], vec![edges], vec![property, next]], config.threads);
+        let scattered = config.loading == Loading::Scattered;
         Ok(Self {
+            layout,
             offsets,
             edges,
             property,
             next,
             vertices,
-            degree,
+            config: config.clone(),
             edge_bytes,
-            traversal: config.traversal,
             seed: mix(config.seed),
             deals: Deals::new(degree, config.seed),
             scatter: Bijection::new(vertices, mix(config.seed ^ 1)),
             order: Bijection::new(vertices, mix(config.seed ^ 2)),
-            // The graph is loaded array by array, the vertex data set up by one loop.
-            sweep: Sweep::new(vec![vec![offsets], vec![edges], vec![property, next]], config.threads),
+            cluster_order: Bijection::new(vertices / CLUSTERS, mix(config.seed ^ 3)),
+            sweep: if scattered { sweep.scattered(1, config.seed) } else { sweep },
             threads: (0..threads).map(thread).collect(),
         })
     }
@@ -178,7 +173,7 @@ impl Graph {
     #[inline]
     fn edges_of(&self, vertex: u64) -> (u64, u64) {
         let (group, within) = (vertex / GROUP, vertex % GROUP);
-        let first = group * GROUP * self.degree;
+        let first = group * GROUP * self.config.degree;
         let (start, end) = self.deals.bounds(mix(group ^ self.seed) % DEALS, within);
         (first + start, first + end)
     }
@@ -191,77 +186,162 @@ impl Graph {
         self.scatter.apply(scale(scale(square, square), self.vertices))
     }
 
-    /// Makes one access of the thread's visit.
     #[inline]
-    fn step(&self, thread: &mut Thread) -> (Access, u64) {
-        match thread.part {
-            Part::Begin => self.begin(thread),
-            Part::Edge { vertex, edge, end } => {
-                thread.part = Part::Target { vertex, edge, end };
-                (Access::load(self.edges.at(edge * self.edge_bytes)), INSTRUCTIONS_PER_EDGE)
+    fn property(&self, vertex: u64) -> Gva {
+        self.property.at(vertex * self.config.property_bytes)
+    }
+
+    #[inline]
+    fn next(&self, vertex: u64) -> Gva {
+        self.next.at(vertex * self.config.property_bytes)
+    }
+
+    fn edge(&self, edge: u64) -> Access {
+        Access::load(self.edges.at(edge * self.edge_bytes))
+    }
+
+    /// The vertex of a visit. A frontier's number comes from the queue, which is loaded.
+    fn vertex(&self, visit: u64, accesses: &mut Vec<Access>) -> u64 {
+        match self.config.traversal {
+            Traversal::Sweep | Traversal::Components => visit,
+            Traversal::Frontier | Traversal::DirectionOptimising => {
+                accesses.push(Access::load(self.next(visit)));
+                self.order.apply(visit)
             }
-            Part::Target { vertex, edge, end } => {
-                thread.part = Self::edges_from(vertex, edge + 1, end);
-                let property = self.property.at(self.target(edge) * WORD);
-                let found = self.traversal == Traversal::Frontier && mix(edge).is_multiple_of(self.degree);
-                (Access::new(property, found), 0)
-            }
-            Part::Finish { vertex } => {
-                thread.part = Part::Begin;
-                self.advance(thread);
-                (Access::store(self.next.at(vertex * WORD)), 0)
+            Traversal::Nibble => {
+                accesses.push(Access::load(self.next(visit)));
+                let size = self.vertices / CLUSTERS;
+                let cluster = (visit / size).min(CLUSTERS - 1);
+                cluster * size + self.cluster_order.apply(visit % size)
             }
         }
     }
 
-    /// The visit's first access. A frontier's vertex number comes from the queue, so its offset is the second one; the queue
-    /// is read in order and hits the same line eight times, so it stands for both.
-    #[inline]
-    fn begin(&self, thread: &mut Thread) -> (Access, u64) {
-        let vertex = match self.traversal {
-            Traversal::Sweep => thread.visit,
-            Traversal::Frontier => self.order.apply(thread.visit),
-        };
-        let (edge, end) = self.edges_of(vertex);
-        thread.part = Self::edges_from(vertex, edge, end);
-        (Access::load(self.offsets.at(vertex * WORD)), INSTRUCTIONS_PER_VERTEX)
+    /// The accesses of edges `from..to`.
+    fn visit_edges(&self, from: u64, to: u64, accesses: &mut Vec<Access>) {
+        for edge in from..to {
+            let target = self.target(edge);
+            accesses.extend([self.edge(edge), Access::load(self.property(target))]);
+            let one_of_degree = || mix(edge).is_multiple_of(self.config.degree);
+            match self.config.traversal {
+                Traversal::Sweep => {}
+                Traversal::Nibble => {
+                    accesses.extend([Access::load(self.next(target)), Access::store(self.next(target))]);
+                }
+                _ if one_of_degree() => accesses.push(Access::store(self.property(target))),
+                _ => {}
+            }
+        }
     }
 
-    fn edges_from(vertex: u64, edge: u64, end: u64) -> Part {
-        if edge < end { Part::Edge { vertex, edge, end } } else { Part::Finish { vertex } }
+    /// A visit, or what is left of a long one.
+    fn visit(&self, thread: &mut Thread, accesses: &mut Vec<Access>) {
+        let (vertex, from, to) = thread.rest.take().unwrap_or_else(|| {
+            let vertex = self.vertex(thread.visit, accesses);
+            accesses.push(Access::load(self.offsets.at(vertex * OFFSET)));
+            let (from, to) = self.edges_of(vertex);
+            (vertex, from, to)
+        });
+        let until = to.min(from + EDGES_MAX);
+        self.visit_edges(from, until, accesses);
+        if until < to {
+            thread.rest = Some((vertex, until, to));
+            return;
+        }
+        if self.config.traversal == Traversal::Components {
+            let label = scale(mix(self.seed ^ 0x1abe1 ^ vertex), self.vertices);
+            accesses.extend([vertex, label].map(|label| Access::load(self.property(label))));
+            accesses.push(Access::store(self.property(vertex)));
+        } else if self.config.traversal != Traversal::DirectionOptimising {
+            accesses.push(Access::store(self.next(vertex)));
+        }
+        thread.visit += 1;
     }
 
-    fn advance(&self, thread: &mut Thread) {
-        thread.visit = if thread.visit + 1 == thread.end { thread.start } else { thread.visit + 1 };
+    /// A vertex of a bottom-up pass.
+    fn look_up(&self, thread: &mut Thread, accesses: &mut Vec<Access>) {
+        let vertex = thread.visit;
+        thread.visit += 1;
+        accesses.push(Access::load(self.property(vertex)));
+        let draw = mix(self.seed ^ vertex ^ thread.stage << 56);
+        if draw % 1000 >= UNREACHED_PERMILLE {
+            return;
+        }
+        accesses.extend(
+            [0, 1].map(|which| Access::load(self.offsets.at((vertex + which).min(self.vertices - 1) * OFFSET))),
+        );
+        if draw >> 32 & 1023 < UP_EDGES_PERMILLE * 1024 / 1000 {
+            let (from, to) = self.edges_of(vertex);
+            let edge = from.min(to.max(1) - 1);
+            accesses.push(self.edge(edge));
+            // The frontier's bitmap: a bit a vertex.
+            accesses.push(Access::load(self.next.at(self.target(edge) / 64 * 8)));
+        }
+        if draw >> 44 & 1023 < UP_FOUND_PERMILLE * 1024 / 1000 {
+            accesses.push(Access::store(self.property(vertex)));
+            accesses.push(Access::store(self.next.at(vertex / 64 * 8)));
+        }
+    }
+
+    /// One step of a direction-optimising search. Stage 0 resets, 1 goes down, the next ones up, the last one checks.
+    fn search(&self, thread: &mut Thread, accesses: &mut Vec<Access>) {
+        const CHECK: u64 = 2 + UP_PASSES;
+        let length = thread.end - thread.start;
+        let end = if thread.stage == 1 { thread.start + (length / DOWN_OF).max(1) } else { thread.end };
+        if thread.visit >= end && thread.rest.is_none() {
+            thread.visit = thread.start;
+            thread.stage = (thread.stage + 1) % (CHECK + 1);
+        }
+        match thread.stage {
+            0 => {
+                accesses.push(Access::store(self.property(thread.visit)));
+                thread.visit += 8 / self.config.property_bytes;
+            }
+            1 => self.visit(thread, accesses),
+            CHECK => {
+                let vertex = thread.visit;
+                accesses.push(Access::load(self.property(vertex)));
+                if thread.rest.is_some() || vertex.is_multiple_of(CHECK_OF) {
+                    let (from, to) = thread.rest.take().map_or_else(|| self.edges_of(vertex), |rest| (rest.1, rest.2));
+                    let until = to.min(from + EDGES_MAX);
+                    accesses.extend(
+                        (from..until)
+                            .flat_map(|edge| [self.edge(edge), Access::load(self.property(self.target(edge)))]),
+                    );
+                    if until < to {
+                        thread.rest = Some((vertex, until, to));
+                        return;
+                    }
+                }
+                thread.visit += 1;
+            }
+            _ => self.look_up(thread, accesses),
+        }
     }
 }
 
-impl Program for Graph {
+impl Pattern for Graph {
     const NAME: &'static str = "graph";
 
-    fn regions(&self) -> Vec<Region> {
-        vec![self.offsets, self.edges, self.property, self.next]
-    }
-
-    fn footprint(&self) -> PageCount {
-        PageCount(self.regions().iter().map(|region| region.pages.len()).sum())
+    fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     fn touch(&mut self, thread: u16, touches: &mut Vec<(Vpn, bool)>, most: usize) {
         self.sweep.touch(thread, touches, most);
     }
 
-    fn fill(&mut self, thread: u16, accesses: &mut Vec<Access>, most: usize) -> u64 {
-        let mut state = self.threads[usize::from(thread)];
-        let mut instructions = 0;
-        let room = most - accesses.len();
-        accesses.extend((0..room).map(|_| {
-            let (access, more) = self.step(&mut state);
-            instructions += more;
-            access
-        }));
-        self.threads[usize::from(thread)] = state;
-        instructions
+    fn operate(&mut self, index: usize, accesses: &mut Vec<Access>) {
+        let mut thread = self.threads[index];
+        if self.config.traversal == Traversal::DirectionOptimising {
+            self.search(&mut thread, accesses);
+        } else {
+            if thread.visit >= thread.end {
+                thread.visit = thread.start;
+            }
+            self.visit(&mut thread, accesses);
+        }
+        self.threads[index] = thread;
     }
 }
 
@@ -283,8 +363,8 @@ mod tests {
             assert_eq!(start, at);
             (at, largest) = (end, largest.max(end - start));
         }
-        assert_eq!(at, graph.vertices * graph.degree);
-        assert!(largest > 50 * graph.degree, "largest degree {largest} of a power law");
+        assert_eq!(at, graph.vertices * graph.config.degree);
+        assert!(largest > 50 * graph.config.degree, "largest degree {largest} of a power law");
     }
 
     #[test]
@@ -311,18 +391,42 @@ mod tests {
         let mut accesses = Vec::new();
         while left > 0 {
             accesses.clear();
-            graph.fill(0, &mut accesses, 4096);
-            for access in &accesses {
+            graph.operate(0, &mut accesses);
+            for access in accesses.iter().filter(|access| access.is_store()) {
                 let page = Vpn(access.gva().page().0);
                 if graph.next.pages.contains(page) {
-                    let vertex = (access.gva().0 - graph.next.at(0).0) / WORD;
+                    let vertex = (access.gva().0 - graph.next.at(0).0) / graph.config.property_bytes;
                     assert!(!std::mem::replace(&mut seen[vertex as usize], true), "vertex {vertex} twice");
                     left -= 1;
-                    if left == 0 {
-                        break;
-                    }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_nibble_stays_in_its_part_of_the_graph() {
+        let mut graph = graph(Traversal::Nibble);
+        graph.threads[0].visit = 0;
+        let mut accesses = Vec::new();
+        (0..200).for_each(|_| graph.operate(0, &mut accesses));
+        let offsets: Vec<u64> = accesses
+            .iter()
+            .filter(|a| graph.offsets.pages.contains(Vpn(a.gva().page().0)))
+            .map(|a| a.gva().0)
+            .collect();
+        let span = offsets.iter().max().unwrap() - offsets.iter().min().unwrap();
+        assert!(span <= graph.vertices / CLUSTERS * OFFSET, "{span}");
+    }
+
+    #[test]
+    fn a_direction_optimising_search_goes_through_all_its_stages() {
+        let mut graph = graph(Traversal::DirectionOptimising);
+        let mut stages = std::collections::BTreeSet::new();
+        let mut accesses = Vec::new();
+        while stages.len() < 6 {
+            graph.operate(0, &mut accesses);
+            stages.insert(graph.threads[0].stage);
+            assert!(accesses.len() < 50_000_000, "{stages:?}");
         }
     }
 }

@@ -4,6 +4,8 @@
 use nestwalk_mem::addr::PAGE_BYTES;
 use nestwalk_mem::{Gva, PageCount, Vpn, VpnRange};
 
+use super::bijection::{Bijection, mix};
+
 /// Where the first mapping ends: under the libraries of an x86-64 process without address randomisation, whose `mmap`
 /// area begins a gap below the stack at 0x7fff_f7ff_f000 and grows downwards.
 const MMAP_TOP: Vpn = Vpn(0x7_ffff_7000);
@@ -17,6 +19,11 @@ pub(super) struct MmapArea {
 impl MmapArea {
     pub(super) fn new() -> Self {
         Self { next_end: MMAP_TOP }
+    }
+
+    /// Leaves a hole of `pages`.
+    pub(super) fn skip(&mut self, pages: PageCount) {
+        self.next_end = Vpn(self.next_end.0 - pages.0);
     }
 
     /// A mapping of `pages`.
@@ -55,6 +62,8 @@ impl Region {
 /// Arrays of one group are filled by one loop, so their pages alternate; groups follow one another.
 pub(super) struct Sweep {
     groups: Vec<Vec<VpnRange>>,
+    /// Seed of the order of each group's pages; in order if there is none.
+    shuffled: Vec<Option<u64>>,
     threads: u64,
     /// For each thread: group, position in its slice, array of the group.
     cursors: Vec<(usize, u64, usize)>,
@@ -63,7 +72,20 @@ pub(super) struct Sweep {
 impl Sweep {
     pub(super) fn new(groups: Vec<Vec<Region>>, threads: u16) -> Self {
         let groups = groups.into_iter().map(|group| group.into_iter().map(|region| region.pages).collect()).collect();
-        Self { groups, threads: threads.into(), cursors: vec![(0, 0, 0); threads.into()] }
+        let groups: Vec<Vec<VpnRange>> = groups;
+        Self {
+            shuffled: vec![None; groups.len()],
+            groups,
+            threads: threads.into(),
+            cursors: vec![(0, 0, 0); threads.into()],
+        }
+    }
+
+    /// The pages of group `group` are touched in random order, as by a program that scatters what it writes.
+    #[must_use]
+    pub(super) fn scattered(mut self, group: usize, seed: u64) -> Self {
+        self.shuffled[group] = Some(seed);
+        self
     }
 
     /// The thread's next touches, all of them stores; none if it has touched all it has to.
@@ -71,13 +93,15 @@ impl Sweep {
         let (mut group, mut position, mut array) = self.cursors[usize::from(thread)];
         while touches.len() < most && group < self.groups.len() {
             let arrays = &self.groups[group];
+            let order = self.shuffled[group].map(|seed| Bijection::new(arrays[array].len().max(1), mix(seed)));
             let slice = |pages: &VpnRange| {
                 let bound = |thread: u64| pages.len() * thread / self.threads;
                 bound(thread.into())..bound(u64::from(thread) + 1)
             };
             let own = slice(&arrays[array]);
             if own.start + position < own.end {
-                touches.push((arrays[array].start + (own.start + position), true));
+                let at = own.start + position;
+                touches.push((arrays[array].start + order.map_or(at, |order| order.apply(at)), true));
             }
             array += 1;
             if array == arrays.len() {
@@ -109,6 +133,19 @@ mod tests {
         assert!(touches.is_empty());
         sweep.touch(0, &mut touches, 3);
         assert_eq!(touches, [at(a, 0), at(b, 0), at(a, 1)]);
+    }
+
+    #[test]
+    fn a_scattered_group_is_touched_once_and_in_no_order() {
+        let region = MmapArea::new().map(PageCount(1000));
+        let mut sweep = Sweep::new(vec![vec![region]], 2).scattered(0, 7);
+        let mut touches = Vec::new();
+        (0..2).for_each(|thread| sweep.touch(thread, &mut touches, usize::MAX));
+        let mut pages: Vec<u64> = touches.iter().map(|(page, _)| page.0 - region.pages.start.0).collect();
+        let in_order = pages.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
+        assert!(in_order < 10, "{in_order}");
+        pages.sort_unstable();
+        assert!(pages.into_iter().eq(0..1000));
     }
 
     #[test]

@@ -11,85 +11,160 @@
 //! there is (the zipf sampler) uses software functions with the same bits everywhere.
 
 mod bijection;
+mod churn;
+mod compiler;
+mod compute;
 mod config;
+mod degrees;
+mod energy_grid;
+mod event_queue;
 mod graph;
 mod gups;
+mod key_value;
+mod layout;
+mod locals;
+mod match_finder;
 mod memory;
+mod netlist;
+mod network;
+mod page_touch;
+mod pattern;
 mod pointer_chase;
 mod program;
+mod slabs;
 mod stream;
+mod transactions;
+mod tree;
 mod zipf;
 mod zipf_kv;
 
-pub use graph::{GraphConfig, Traversal};
+pub use churn::{ChurnConfig, Profile};
+pub use compiler::CompilerConfig;
+pub use compute::ComputeConfig;
+pub use energy_grid::EnergyGridConfig;
+pub use event_queue::EventQueueConfig;
+pub use graph::{GraphConfig, Loading, Traversal};
 pub use gups::GupsConfig;
+pub use key_value::{KeyValueConfig, Server};
+pub use match_finder::MatchFinderConfig;
+pub use netlist::NetlistConfig;
+pub use network::NetworkConfig;
+pub use page_touch::{Locality, PageTouchConfig};
 pub use pointer_chase::PointerChaseConfig;
 pub use stream::StreamConfig;
+pub use transactions::TransactionsConfig;
+pub use tree::TreeConfig;
 pub use zipf_kv::ZipfKvConfig;
 
 use serde::{Deserialize, Serialize};
 
 use crate::stream::{Workload, WorkloadError};
+use config::{Common, Mixture};
+use pattern::{Mixed, Pattern};
 use program::Driver;
 
-/// A generator with its parameters, as written in a scenario: `kind = "gups"` and the keys of that kind.
-///
-/// All kinds have `footprint` (a size, `"4 GiB"`), `warm_accesses`, `measured_accesses` (of all threads together),
-/// `threads` and `seed`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum GeneratorConfig {
-    /// Random updates of a table.
-    Gups(GupsConfig),
-    /// Sequential triad over three arrays.
-    Stream(StreamConfig),
-    /// Dependent loads in one random cycle.
-    PointerChase(PointerChaseConfig),
-    /// A key-value store under skewed requests.
-    ZipfKv(ZipfKvConfig),
-    /// Traversal of a power-law graph.
-    Graph(GraphConfig),
+/// Declares the kinds of generators: variant, name, parameters, what it is, and how it is built.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $variant:ident($config:ty) = $name:literal: $about:literal, |$c:ident| $build:expr;)*) => {
+        /// A generator with its parameters, as written in a scenario: `kind = "gups"` and the keys of that kind.
+        ///
+        /// All programs have `footprint` (a size, `"4 GiB"`), `warm_accesses`, `measured_accesses` (of all threads together),
+        /// `threads` and `seed`; those that model a real one have `local_permille`, `instructions_per_kiloaccess` and
+        /// `small_mappings` besides.
+        #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+        #[serde(tag = "kind", rename_all = "snake_case")]
+        pub enum GeneratorConfig {
+            $($(#[$doc])* $variant($config),)*
+        }
+
+        impl GeneratorConfig {
+            /// All kinds, by the name that `kind` takes, with a line about each.
+            pub const KINDS: &'static [(&'static str, &'static str)] = &[$(($name, $about)),*];
+
+            /// Makes its seed depend on that of the run, whose 1 changes nothing.
+            #[must_use]
+            pub fn reseeded(mut self, seed: u64) -> Self {
+                let own = match &mut self {
+                    $(Self::$variant(config) => &mut config.seed,)*
+                };
+                *own = own.wrapping_add(seed.wrapping_sub(1));
+                self
+            }
+
+            /// The program, at its beginning.
+            ///
+            /// # Errors
+            /// [`WorkloadError::Parameter`] if a parameter is impossible.
+            pub fn build(&self) -> Result<Box<dyn Workload>, WorkloadError> {
+                Ok(match self {
+                    $(Self::$variant($c) => $build,)*
+                })
+            }
+        }
+    };
 }
 
-impl GeneratorConfig {
-    /// All kinds, by the name that `kind` takes, with a line about each.
-    pub const KINDS: &'static [(&'static str, &'static str)] = &[
-        ("gups", "read-modify-write of random words of one table"),
-        ("stream", "sequential triad over three arrays"),
-        ("pointer_chase", "dependent loads in one random cycle through all lines or pages"),
-        ("zipf_kv", "key-value store: hash index and values, zipf keys, GET and SET"),
-        ("graph", "PageRank- or BFS-like traversal of a power-law graph"),
-    ];
+kinds! {
+    /// Random updates of a table.
+    Gups(GupsConfig) = "gups": "read-modify-write of random words of one table",
+        |c| Box::new(Driver::new(c.common(), gups::Gups::new(c)?)?);
+    /// Sequential triad over three arrays.
+    Stream(StreamConfig) = "stream": "sequential triad over three arrays",
+        |c| Box::new(Driver::new(c.common(), stream::Stream::new(c)?)?);
+    /// Dependent loads in one random cycle.
+    PointerChase(PointerChaseConfig) = "pointer_chase": "dependent loads in one random cycle through all lines or pages",
+        |c| Box::new(Driver::new(c.common(), pointer_chase::PointerChase::new(c)?)?);
+    /// An access a page (HugeGPT's micro-benchmarks).
+    PageTouch(PageTouchConfig) = "page_touch": "an access a page, at random or in strides",
+        |c| Box::new(Driver::new(c.common(), page_touch::PageTouch::new(c)?)?);
+    /// A key-value store under skewed requests.
+    ZipfKv(ZipfKvConfig) = "zipf_kv": "key-value store: hash index and values, zipf keys, GET and SET",
+        |c| Box::new(Driver::new(c.common(), zipf_kv::ZipfKv::new(c)?)?);
+    /// redis or memcached.
+    KeyValue(KeyValueConfig) = "key_value": "redis or memcached with their allocators' layout, zipf keys, reads and updates",
+        |c| mixed(c.common(), c.mixture(), key_value::KeyValue::new(c)?)?;
+    /// Algorithms on a power-law graph.
+    Graph(GraphConfig) = "graph": "PageRank, BFS, components or local clustering on a power-law graph",
+        |c| mixed(c.common(), c.mixture(), graph::Graph::new(c)?)?;
+    /// A large B+-tree.
+    Tree(TreeConfig) = "tree": "look-ups and updates in a B+-tree, with or without values",
+        |c| mixed(c.common(), c.mixture(), tree::Tree::new(c)?)?;
+    /// Transactions over many records.
+    Transactions(TransactionsConfig) = "transactions": "transactions over records in a buffer pool or a heap",
+        |c| mixed(c.common(), c.mixture(), transactions::Transactions::new(c)?)?;
+    /// XSBench.
+    EnergyGrid(EnergyGridConfig) = "energy_grid": "XSBench: look-ups in a unionised energy grid",
+        |c| mixed(c.common(), c.mixture(), energy_grid::EnergyGrid::new(c)?)?;
+    /// mcf.
+    Network(NetworkConfig) = "network": "mcf: network simplex over arcs and nodes",
+        |c| mixed(c.common(), c.mixture(), network::Network::new(c)?)?;
+    /// canneal.
+    Netlist(NetlistConfig) = "netlist": "canneal: swaps of elements of a netlist",
+        |c| mixed(c.common(), c.mixture(), netlist::Netlist::new(c)?)?;
+    /// omnetpp.
+    EventQueue(EventQueueConfig) = "event_queue": "omnetpp: a heap of events, messages and modules",
+        |c| mixed(c.common(), c.mixture(), event_queue::EventQueue::new(c)?)?;
+    /// gcc.
+    Compiler(CompilerConfig) = "compiler": "gcc: passes over functions' code and shared declarations",
+        |c| mixed(c.common(), c.mixture(), compiler::Compiler::new(c)?)?;
+    /// xz.
+    MatchFinder(MatchFinderConfig) = "match_finder": "xz: hash table and trees over a dictionary",
+        |c| mixed(c.common(), c.mixture(), match_finder::MatchFinder::new(c)?)?;
+    /// swaptions and raytrace.
+    Compute(ComputeConfig) = "compute": "swaptions, raytrace: hardly a TLB miss",
+        |c| mixed(c.common(), c.mixture(), compute::Compute::new(c)?)?;
+    /// Co-runners that map, touch and unmap.
+    Churn(ChurnConfig) = "churn": "co-runners that map, touch and unmap memory without end",
+        |c| Box::new(churn::Churn::new(c)?);
+}
 
-    /// Makes its seed depend on that of the run, whose 1 changes nothing.
-    #[must_use]
-    pub fn reseeded(mut self, seed: u64) -> Self {
-        let own = match &mut self {
-            Self::Gups(config) => &mut config.seed,
-            Self::Stream(config) => &mut config.seed,
-            Self::PointerChase(config) => &mut config.seed,
-            Self::ZipfKv(config) => &mut config.seed,
-            Self::Graph(config) => &mut config.seed,
-        };
-        *own = own.wrapping_add(seed.wrapping_sub(1));
-        self
-    }
-
-    /// The program, at its beginning.
-    ///
-    /// # Errors
-    /// [`WorkloadError::Parameter`] if a parameter is impossible.
-    pub fn build(&self) -> Result<Box<dyn Workload>, WorkloadError> {
-        Ok(match self {
-            Self::Gups(config) => Box::new(Driver::new(config.common(), gups::Gups::new(config)?)?),
-            Self::Stream(config) => Box::new(Driver::new(config.common(), stream::Stream::new(config)?)?),
-            Self::PointerChase(config) => {
-                Box::new(Driver::new(config.common(), pointer_chase::PointerChase::new(config)?)?)
-            }
-            Self::ZipfKv(config) => Box::new(Driver::new(config.common(), zipf_kv::ZipfKv::new(config)?)?),
-            Self::Graph(config) => Box::new(Driver::new(config.common(), graph::Graph::new(config)?)?),
-        })
-    }
+/// The workload of a program that is stated as operations on data structures.
+fn mixed<P: Pattern + 'static>(
+    common: Common,
+    mixture: Mixture,
+    pattern: P,
+) -> Result<Box<dyn Workload>, WorkloadError> {
+    Ok(Box::new(Driver::new(common, Mixed::new(common, mixture, pattern))?))
 }
 
 #[cfg(test)]

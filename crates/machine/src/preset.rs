@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs by name: a generator with the parameters of a paper's program, from a file of `scenarios/workloads`.
+//!
+//! A scenario says `workload = { preset = "redis-50g" }`, or changes parameters:
+//! `preset = { name = "redis-50g", divide_footprint = 16, measured_accesses = 1000000 }`.
+
+use std::path::Path;
+
+use nestwalk_mem::{PageCount, size};
+use nestwalk_workload::GeneratorConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::Shelf;
+use crate::error::MachineError;
+
+/// A preset, as a scenario names it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum PresetChoice {
+    /// As it is.
+    Name(String),
+    /// With changes.
+    Changed {
+        /// The preset's name, or the path of its file.
+        name: String,
+        /// The footprint is this many times smaller: the same program at another scale.
+        divide_footprint: Option<u64>,
+        /// Parameters of the generator that differ.
+        #[serde(flatten)]
+        changes: toml::Table,
+    },
+}
+
+/// A preset's file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Preset {
+    schema: u32,
+    name: String,
+    #[serde(rename = "description")]
+    _description: String,
+    generator: toml::Table,
+}
+
+/// No program has fewer pages than this, however much it is divided: libraries and stacks are not.
+const PAGES_MIN: u64 = 1 << 13;
+
+impl PresetChoice {
+    /// The generator that is meant; a path is relative to `base`.
+    ///
+    /// # Errors
+    /// When there is no such preset, or its generator does not know a parameter.
+    pub fn resolve(&self, base: &Path) -> Result<GeneratorConfig, MachineError> {
+        let none = toml::Table::new();
+        let (name, divisor, changes) = match self {
+            Self::Name(name) => (name, None, &none),
+            Self::Changed { name, divide_footprint, changes } => (name, *divide_footprint, changes),
+        };
+        let preset: Preset = Shelf::Presets.load(name, base)?;
+        let refuse = |what: String| MachineError::Scenario { name: format!("preset {}", preset.name), what };
+        if preset.schema != 1 {
+            return Err(refuse(format!("file has schema {}; this version reads schema 1", preset.schema)));
+        }
+        let mut table = preset.generator.clone();
+        table.extend(changes.clone());
+        if let Some(divisor) = divisor {
+            let pages = match table.get("footprint") {
+                Some(toml::Value::String(text)) => {
+                    size::parse_pages(text).map_err(|error| refuse(error.to_string()))?
+                }
+                _ => return Err(refuse("divide_footprint needs a footprint such as \"4 GiB\"".into())),
+            };
+            let pages = PageCount((pages.0.checked_div(divisor)).ok_or_else(|| refuse("divide_footprint = 0".into()))?);
+            let pages = PageCount(pages.0.max(PAGES_MIN.min(pages.0 * divisor)));
+            table.insert("footprint".into(), toml::Value::String(size::format(pages.bytes())));
+        }
+        table.try_into().map_err(|error: toml::de::Error| refuse(error.message().to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(text: &str) -> PresetChoice {
+        #[derive(Deserialize)]
+        struct Holder {
+            preset: PresetChoice,
+        }
+        toml::from_str::<Holder>(text).unwrap().preset
+    }
+
+    #[test]
+    fn every_preset_is_a_program_of_the_stated_size() {
+        for entry in Shelf::Presets.entries() {
+            let config = PresetChoice::Name(entry.name.clone()).resolve(Path::new("")).unwrap();
+            let wanted = match toml::Table::try_from(&config).unwrap()["footprint"].as_str() {
+                Some(text) => size::parse_pages(text).unwrap().0,
+                None => panic!("{}", entry.name),
+            };
+            let facts = config.build().unwrap_or_else(|error| panic!("{}: {error}", entry.name)).facts();
+            if !matches!(config, GeneratorConfig::Churn(_)) {
+                let off = facts.footprint.0.abs_diff(wanted);
+                assert!(off * 50 <= wanted, "{}: {} pages for {wanted}", entry.name, facts.footprint.0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_preset_may_be_changed_and_divided() {
+        let changed = choice("preset = { name = 'redis-50g', divide_footprint = 50, seed = 7 }");
+        let GeneratorConfig::KeyValue(config) = changed.resolve(Path::new("")).unwrap() else { panic!() };
+        assert_eq!((config.footprint, config.seed), (PageCount(1 << 18), 7));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, expected) in [
+            ("preset = 'redis-5g'", "did you mean"),
+            ("preset = { name = 'redis-50g', stride = 7 }", "stride"),
+            ("preset = { name = 'redis-50g', divide_footprint = 0 }", "divide_footprint"),
+        ] {
+            let error = choice(text).resolve(Path::new("")).unwrap_err().to_string();
+            assert!(error.contains(expected) && error.lines().count() == 1, "{text}: {error}");
+        }
+    }
+}
