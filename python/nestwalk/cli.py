@@ -126,6 +126,40 @@ def run(
         typer.echo(f"wrote {out}")
 
 
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="ptemagnet, hugegpt, asap or compromis-mmu.")],
+    *,
+    quick: Quick = False,
+    json_: Json = False,
+    out: Out = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time (default: 1; with --quick, one for each processor).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 1,
+) -> None:
+    """Put every figure of a paper beside what the simulator makes of it; with --out, as a page with pictures."""
+    from nestwalk import files
+    from nestwalk import reproduce as papers
+    from nestwalk.progress import watch
+
+    if out is not None:
+        files.check_directory(out)
+    plan = papers.plan(paper, quick=quick, seed=seed)
+    with watch([run.title for run in plan.able]) as watcher:
+        done = plan.execute(jobs=jobs, watcher=watcher)
+    if out is not None:
+        done.save(out)
+    if json_:
+        _print_json(done.to_json())
+        return
+    from nestwalk.reproduce import text
+
+    _print(*text.page(done))
+    if out is not None:
+        typer.echo(f"wrote {out}")
+
+
 @app.command(name="list")
 def list_(
     kind: Annotated[

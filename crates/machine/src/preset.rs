@@ -99,7 +99,7 @@ mod tests {
                 None => panic!("{}", entry.name),
             };
             let facts = config.build().unwrap_or_else(|error| panic!("{}: {error}", entry.name)).facts();
-            if !matches!(config, GeneratorConfig::Churn(_)) {
+            if !matches!(config, GeneratorConfig::Neighbour(_)) {
                 let off = facts.footprint.0.abs_diff(wanted);
                 assert!(off * 50 <= wanted, "{}: {} pages for {wanted}", entry.name, facts.footprint.0);
             }

@@ -161,6 +161,10 @@ pub struct KernelStatistics {
     pub free_frames: u64,
     /// Nodes of the page table of the program (or VM) that it runs.
     pub table_nodes: u64,
+    /// Runs of neighbouring frames on which those nodes lie.
+    pub table_runs: u64,
+    /// VMAs of the program (or VM), and the fewest of them that hold 99 % of its mapped pages.
+    pub vmas: [u64; 2],
     /// All counters, by name.
     pub counters: serde_json::Value,
     /// Frames that the manager has set aside and that nothing maps.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes the result of a run from its counters.
 
-use nestwalk_mem::Level;
+use nestwalk_mem::{Level, PageTable};
 use nestwalk_mmu::{Counters, LatencyHistogram, Served, Table};
 use nestwalk_os::fragmentation;
 use serde_json::{Value, json};
@@ -143,6 +143,28 @@ fn prefetches(counters: &Counters) -> Value {
     })
 }
 
+/// On how many runs of neighbouring frames the nodes of `table` lie.
+fn runs_of_frames(table: &PageTable) -> u64 {
+    let mut frames = Vec::new();
+    table.for_each_node(|node| frames.push(node.frame.0));
+    frames.sort_unstable();
+    let breaks = frames.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count() as u64;
+    breaks + u64::from(!frames.is_empty())
+}
+
+/// How many VMAs there are, and the fewest that hold 99 % of all pages.
+fn count_vmas(mut pages: Vec<u64>) -> [u64; 2] {
+    pages.sort_unstable_by(|a, b| b.cmp(a));
+    let all: u64 = pages.iter().sum();
+    let mut held = 0;
+    let most = pages.iter().take_while(|&&pages| {
+        let wanted = held * 100 < all * 99;
+        held += pages;
+        wanted
+    });
+    [pages.len() as u64, most.count() as u64]
+}
+
 fn by_name(counts: Vec<(&'static str, u64)>) -> Value {
     counts.into_iter().map(|(name, count)| (name, json!(count))).collect()
 }
@@ -155,10 +177,25 @@ fn kernels(stack: &Stack) -> Vec<KernelStatistics> {
         frames: kernel.memory().frames().0,
         free_frames: kernel.memory().free_frames().0,
         table_nodes: kernel.table(*process).expect(ALIVE).node_count(),
+        table_runs: runs_of_frames(kernel.table(*process).expect(ALIVE)),
+        vmas: count_vmas(kernel.vmas(*process).expect(ALIVE).map(|vma| vma.range.len()).collect()),
         counters: serde_json::to_value(kernel.counters()).expect("counters are plain numbers"),
         reserved_frames: kernel.manager().reserved().0,
         manager_counters: by_name(kernel.manager().statistics()),
         table_counters: by_name(kernel.table_placement().statistics()),
     };
     stack.layers().iter().enumerate().map(describe).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vmas_that_hold_99_percent() {
+        assert_eq!(count_vmas(vec![]), [0, 0]);
+        assert_eq!(count_vmas(vec![1, 990, 9]), [3, 1]);
+        assert_eq!(count_vmas(vec![1, 980, 19]), [3, 2]);
+        assert_eq!(count_vmas(vec![100; 100]), [100, 99]);
+    }
 }

@@ -11,7 +11,7 @@
 //! there is (the zipf sampler) uses software functions with the same bits everywhere.
 
 mod bijection;
-mod churn;
+mod neighbour;
 mod compiler;
 mod compute;
 mod config;
@@ -38,7 +38,7 @@ mod tree;
 mod zipf;
 mod zipf_kv;
 
-pub use churn::{ChurnConfig, Profile};
+pub use neighbour::{NeighbourConfig, Profile};
 pub use compiler::CompilerConfig;
 pub use compute::ComputeConfig;
 pub use energy_grid::EnergyGridConfig;
@@ -154,8 +154,8 @@ kinds! {
     Compute(ComputeConfig) = "compute": "swaptions, raytrace: hardly a TLB miss",
         |c| mixed(c.common(), c.mixture(), compute::Compute::new(c)?)?;
     /// Co-runners that map, touch and unmap.
-    Churn(ChurnConfig) = "churn": "co-runners that map, touch and unmap memory without end",
-        |c| Box::new(churn::Churn::new(c)?);
+    Neighbour(NeighbourConfig) = "neighbour": "co-runners that map, touch and unmap memory without end",
+        |c| Box::new(neighbour::Neighbour::new(c)?);
 }
 
 /// The workload of a program that is stated as operations on data structures.

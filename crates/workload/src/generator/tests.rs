@@ -49,7 +49,7 @@ fn config(kind: &str, more: &str) -> GeneratorConfig {
 
 /// Every kind of program, alone and with three threads. Co-runners have tests of their own.
 fn all() -> Vec<GeneratorConfig> {
-    let kinds = GeneratorConfig::KINDS.iter().filter(|(kind, _)| *kind != "churn");
+    let kinds = GeneratorConfig::KINDS.iter().filter(|(kind, _)| *kind != "neighbour");
     let mut all: Vec<_> = kinds.flat_map(|(kind, _)| [config(kind, ""), config(kind, "threads = 3")]).collect();
     all.extend([
         config("graph", "traversal = 'frontier'"),
@@ -102,7 +102,7 @@ fn the_same_seed_gives_the_same_stream_and_another_one_does_not() {
     for config in all() {
         assert_eq!(play(&config), play(&config));
     }
-    for (kind, _) in GeneratorConfig::KINDS.iter().filter(|(kind, _)| !["stream", "churn"].contains(kind)) {
+    for (kind, _) in GeneratorConfig::KINDS.iter().filter(|(kind, _)| !["stream", "neighbour"].contains(kind)) {
         assert_ne!(play(&config(kind, "")).accesses, play(&config(kind, "seed = 2")).accesses, "{kind}");
     }
 }
@@ -207,8 +207,8 @@ fn impossible_parameters_are_one_clear_error() {
         ("kind = 'netlist'\nconnections = 65", "connections = 65"),
         ("kind = 'compiler'\npasses = 0", "passes = 0"),
         ("kind = 'compute'\nfanout = 1", "fanout = 1"),
-        ("kind = 'churn'\nthreads = 0", "threads = 0"),
-        ("kind = 'churn'\ntouches = 0", "touches = 0"),
+        ("kind = 'neighbour'\nthreads = 0", "threads = 0"),
+        ("kind = 'neighbour'\ntouches = 0", "touches = 0"),
     ];
     for (text, expected) in cases {
         let config: GeneratorConfig = toml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -265,7 +265,7 @@ proptest::proptest! {
         kind in 0..GeneratorConfig::KINDS.len(), mebibytes in 24u64..120, threads in 1u16..9, seed in 1u64..99,
     ) {
         let (kind, _) = GeneratorConfig::KINDS[kind];
-        proptest::prop_assume!(kind != "churn");
+        proptest::prop_assume!(kind != "neighbour");
         let text = format!(
             "kind = '{kind}'\nfootprint = '{mebibytes} MiB'\nthreads = {threads}\nseed = {seed}\n\
              warm_accesses = 0\nmeasured_accesses = 100000"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `churn`: co-runners that map, touch and unmap memory without end, and whose accesses nobody looks at.
+//! `neighbour`: co-runners that map, touch and unmap memory without end, and whose accesses nobody looks at.
 //!
 //! Each is one or several actors that take turns; an actor has some threads and a list of mappings that it makes one after
 //! the other, touches page by page, and gives back. What the profiles stand for:
@@ -78,7 +78,7 @@ pub enum Profile {
 /// A co-runner that maps, touches and unmaps.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct ChurnConfig {
+pub struct NeighbourConfig {
     /// What it is.
     pub profile: Profile,
     /// Of `stress`: memory of all its threads together.
@@ -92,7 +92,7 @@ pub struct ChurnConfig {
     pub seed: u64,
 }
 
-impl Default for ChurnConfig {
+impl Default for NeighbourConfig {
     fn default() -> Self {
         // stress-ng's vm workers share 256 MiB; PTEMagnet ran it with 12 threads. 10^8 pages outlast what is measured beside them.
         Self { profile: Profile::Stress, footprint: PageCount(MIB * 256), threads: 12, touches: 100_000_000, seed: 1 }
@@ -137,7 +137,7 @@ enum At {
 }
 
 /// See the [module's documentation](self).
-pub(super) struct Churn {
+pub(super) struct Neighbour {
     actors: Vec<Actor>,
     threads: u16,
     turn: usize,
@@ -145,9 +145,9 @@ pub(super) struct Churn {
     begun: bool,
 }
 
-impl Churn {
-    pub(super) fn new(config: &ChurnConfig) -> Result<Self, WorkloadError> {
-        let name = "churn";
+impl Neighbour {
+    pub(super) fn new(config: &NeighbourConfig) -> Result<Self, WorkloadError> {
+        let name = "neighbour";
         if !(1..=1024).contains(&config.threads) {
             return Err(impossible(name, format!("threads = {}: from 1 to 1024", config.threads)));
         }
@@ -173,7 +173,7 @@ struct Crew {
 }
 
 impl Crew {
-    fn hire(&mut self, config: &ChurnConfig) {
+    fn hire(&mut self, config: &NeighbourConfig) {
         let threads = config.threads;
         let arenas = |count: usize| vec![MIB / 4; count];
         match config.profile {
@@ -195,7 +195,7 @@ impl Crew {
             // xz -6: a dictionary of 8 MiB, trees of 64, the hash tables, and the window; 3.7 instructions an access.
             Profile::Compressor => self.add(1, vec![12 * MIB, 18 * MIB, 64 * MIB], Lifetime::Together, 40_000),
             Profile::All => {
-                let part = |profile, threads| ChurnConfig { profile, threads, ..config.clone() };
+                let part = |profile, threads| NeighbourConfig { profile, threads, ..config.clone() };
                 self.hire(&part(Profile::ObjectDetection, 8));
                 for count in [64, 16, 48] {
                     self.add(1, arenas(count), Lifetime::Together, 51_200);
@@ -283,11 +283,11 @@ impl Actor {
     }
 }
 
-impl Workload for Churn {
+impl Workload for Neighbour {
     fn facts(&self) -> WorkloadFacts {
         let pages = |actor: &Actor| actor.mappings.iter().map(|mapping| mapping.pages.len()).sum::<u64>();
         WorkloadFacts {
-            name: "churn".into(),
+            name: "neighbour".into(),
             footprint: PageCount(self.actors.iter().map(pages).sum()),
             accesses: None,
             threads: self.threads,
@@ -336,15 +336,15 @@ mod tests {
         /// thread; and what is mapped is bounded by what the facts say.
         #[test]
         fn touches_lie_in_mappings_and_memory_is_given_back(profile in profiles(), threads in 1u16..13, seed in 0u64..9) {
-            let config = ChurnConfig { profile, threads, touches: 60_000, seed, footprint: PageCount(3000) };
-            let mut churn = Churn::new(&config).unwrap();
-            let facts = churn.facts();
+            let config = NeighbourConfig { profile, threads, touches: 60_000, seed, footprint: PageCount(3000) };
+            let mut neighbour = Neighbour::new(&config).unwrap();
+            let facts = neighbour.facts();
             let (mut mapped, mut touched) = (BTreeMap::new(), BTreeSet::<Vpn>::new());
             let (mut unmapped, mut total, mut seen) = (0u64, 0u64, BTreeSet::new());
             let mut batch = Batch::default();
-            prop_assert_eq!(churn.next(&mut batch).unwrap(), Step::Phase(Phase::Populate));
+            prop_assert_eq!(neighbour.next(&mut batch).unwrap(), Step::Phase(Phase::Populate));
             loop {
-                match churn.next(&mut batch).unwrap() {
+                match neighbour.next(&mut batch).unwrap() {
                     Step::Event(MemoryEvent::Mmap { range, .. }) => {
                         prop_assert!(mapped.insert(range.start, range.end).is_none(), "mapped twice");
                     }
@@ -375,9 +375,9 @@ mod tests {
 
     #[test]
     fn an_inference_is_37_megabytes_and_all_seven_have_14_threads() {
-        let config = |profile| ChurnConfig { profile, threads: 8, ..ChurnConfig::default() };
-        let bytes = Churn::new(&config(Profile::ObjectDetection)).unwrap().facts().footprint.0 * PAGE_BYTES;
+        let config = |profile| NeighbourConfig { profile, threads: 8, ..NeighbourConfig::default() };
+        let bytes = Neighbour::new(&config(Profile::ObjectDetection)).unwrap().facts().footprint.0 * PAGE_BYTES;
         assert!((36_000_000..38_000_000).contains(&bytes), "{bytes}");
-        assert_eq!(Churn::new(&config(Profile::All)).unwrap().facts().threads, 14);
+        assert_eq!(Neighbour::new(&config(Profile::All)).unwrap().facts().threads, 14);
     }
 }

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The page: one HTML file with every figure, the table, the machine and the caveats."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+from nestwalk import _native
+from nestwalk.report import pictures as inlining
+from nestwalk.report import words
+from nestwalk.reproduce import pictures
+from nestwalk.tables import NOTHING
+
+if TYPE_CHECKING:
+    from nestwalk.reproduce.side_by_side import Reproduction
+
+
+def render(done: Reproduction) -> str:
+    """The page on a reproduction."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    text = resources.files("nestwalk.reproduce").joinpath("page.html").read_text(encoding="utf-8")
+    made = list(done.results.made.values())
+    quick = ["--quick"] if done.scale.quick else []
+    page: str = environment.from_string(text).render(
+        paper=done.paper,
+        scale=done.scale,
+        version=_native.version(),
+        figures=[_figure(done, index) for index in range(len(done.paper.figures))],
+        machine=words.machine(made[0]) if made else [],
+        caveats=[*done.paper.caveats, *words.MODEL_CAVEATS],
+        command=" ".join(["nestwalk reproduce", done.paper.name, *quick, "--seed", str(done.scale.seed)]),
+    )
+    return page
+
+
+def _figure(done: Reproduction, index: int) -> dict[str, Any]:
+    """A figure's title, rows as text, and pictures."""
+    figure = done.paper.figures[index]
+    rows = [row for row in done.rows if row["figure"] == figure.title]
+    both = pictures.beside(rows)
+    drawn = [] if both is None else [{"title": "the paper and Nestwalk", "svg": inlining.inline(both)}]
+    for drawing in done.experiment.drawings:
+        bars = drawing.bars(done.results) if drawing.figure == figure.name else []
+        if bars:
+            svg = inlining.inline(pictures.by_program(bars, drawing.unit))
+            drawn.append({"title": drawing.title, "svg": svg})
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "text": figure.text,
+        "rows": [{**row, **{key: number(row[key]) for key in ("paper", "ours", "ratio")}} for row in rows],
+        "pictures": drawn,
+    }
+
+
+def number(value: float | str | None) -> str:
+    """A value for people, to three or four digits; a sentence as it is."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, str):
+        return value
+    large = 1000
+    return f"{value:,.0f}" if abs(value) >= large else f"{value:.3g}"

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The runs that a paper's figures need, and making them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestwalk import _native, data, pool, scenario
+from nestwalk.errors import NestwalkError
+from nestwalk.result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+DEFAULT_SEED = 1
+UNAVAILABLE = "unavailable, because "
+
+Value = float | str
+"""What a figure comes out as: a number, or a sentence that begins with :data:`UNAVAILABLE`."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is simulated."""
+
+    quick: bool
+    seed: int
+    divide_footprint: int
+
+    @property
+    def accesses(self) -> dict[str, int]:
+        """Accesses that warm up and that are measured, of all threads together."""
+        if self.quick:
+            return {"warm_accesses": 500_000, "measured_accesses": 500_000}
+        return {"warm_accesses": 5_000_000, "measured_accesses": 10_000_000}
+
+    @property
+    def sentence(self) -> str:
+        """It in words."""
+        counts = self.accesses
+        size = f"footprints divided by {self.divide_footprint}" if self.divide_footprint > 1 else "full footprints"
+        return (
+            f"{size}; {counts['warm_accesses']:,} accesses that warm up and "
+            f"{counts['measured_accesses']:,} measured, of each program"
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run to be made."""
+
+    name: str
+    title: str
+    table: Mapping[str, Any]
+    """Its scenario."""
+
+    @property
+    def job(self) -> pool.Job:
+        """For the pool."""
+        return pool.Job(self.name, scenario.write(self.table), Path(f"{self.name}.toml"))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture of ours that shows more than the paper's values: a bar for each program and series."""
+
+    figure: str
+    """The figure beside which it stands."""
+    title: str
+    unit: str
+    bars: Callable[[Results], Sequence[tuple[str, str, float]]]
+    """Program, series, value."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A paper's runs, and what follows from their results."""
+
+    runs: Sequence[Run]
+    measure: Callable[[Results], Mapping[str, Value]]
+    """Our values, by the keys of the paper's claims."""
+    drawings: Sequence[Drawing] = field(default=())
+    notes: Callable[[Results], Mapping[str, str]] = field(default=lambda _: {})
+    """Where our value parts from the paper's, why; by key."""
+
+
+class Results:
+    """Results by the name of their run; of a run that this version cannot make, the reason."""
+
+    def __init__(self, made: Mapping[str, Result], refused: Mapping[str, str]) -> None:
+        """Holds both."""
+        self.made = made
+        self.refused = refused
+
+    def __getitem__(self, name: str) -> Result:
+        """The result of a run that was made."""
+        return self.made[name]
+
+    def reason(self, names: Sequence[str]) -> str | None:
+        """Why a value that needs these runs is not available; None if it is."""
+        for name in names:
+            if name in self.refused:
+                return UNAVAILABLE + self.refused[name]
+        return None
+
+    def value(self, names: Sequence[str], compute: Callable[..., float | None]) -> Value:
+        """What ``compute`` makes of the runs called ``names``, or why there is nothing."""
+        reason = self.reason(names)
+        if reason is not None:
+            return reason
+        found = compute(*(self.made[name] for name in names))
+        return UNAVAILABLE + "there was nothing to count" if found is None else found
+
+
+def program(
+    preset: str, scale: Scale, *, machine: str, name: str, kernels: Sequence[Mapping[str, Any]], **more: Any
+) -> dict[str, Any]:
+    """The scenario of a preset's run."""
+    chosen: dict[str, Any] = {"name": preset, **scale.accesses}
+    if scale.divide_footprint > 1:
+        chosen["divide_footprint"] = scale.divide_footprint
+    return {
+        "schema": 1,
+        "name": name,
+        "machine": machine,
+        "seed": scale.seed,
+        "workload": {"preset": chosen},
+        "kernels": [dict(kernel) for kernel in kernels],
+        **more,
+    }
+
+
+UNKNOWN = re.compile(r"unknown (?:field|variant) `([^`]+)`")
+"""What the engine says of a technique that it does not have."""
+
+
+def known(runs: Sequence[Run]) -> tuple[list[Run], dict[str, str]]:
+    """The runs that this version can make, and of the others, by name, why not.
+
+    Raises:
+        NestwalkError: When something else is wrong with a run.
+    """
+    able, refused = [], {}
+    for run in runs:
+        try:
+            _native.check(run.job.scenario, str(run.job.path), str(data.TRACES))
+            able.append(run)
+        except NestwalkError as error:
+            found = UNKNOWN.search(str(error))
+            if found is None:
+                raise
+            refused[run.name] = f"this version does not know '{found[1]}' in a scenario"
+    return able, refused
+
+
+def execute(able: Sequence[Run], refused: Mapping[str, str], processes: int, watcher: pool.Watcher) -> Results:
+    """Makes the runs, so many at a time."""
+    done = pool.run_all([run.job for run in able], processes, watcher) if able else []
+    made = {run.name: Result(value) for run, value in zip(able, done, strict=True)}
+    return Results(made, refused)
+
+
+def mean(values: Sequence[float]) -> float:
+    """Their average."""
+    return sum(values) / len(values)
+
+
+def change_percent(ours: float | None, base: float | None) -> float | None:
+    """By how many per cent ``ours`` is above ``base``."""
+    return 100 * (ours / base - 1) if ours is not None and base else None
+
+
+def extreme(values: Mapping[str, float], *, largest: bool) -> tuple[str, float]:
+    """The name and value of the largest, or the smallest; the first of several."""
+    name = (max if largest else min)(values, key=lambda key: values[key])
+    return name, values[name]

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What ``nestwalk reproduce`` prints for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from nestwalk.reproduce.page import number
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from nestwalk.reproduce.side_by_side import Reproduction
+
+
+def page(done: Reproduction) -> list[RenderableType]:
+    """The head and a table for each figure."""
+    head = f"{done.paper.title} on {done.paper.machine}, seed {done.scale.seed}"
+    parts: list[RenderableType] = [Text(head, style="bold"), Text(done.scale.sentence)]
+    for figure in done.paper.figures:
+        parts += [Text(), Text(figure.title, style="bold"), table(done, figure.title)]
+    return parts
+
+
+def table(done: Reproduction, figure: str) -> Table:
+    """The rows of one figure."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    made.add_column("")
+    for heading in ("paper", "ours", "ratio"):
+        made.add_column(heading, justify="right", overflow="fold", max_width=60)
+    made.add_column("unit")
+    made.add_column("note", overflow="fold", max_width=60)
+    for row in done.rows:
+        if row["figure"] == figure:
+            values = [number(row[key]) for key in ("paper", "ours", "ratio")]
+            made.add_row(row["what"], *values, row["unit"], row["note"])
+    return made
