@@ -6,7 +6,7 @@
 //! Every window of 2^20 measured accesses is looked at on its own: its accesses to its `HOT_LINES` most used lines are its
 //! local ones, the rest go to data structures. The generators take `local_permille` from here (docs/model.md, "Made-up programs").
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nestwalk_mem::Access;
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
@@ -28,6 +28,9 @@ struct Sums {
     /// Pages that hold the hot lines, over all windows.
     hot_pages: u64,
     windows: u64,
+    /// Distinct hot lines, and pages of them, in every 1000 accesses, over all windows.
+    lines_at_a_time: u64,
+    pages_at_a_time: u64,
     /// Distinct lines and pages, over all windows.
     lines: u64,
     pages: u64,
@@ -44,10 +47,16 @@ impl Sums {
         let mut order: Vec<(u64, u64)> = counts.iter().map(|(&line, &count)| (count, line)).collect();
         order.sort_unstable_by(|a, b| b.cmp(a));
         let sum = |count: usize| order.iter().take(count).map(|(count, _)| count).sum::<u64>();
-        let hot: std::collections::BTreeSet<u64> = order.iter().take(HOT_LINES).map(|&(_, line)| line).collect();
+        let hot: BTreeSet<u64> = order.iter().take(HOT_LINES).map(|&(_, line)| line).collect();
         self.local += sum(HOT_LINES);
-        self.hot_pages += hot.iter().map(|line| line >> 6).collect::<std::collections::BTreeSet<_>>().len() as u64;
+        self.hot_pages += hot.iter().map(|line| line >> 6).collect::<BTreeSet<_>>().len() as u64;
         self.windows += 1;
+        for part in accesses.chunks(1000) {
+            let lines: BTreeSet<u64> =
+                part.iter().map(|access| access.gva().0 >> 6).filter(|l| hot.contains(l)).collect();
+            self.lines_at_a_time += lines.len() as u64;
+            self.pages_at_a_time += lines.iter().map(|line| line >> 6).collect::<BTreeSet<_>>().len() as u64;
+        }
         for (to, count) in self.hottest.iter_mut().zip([8, 64, 512]) {
             *to += sum(count);
         }
@@ -86,7 +95,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let permille = |count: u64| count * 1000 / sums.accesses.max(1);
         println!(
-            "{path}: {} accesses, {} instructions a kiloaccess\n  local {} permille (hottest 8, 64, 512 lines: {:?}), their stores {} permille of them, on {} pages\n  \
+            "{path}: {} accesses, {} instructions a kiloaccess\n  local {} permille (hottest 8, 64, 512 lines: {:?}), their stores {} permille of them, on {} pages; {} lines on {} pages in every kiloaccess\n  \
              data: stores {} permille of them; {} lines and {} pages a kiloaccess",
             sums.accesses,
             permille(sums.instructions),
@@ -94,6 +103,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             sums.hottest.map(permille),
             sums.local_stores * 1000 / sums.local.max(1),
             sums.hot_pages / sums.windows.max(1),
+            permille(sums.lines_at_a_time),
+            permille(sums.pages_at_a_time),
             (sums.stores - sums.local_stores) * 1000 / (sums.accesses - sums.local).max(1),
             permille(sums.lines),
             permille(sums.pages),

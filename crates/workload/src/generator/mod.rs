@@ -11,7 +11,6 @@
 //! there is (the zipf sampler) uses software functions with the same bits everywhere.
 
 mod bijection;
-mod neighbour;
 mod compiler;
 mod compute;
 mod config;
@@ -25,6 +24,7 @@ mod layout;
 mod locals;
 mod match_finder;
 mod memory;
+mod neighbour;
 mod netlist;
 mod network;
 mod page_touch;
@@ -38,7 +38,6 @@ mod tree;
 mod zipf;
 mod zipf_kv;
 
-pub use neighbour::{NeighbourConfig, Profile};
 pub use compiler::CompilerConfig;
 pub use compute::ComputeConfig;
 pub use energy_grid::EnergyGridConfig;
@@ -47,6 +46,7 @@ pub use graph::{GraphConfig, Loading, Traversal};
 pub use gups::GupsConfig;
 pub use key_value::{KeyValueConfig, Server};
 pub use match_finder::MatchFinderConfig;
+pub use neighbour::{NeighbourConfig, Profile};
 pub use netlist::NetlistConfig;
 pub use network::NetworkConfig;
 pub use page_touch::{Locality, PageTouchConfig};

@@ -244,7 +244,7 @@ fn a_configuration_survives_being_written_and_read() {
 /// Local accesses come in the stated proportion, and evenly: never far from it.
 #[test]
 fn local_accesses_have_their_share() {
-    for (kind, permille) in [("key_value", 909), ("graph", 124), ("tree", 0)] {
+    for (kind, permille) in [("key_value", 951), ("graph", 124), ("tree", 0)] {
         let config = config(kind, &format!("local_permille = {permille}"));
         let played = play(&config);
         // Libraries come first (key_value has 6, graph 13, tree 12 of them), then the thread's stack.
