@@ -12,7 +12,7 @@ from nestwalk import _native
 from nestwalk.report import pictures as inlining
 from nestwalk.report import words
 from nestwalk.reproduce import pictures
-from nestwalk.tables import NOTHING
+from nestwalk.reproduce.pictures import number
 
 if TYPE_CHECKING:
     from nestwalk.reproduce.side_by_side import Reproduction
@@ -56,13 +56,3 @@ def _figure(done: Reproduction, index: int) -> dict[str, Any]:
         "rows": [{**row, **{key: number(row[key]) for key in ("paper", "ours", "ratio")}} for row in rows],
         "pictures": drawn,
     }
-
-
-def number(value: float | str | None) -> str:
-    """A value for people, to three or four digits; a sentence as it is."""
-    if value is None:
-        return NOTHING
-    if isinstance(value, str):
-        return value
-    large = 1000
-    return f"{value:,.0f}" if abs(value) >= large else f"{value:.3g}"

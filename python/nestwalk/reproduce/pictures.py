@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
+from nestwalk.tables import NOTHING
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,7 +24,13 @@ LABEL_WIDTH = 340
 def beside(rows: Sequence[dict[str, Any]]) -> Picture | None:
     """The rows of one figure as bars, the paper's and ours, a panel for each unit; None if there is nothing to draw."""
     found = [
-        {"what": row["what"], "series": series, "value": float(row[key]), "unit": row["unit"]}
+        {
+            "what": row["what"],
+            "series": series,
+            "value": float(row[key]),
+            "unit": row["unit"],
+            "label": number(row[key]),
+        }
         for row in rows
         for key, series in (("paper", "paper"), ("ours", "Nestwalk"))
         if isinstance(row[key], int | float)
@@ -45,7 +53,7 @@ def _panel(frame: pl.DataFrame, unit: str) -> Picture:
     )
     scale = alt.Scale(domain=list(SERIES), range=list(SERIES.values()))
     bars = base.mark_bar().encode(color=alt.Color("series:N", scale=scale, sort=list(SERIES), title=None))
-    labels = base.mark_text(align="left", dx=4).encode(text=alt.Text("value:Q", format=".3~g"))
+    labels = base.mark_text(align="left", dx=4).encode(text="label:N")
     layers: Picture = alt.layer(bars, labels).properties(width=WIDTH, height=alt.Step(15))
     return layers
 
@@ -69,3 +77,13 @@ def by_program(bars: Sequence[tuple[str, str, float]], unit: str) -> Picture:
         .properties(width=max(WIDTH, 18 * len(bars)), height=240)
     )
     return picture
+
+
+def number(value: float | str | None) -> str:
+    """A value for people, to three or four digits; a sentence as it is."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, str):
+        return value
+    large = 1000
+    return f"{value:,.0f}" if abs(value) >= large else f"{value:.3g}"

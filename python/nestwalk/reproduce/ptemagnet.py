@@ -38,6 +38,9 @@ NEIGHBOURS: dict[str, list[dict[str, Any]]] = {
 }
 """What runs beside the program, in the same guest, pinned to other cores."""
 
+LEAD_MS = 500
+"""How long they have been running when the program begins, simulated: they were there first."""
+
 MANAGERS = {"stock": "linux4k", "magnet": "ptemagnet"}
 
 
@@ -61,7 +64,7 @@ def _run(paper: Paper, scale: Scale, preset: str, beside: str, manager: str) -> 
     name = _name(preset, beside, manager)
     kernels = [{}, {"manager": {"kind": MANAGERS[manager]}, "cpus": GUEST_CPUS}]
     neighbours = NEIGHBOURS[beside]
-    more: dict[str, Any] = {"colocated": neighbours} if neighbours else {}
+    more: dict[str, Any] = {"colocated": neighbours, "colocated_lead_ms": LEAD_MS} if neighbours else {}
     table = program(preset, scale, machine=paper.machine, name=name, kernels=kernels, **more)
     title = {**PROGRAMS, **UNPRESSED}[preset]
     return Run(name, f"{title}, {beside}, {manager}", table)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from nestwalk.reproduce.page import number
+from nestwalk.reproduce.pictures import number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -3,7 +3,9 @@
 //!
 //! Each is one or several actors that take turns; an actor has some threads and a list of mappings that it makes one after
 //! the other, touches page by page, and gives back. What the profiles stand for:
-//! - `stress`: stress-ng's `vm` workers: each thread its own mapping, filled and unmapped, again and again.
+//! - `stress`: stress-ng's workers: each thread its own mapping, filled; then half of its pages are given back one by one
+//!   in random order (`MADV_DONTNEED`) and filled again in that order, and the mapping goes. That half and the order are assumed. They matter: a
+//!   neighbour that only fills and unmaps in order leaves the guest's free lists in order, too.
 //! - `object_detection`: an inference of SSD-MobileNet (Howard et al. 2017; Liu et al. 2016) after the other: the output of each layer is a
 //!   tensor of its own, filled by all threads, and freed when the next but one is made. 37 MB an inference.
 //! - `interpreter`: requests to a Python function (chameleon, pyaes, json_serdes): arenas of 256 KiB (CPython's `ARENA_SIZE` up to 3.9) as the
@@ -16,7 +18,7 @@
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
 use serde::{Deserialize, Serialize};
 
-use super::bijection::{mix, scale};
+use super::bijection::{Bijection, mix, scale};
 use super::config::impossible;
 use super::memory::{MmapArea, Region};
 use crate::stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};
@@ -59,7 +61,7 @@ const LAYERS: [(u64, u64); 27] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// stress-ng's `vm` workers.
+    /// stress-ng's workers.
     Stress,
     /// Inferences of SSD-MobileNet.
     ObjectDetection,
@@ -106,7 +108,12 @@ enum Lifetime {
     Later(usize),
     /// All at the end of the list.
     Together,
+    /// Each when it is full, after half of its pages have been given back and filled again.
+    Punched,
 }
+
+/// Linux's `MADV_DONTNEED`.
+const DONTNEED: u32 = 4;
 
 /// Threads that work through a list of mappings.
 struct Actor {
@@ -115,6 +122,8 @@ struct Actor {
     mappings: Vec<Region>,
     lifetime: Lifetime,
     instructions_per_page: u64,
+    /// In which order pages are given back.
+    order_seed: u64,
     at: At,
 }
 
@@ -128,6 +137,16 @@ enum At {
         index: usize,
         page: u64,
         thread: u16,
+    },
+    /// Gives back the `nth` page of those of mapping `index`, in random order.
+    Drop {
+        index: usize,
+        nth: u64,
+    },
+    /// Fills those pages again.
+    Refill {
+        index: usize,
+        nth: u64,
     },
     /// Gives back mapping `index`; then the next of the list, or the next one up to the list's end.
     Unmap {
@@ -180,7 +199,7 @@ impl Crew {
             // A worker writes a page's 512 words and checks them (assumed: two instructions a word).
             Profile::Stress => {
                 let each = config.footprint.0 / u64::from(threads);
-                (0..threads).for_each(|_| self.add(1, vec![each], Lifetime::Together, 1024));
+                (0..threads).for_each(|_| self.add(1, vec![each], Lifetime::Punched, 1024));
             }
             // 1.2 thousand million multiplications an inference, eight an instruction, over 9,000 pages.
             Profile::ObjectDetection => {
@@ -215,13 +234,14 @@ impl Crew {
         let mappings: Vec<Region> = sizes.into_iter().map(&mut map).collect();
         // Actors do not begin in step, or their rhythms would coincide.
         let index = match lifetime {
-            Lifetime::Together => 0,
+            Lifetime::Together | Lifetime::Punched => 0,
             Lifetime::Later(_) => scale(mix(self.seed ^ self.actors.len() as u64), mappings.len() as u64) as usize,
         };
         let first_thread = self.threads;
         self.threads += threads;
+        let order_seed = mix(self.seed ^ u64::from(first_thread));
         let at = At::Map { index };
-        self.actors.push(Actor { first_thread, threads, mappings, lifetime, instructions_per_page, at });
+        self.actors.push(Actor { first_thread, threads, mappings, lifetime, instructions_per_page, order_seed, at });
     }
 }
 
@@ -233,6 +253,7 @@ impl Actor {
         match self.lifetime {
             Lifetime::Together if next == 0 => At::Unmap { index: 0, next: 1 },
             Lifetime::Together => At::Map { index: next },
+            Lifetime::Punched => At::Drop { index, nth: 0 },
             // The mapping that many places before, if it has been made already: unmapping what is not mapped does nothing.
             Lifetime::Later(later) => At::Unmap { index: (index + count - later) % count, next },
         }
@@ -241,9 +262,16 @@ impl Actor {
     fn unmapped(&self, next: usize) -> At {
         match self.lifetime {
             Lifetime::Together if next < self.mappings.len() => At::Unmap { index: next, next: next + 1 },
-            Lifetime::Together => At::Map { index: 0 },
+            Lifetime::Together | Lifetime::Punched => At::Map { index: 0 },
             Lifetime::Later(_) => At::Map { index: next },
         }
+    }
+
+    /// The `nth` of the pages of mapping `index` that are given back.
+    fn punched(&self, index: usize, nth: u64) -> Vpn {
+        let VpnRange { start, .. } = self.mappings[index].pages;
+        let order = Bijection::new(self.mappings[index].pages.len(), self.order_seed);
+        start + order.apply(nth)
     }
 
     /// Its next step: an event, or touches.
@@ -254,6 +282,22 @@ impl Actor {
                 self.at = At::Touch { index, page: 0, thread: 0 };
                 let range = self.mappings[index].pages;
                 Step::Event(MemoryEvent::Mmap { range, writable: true, anonymous: true })
+            }
+            At::Drop { index, nth } => {
+                let last = nth + 1 >= self.mappings[index].pages.len() / 2;
+                self.at = if last { At::Refill { index, nth: 0 } } else { At::Drop { index, nth: nth + 1 } };
+                let range = VpnRange::new(self.punched(index, nth), PageCount(1));
+                Step::Event(MemoryEvent::Madvise { range, advice: DONTNEED })
+            }
+            At::Refill { index, nth } => {
+                // At least the one page that a mapping of one page has dropped.
+                let dropped = (self.mappings[index].pages.len() / 2).max(1);
+                let until = dropped.min(nth + TOUCH_TURN.min(most));
+                batch.instructions = (until - nth) * self.instructions_per_page;
+                batch.touches.extend((nth..until).map(|nth| (self.punched(index, nth), true)));
+                let done = until == dropped;
+                self.at = if done { At::Unmap { index, next: 0 } } else { At::Refill { index, nth: until } };
+                Step::Touches
             }
             At::Unmap { index, next } => {
                 self.at = self.unmapped(next);
@@ -351,6 +395,9 @@ mod tests {
                     Step::Event(MemoryEvent::Munmap { range }) => {
                         unmapped += u64::from(mapped.remove(&range.start).is_some());
                         touched.retain(|&page| !range.contains(page));
+                    }
+                    Step::Event(MemoryEvent::Madvise { range, advice: DONTNEED }) => {
+                        prop_assert!(touched.remove(&range.start), "gives back a page that it has not");
                     }
                     Step::Touches => {
                         prop_assert!(batch.thread.0 < facts.threads);
