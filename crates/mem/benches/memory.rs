@@ -10,7 +10,7 @@ use nestwalk_mem::{Cpu, Frame, MigrateType, Order, Owner, PageCount, PhysicalMem
 const PAGES: u64 = 1 << 20;
 
 fn memory(gib: u64, cpus: u16) -> PhysicalMemory {
-    PhysicalMemory::new(&MemoryConfig { frames: PageCount(gib << 18), cpus }).expect("a possible size")
+    PhysicalMemory::new(&MemoryConfig::new(PageCount(gib << 18), cpus)).expect("a possible size")
 }
 
 fn take(memory: &mut PhysicalMemory, page: u64, cpu: Cpu) -> Frame {

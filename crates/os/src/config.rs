@@ -33,6 +33,10 @@ pub struct KernelConfig {
     /// Swap space. None: pages that were written cannot be reclaimed.
     #[serde(default, with = "nestwalk_mem::size::pages")]
     pub swap: PageCount,
+    /// Memory that is kept free (sysctl `min_free_kbytes`); as much as Linux keeps with this memory manager if nothing is
+    /// said.
+    #[serde(default, with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
+    pub min_free: Option<PageCount>,
     /// Whether it answers hypercalls of its guests.
     #[serde(default = "yes")]
     pub hypercalls: bool,
@@ -53,6 +57,7 @@ impl KernelConfig {
             tables: TablesConfig::default(),
             start: StartState::default(),
             swap: PageCount(0),
+            min_free: None,
             hypercalls: true,
             seed: 0,
         }
@@ -68,6 +73,12 @@ impl KernelConfig {
         };
         if let TablesConfig::Asap(asap) = self.tables {
             asap.check()?;
+        }
+        if let Some(min_free) = self.min_free
+            && min_free.0 > self.memory.0 / 4
+        {
+            let what = format!("{} pages of {}: give at most a quarter", min_free.0, self.memory.0);
+            return Err(OsError::Config { key: "min_free", what });
         }
         match self.start {
             StartState::Fresh => Ok(()),

@@ -46,6 +46,9 @@ impl Context<'_> {
 
     /// Gives `frames`, which nothing maps, back to the buddy allocator: in the largest aligned blocks.
     pub fn free(&mut self, frames: FrameRange) {
+        if frames.count.0 == 1 && self.state.gather.holds_back() {
+            return self.gather(frames.start);
+        }
         let (mut at, end) = (frames.start.0, frames.end().0);
         while at < end {
             let fit = 63 - (end - at).leading_zeros();

@@ -21,6 +21,11 @@ macro_rules! counters {
                 [$(self.$name),*].into_iter()
             }
 
+            /// Counts what `other` counted, too.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
+
             /// What was done after `earlier`, a copy that was taken of the same kernel's counters.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
@@ -133,6 +138,9 @@ mod tests {
         let after = OsCounters { faults_4k: 10, splits: 1, ..Default::default() };
         let phase = after.since(&before);
         assert_eq!((phase.faults_4k, phase.splits, phase.exits), (7, 1, 0));
+        let mut again = before;
+        again.add(&phase);
+        assert_eq!(again, after);
         let at = OsCounters::NAMES.iter().position(|&name| name == "splits").unwrap();
         assert_eq!(phase.values().nth(at), Some(1));
     }

@@ -4,7 +4,7 @@
 //! The mechanisms stand in files of their own, each an `impl Kernel`: `fault`, `mappings` (mmap, brk, mprotect),
 //! `unmap` (munmap, exit), `mremap`, `madvise`, `fork`, `reclaim`, `hypercall`.
 
-use nestwalk_mem::physical::MemoryConfig;
+use nestwalk_mem::physical::{MemoryConfig, huge_min_free, least_min_free};
 use nestwalk_mem::{Cpu, Owner, PageCount, PageTable, PhysicalMemory, Vpn};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -14,6 +14,7 @@ use crate::config::KernelConfig;
 use crate::context::Context;
 use crate::counters::OsCounters;
 use crate::error::OsError;
+use crate::gather::Gather;
 use crate::invalidation::{Invalidation, Invalidations};
 use crate::manager::MemoryManager;
 use crate::process::{Process, ProcessId, Processes};
@@ -47,7 +48,9 @@ impl Kernel {
     /// When the configuration is impossible.
     pub fn with_manager(config: &KernelConfig, manager: Box<dyn MemoryManager>) -> Result<Self, OsError> {
         config.check()?;
-        let memory = PhysicalMemory::new(&MemoryConfig { frames: config.memory, cpus: config.cpus })?;
+        let usual = if manager.keeps_for_huge_pages() { huge_min_free } else { least_min_free };
+        let min_free = config.min_free.unwrap_or_else(|| usual(config.memory));
+        let memory = PhysicalMemory::new(&MemoryConfig { frames: config.memory, cpus: config.cpus, min_free })?;
         let watermarks = memory.watermarks();
         let mut state = KernelState {
             memory,
@@ -62,6 +65,7 @@ impl Kernel {
             background_wanted: false,
             compaction_wanted: None,
             moved: Vec::new(),
+            gather: Gather::default(),
             last_node: None,
             cache: PageCount(0),
             pinned: PageCount(0),

@@ -22,6 +22,7 @@ pub mod error;
 mod fault;
 mod fork;
 pub mod fragmentation;
+mod gather;
 mod hypercall;
 pub mod invalidation;
 pub mod kernel;

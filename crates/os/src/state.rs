@@ -6,6 +6,7 @@ use nestwalk_mem::{Cpu, Frame, MigrateType, Order, Owner, PageCount, PhysicalMem
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::counters::OsCounters;
+use crate::gather::Gather;
 use crate::invalidation::Invalidations;
 use crate::process::{ProcessId, Processes};
 
@@ -45,6 +46,8 @@ pub struct KernelState {
     pub(crate) compaction_wanted: Option<Order>,
     pub(crate) deferral: Deferral,
     pub(crate) moved: Vec<Moved>,
+    /// Frames on their way from a zapped range to the allocator.
+    pub(crate) gather: Gather,
     /// The table node that was written last, and [`Below::epoch`](crate::below::Below::epoch) then.
     pub(crate) last_node: Option<(Frame, u64)>,
     /// Frames of the page cache that the start state left behind.

@@ -10,6 +10,7 @@ use crate::kernel::Kernel;
 use crate::manager::{Cause, MemoryManager};
 use crate::process::ProcessId;
 use crate::tables::TableContext;
+use crate::vma::VmaKind;
 
 /// Pages that are looked at in one go, so that the leaves of the largest process need little room.
 const WINDOW: u64 = 1 << 14;
@@ -115,6 +116,21 @@ impl Context<'_> {
     /// Takes away all leaves in `range`, which no large leaf crosses, and releases what nobody else has
     /// (`zap_page_range`). Says in `present` if the hardware may know any of them. May be called again if it fails.
     pub(crate) fn zap(
+        &mut self,
+        manager: &mut dyn MemoryManager,
+        process: ProcessId,
+        range: VpnRange,
+        present: &mut bool,
+    ) -> Result<(), OsError> {
+        let kind =
+            self.state.processes.get(process)?.vmas.get(range.start).map_or(VmaKind::Anonymous, |vma| vma.flags.kind);
+        self.begin_gather(kind);
+        let result = self.zap_leaves(manager, process, range, present);
+        self.end_gather();
+        result
+    }
+
+    fn zap_leaves(
         &mut self,
         manager: &mut dyn MemoryManager,
         process: ProcessId,

@@ -7,7 +7,7 @@ use crate::Vpn;
 const CPU: Cpu = Cpu(0);
 
 fn memory(mib: u64, cpus: u16) -> PhysicalMemory {
-    PhysicalMemory::new(&MemoryConfig { frames: PageCount(mib << 8), cpus }).unwrap()
+    PhysicalMemory::new(&MemoryConfig::new(PageCount(mib << 8), cpus)).unwrap()
 }
 
 fn take(memory: &mut PhysicalMemory, page: u64, cpu: Cpu) -> Frame {

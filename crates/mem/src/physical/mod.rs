@@ -44,7 +44,7 @@ use zone::Zone;
 
 pub use age::{Aging, Fragmentation};
 pub use types::{Compaction, Cpu, MemoryConfig, MemoryError, Migrate, MigrateType, Order, Owner};
-pub use watermark::Watermarks;
+pub use watermark::{Watermarks, huge_min_free, least_min_free};
 
 impl From<MigrateType> for Kind {
     #[inline]
@@ -62,6 +62,7 @@ pub struct PhysicalMemory {
     zone: Zone,
     cpus: Vec<PerCpu>,
     limits: Limits,
+    watermarks: Watermarks,
     scanners: Scanners,
     /// Where [`PhysicalMemory::drop_cache`] goes on.
     cache_hand: Pfn32,
@@ -94,12 +95,14 @@ impl PhysicalMemory {
         }
         let frames = PageCount(frames >> MAX_ORDER << MAX_ORDER);
         let batch = watermark::batch(frames);
+        let watermarks = Watermarks::of(frames, config.min_free);
         // Linux sets ALLOC_NOFRAGMENT where a zone below could serve instead: on machines with memory above 4 GiB.
         let nofragment = frames.bytes() > 4 << 30;
         Ok(Self {
             zone: Zone::new(frames.0 as u32, nofragment),
             cpus: (0..config.cpus).map(|_| PerCpu::new()).collect(),
-            limits: Limits { batch, high: watermark::high(frames, config.cpus, batch) },
+            limits: Limits { batch, high: watermark::high(watermarks, config.cpus, batch) },
+            watermarks,
             scanners: Scanners::new(frames.0 as u32),
             cache_hand: 0,
             allocated: 0,
@@ -124,7 +127,7 @@ impl PhysicalMemory {
 
     /// Free frames under which Linux would reclaim. This room does not act on them.
     pub fn watermarks(&self) -> Watermarks {
-        Watermarks::of(self.frames())
+        self.watermarks
     }
 
     /// A block of `2^order` frames, aligned to its size; `None` when there is none free (no reclaim, no compaction).

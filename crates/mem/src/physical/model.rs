@@ -277,7 +277,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
     fn memory_agrees_with_a_set_of_frames(ops in proptest::collection::vec(op(), 1..120)) {
-        let mut memory = PhysicalMemory::new(&MemoryConfig { frames: PageCount(FRAMES), cpus: CPUS }).unwrap();
+        let mut memory = PhysicalMemory::new(&MemoryConfig::new(PageCount(FRAMES), CPUS)).unwrap();
         let mut model = Model::default();
         for op in &ops {
             apply(&mut memory, &mut model, op);

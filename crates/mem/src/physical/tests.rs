@@ -6,7 +6,7 @@ use super::*;
 const CPU: Cpu = Cpu(0);
 
 fn memory(mib: u64, cpus: u16) -> PhysicalMemory {
-    PhysicalMemory::new(&MemoryConfig { frames: PageCount(mib << 8), cpus }).unwrap()
+    PhysicalMemory::new(&MemoryConfig::new(PageCount(mib << 8), cpus)).unwrap()
 }
 
 fn pages(memory: &mut PhysicalMemory, count: usize, cpu: Cpu) -> Vec<u64> {
@@ -24,7 +24,7 @@ fn a_fresh_memory_is_all_free_in_the_largest_blocks() {
 
 #[test]
 fn impossible_memories_are_refused() {
-    let new = |frames, cpus| PhysicalMemory::new(&MemoryConfig { frames: PageCount(frames), cpus }).map(|_| ());
+    let new = |frames, cpus| PhysicalMemory::new(&MemoryConfig::new(PageCount(frames), cpus)).map(|_| ());
     assert_eq!(new(1023, 1), Err(MemoryError::Size { frames: 1023 }));
     assert_eq!(new(1 << 32, 1), Err(MemoryError::Size { frames: 1 << 32 }));
     assert_eq!(new(1024, 0), Err(MemoryError::NoCpu));

@@ -118,6 +118,15 @@ pub struct MemoryConfig {
     pub frames: PageCount,
     /// Processors, each with lists of its own.
     pub cpus: u16,
+    /// Frames that are kept free (sysctl `min_free_kbytes`), which sets all watermarks and the length of the per-CPU lists.
+    pub min_free: PageCount,
+}
+
+impl MemoryConfig {
+    /// A memory of which as much is kept free as Linux does without huge pages.
+    pub fn new(frames: PageCount, cpus: u16) -> Self {
+        Self { frames, cpus, min_free: super::least_min_free(frames) }
+    }
 }
 
 /// Why a [`PhysicalMemory`](super::PhysicalMemory) cannot be made.

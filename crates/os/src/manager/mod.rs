@@ -178,6 +178,12 @@ pub trait MemoryManager: fmt::Debug + Send {
     /// Its choices at the five events.
     fn facts(&self) -> &'static Facts;
 
+    /// Whether the kernel keeps more memory free for its sake, as Linux does while transparent huge pages are on
+    /// (`set_recommended_min_free_kbytes`).
+    fn keeps_for_huge_pages(&self) -> bool {
+        false
+    }
+
     /// Events 1 to 3, synchronous: serves the fault by mapping at least the page that it names, and returns the
     /// size of the leaf. Nothing is mapped at the page; [`Context::page_frame`], [`Context::zero`] and
     /// [`Context::map`] are the tools.

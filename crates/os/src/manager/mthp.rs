@@ -124,6 +124,10 @@ impl MemoryManager for MThp {
         &FACTS
     }
 
+    fn keeps_for_huge_pages(&self) -> bool {
+        true
+    }
+
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
         let Some(first) = self.first_page(cx, fault) else { return map_one_page(cx, fault) };
         let Some(frame) = cx.state.alloc(self.order, cx.cpu) else {

@@ -253,6 +253,10 @@ impl MemoryManager for Thp {
         &FACTS
     }
 
+    fn keeps_for_huge_pages(&self) -> bool {
+        !matches!(self.config.enabled, Enabled::Never)
+    }
+
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
         if self.suits(cx, fault)? {
             if let Some(size) = self.map_huge(cx, fault)? {
