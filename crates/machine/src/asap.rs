@@ -3,11 +3,11 @@
 
 use nestwalk_mem::Frame;
 use nestwalk_mmu::{Asap, Core, Levels, SortedNodes};
-use nestwalk_os::{TableRegion, TablesConfig};
+use nestwalk_os::{ProcessId, TableRegion, TablesConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::{Configuration, KernelScenario};
-use crate::stack::Stack;
+use crate::stack::{Floor, Place, Stack};
 
 /// ASAP's hardware (`[asap]` in a scenario). The kernels whose levels it prefetches need `tables = { kind = "asap" }`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -89,42 +89,52 @@ fn check_kernel(key: &str, levels: &[u8], kernel: &KernelScenario) -> Result<(),
     }
 }
 
-/// Keeps the range registers of cores as the kernels want them.
+/// Keeps the range registers of a core as the kernels of the program that runs on it want them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Follower {
-    /// Of the host's regions and the guest's when registers were last loaded.
-    generations: Option<[u64; 2]>,
+    loaded: Option<Loaded>,
+}
+
+/// Of which program's tables the registers were loaded last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Loaded {
+    /// Its lowest and its topmost kernel, with the processes there.
+    processes: [(usize, ProcessId); 2],
+    /// The generations of these kernels' regions then.
+    generations: [u64; 2],
 }
 
 impl Follower {
-    /// Loads the registers of `cores` anew if regions have changed.
+    /// Loads the registers of `core` anew if another program runs there now, or regions have changed.
     #[inline]
-    pub fn follow(&mut self, stack: &Stack, cores: &mut [Core<Asap>]) {
-        let layers = stack.layers();
-        let generation = |layer: usize| layers[layer].kernel.table_regions_generation();
-        let now = Some([generation(0), generation(stack.top())]);
-        if self.generations != now {
-            self.generations = now;
-            load(stack, cores);
+    pub fn follow(&mut self, stack: &Stack, place: &Place, core: &mut Core<Asap>) {
+        let ends = [place.floors()[0], place.floors()[place.top()]];
+        let now = Some(Loaded {
+            processes: ends.map(|floor| (floor.kernel, floor.process)),
+            generations: ends.map(|floor| stack.kernel(&floor).table_regions_generation()),
+        });
+        if self.loaded != now {
+            self.loaded = now;
+            load(stack, place, core);
         }
     }
 }
 
 #[cold]
-fn load(stack: &Stack, cores: &mut [Core<Asap>]) {
-    let layers = stack.layers();
-    let regions = |layer: usize| layers[layer].kernel.table_regions(layers[layer].process);
-    let place = |region: &TableRegion, base: Frame| SortedNodes {
+fn load(stack: &Stack, place: &Place, core: &mut Core<Asap>) {
+    let regions = |floor: &Floor| stack.kernel(floor).table_regions(floor.process);
+    let sorted = |region: &TableRegion, base: Frame| SortedNodes {
         pages: region.pages,
         level: region.level,
         base: base.address().into(),
     };
-    let here: Vec<_> = regions(0).iter().map(|region| place(region, region.base)).collect();
-    let (guest, host) = if stack.depth() == 1 {
+    let (bottom, top) = (&place.floors()[0], &place.floors()[place.top()]);
+    let here: Vec<_> = regions(bottom).iter().map(|region| sorted(region, region.base)).collect();
+    let (guest, host) = if place.depth() == 1 {
         (here, Vec::new())
     } else {
-        let in_host = |region: &TableRegion| Some(place(region, region.below?));
-        (regions(stack.top()).iter().filter_map(in_host).collect(), here)
+        let in_host = |region: &TableRegion| Some(sorted(region, region.below?));
+        (regions(top).iter().filter_map(in_host).collect(), here)
     };
-    cores.iter_mut().for_each(|core| core.prefetcher_mut().load(&guest, &host, layers[0].base));
+    core.prefetcher_mut().load(&guest, &host, bottom.base);
 }

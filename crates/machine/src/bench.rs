@@ -11,7 +11,7 @@ use std::time::Instant;
 use nestwalk_mem::{Access, Cpu, Gva, Hpa, PageCount, Vpn, VpnRange};
 use nestwalk_mmu::RunEnd;
 use nestwalk_os::tables::asap::AsapConfig;
-use nestwalk_os::{Kernel, KernelConfig, TablesConfig, VmaFlags};
+use nestwalk_os::{KernelConfig, TablesConfig, VmaFlags};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Batch, Step, Workload};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -19,12 +19,12 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
 use crate::asap::AsapScenario;
+use crate::build::add_kernel;
 use crate::catalog::Shelf;
 use crate::error::MachineError;
 use crate::hardware::{Detail, Hardware};
-use crate::paging::VmPaging;
 use crate::scenario::{CoRunnerConfig, MachineConfig};
-use crate::stack::{Layer, Stack, with_below};
+use crate::stack::{Place, Stack};
 
 /// What a benchmark measured.
 #[derive(Clone, Debug, Serialize)]
@@ -142,29 +142,26 @@ fn sequential(scale: Scale) -> Vec<Access> {
 }
 
 /// A VM, its program's memory mapped but not yet touched. Both kernels place table nodes by `tables`.
-fn virtual_machine(scale: Scale, tables: &TablesConfig) -> Result<Stack, MachineError> {
-    let kernel = |memory| Kernel::new(&KernelConfig { tables: tables.clone(), ..KernelConfig::new(memory) });
+fn virtual_machine(scale: Scale, tables: &TablesConfig) -> Result<(Stack, Place), MachineError> {
     let failed = |source| MachineError::Os { name: "bench".into(), kernel: "bench".into(), source };
-    let mut layers: Vec<Layer> = Vec::new();
-    let mut host = kernel(scale.host()).map_err(failed)?;
-    let (process, base) =
-        with_below(&mut layers, Cpu(0), |below| host.host_vm(scale.guest(), below)).map_err(failed)?;
-    layers.push(Layer { kernel: host, process, base, paging: VmPaging::Ept });
-    let mut guest = kernel(scale.guest()).map_err(failed)?;
-    let process = with_below(&mut layers, Cpu(0), |below| -> Result<_, _> {
-        let process = guest.spawn(below)?;
-        guest.mmap(process, VpnRange::new(FIRST_PAGE, scale.footprint), VmaFlags::ANONYMOUS, below)?;
-        Ok(process)
-    })
-    .map_err(failed)?;
-    layers.push(Layer { kernel: guest, process, base: Vpn(0), paging: VmPaging::Ept });
-    Ok(Stack::new(layers))
+    let (mut stack, first) = (Stack::default(), Cpu(0));
+    let kernel = |memory| KernelConfig { tables: tables.clone(), ..KernelConfig::new(memory) };
+    let host_config = kernel(scale.host());
+    let host = add_kernel(&mut stack, &[], &host_config, Some(scale.guest()), first).map_err(failed)?;
+    let guest_config = kernel(scale.guest());
+    let guest = add_kernel(&mut stack, &[host], &guest_config, None, first).map_err(failed)?;
+    let place = Place::new(&[host, guest]);
+    let range = VpnRange::new(FIRST_PAGE, scale.footprint);
+    stack
+        .with(&place, 1, first, |kernel, process, below| kernel.mmap(process, range, VmaFlags::ANONYMOUS, below))
+        .map_err(failed)?;
+    Ok((stack, place))
 }
 
-fn populate(stack: &mut Stack, scale: Scale) -> Result<(), MachineError> {
+fn populate(stack: &mut Stack, place: &Place, scale: Scale) -> Result<(), MachineError> {
     let failed = |source| MachineError::Os { name: "bench".into(), kernel: "bench".into(), source };
     for page in 0..scale.footprint.0 {
-        stack.fault(1, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
+        stack.fault(place, 1, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
     }
     Ok(())
 }
@@ -197,26 +194,29 @@ fn walks(
     let machine: MachineConfig = Shelf::Machines.load("broadwell-asap", Path::new(""))?;
     let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
     let tables = if asap.is_some() { TablesConfig::Asap(AsapConfig::default()) } else { TablesConfig::Buddy };
-    let mut stack = virtual_machine(scale, &tables)?;
-    populate(&mut stack, scale)?;
+    let (mut stack, place) = virtual_machine(scale, &tables)?;
+    populate(&mut stack, &place, scale)?;
     let memory_end = Hpa(scale.host().bytes());
     let prefetcher = asap.map(AsapScenario::build).transpose().expect("the levels are possible");
     let prepare = || {
-        let hardware = Hardware::new(&machine.mmu, 1, CoRunnerConfig::None, memory_end, 1).map_err(failed)?;
-        match &prefetcher {
-            Some(asap) => hardware.with_asap(&machine.mmu, asap).map_err(failed),
-            None => Ok(hardware),
-        }
+        let mut hardware = Hardware::new(&machine.mmu, prefetcher.clone(), CoRunnerConfig::None, memory_end, 1)?;
+        let tenant = hardware.add(&place, 1)?;
+        Ok((hardware, tenant))
     };
-    repeat(repetitions, timed, prepare, |hardware| match hardware.run(0, &mut stack, accesses, Detail::Full) {
-        RunEnd::Done => Ok(accesses.len() as u64),
-        RunEnd::Fault { index, fault } => unreachable!("access {index} of a populated guest: {fault:?}"),
-    })
+    repeat(
+        repetitions,
+        timed,
+        || prepare().map_err(failed),
+        |(hardware, tenant)| match hardware.run(*tenant, 0, &mut stack, &place, accesses, Detail::Full) {
+            RunEnd::Done => Ok(accesses.len() as u64),
+            RunEnd::Fault { index, fault } => unreachable!("access {index} of a populated guest: {fault:?}"),
+        },
+    )
 }
 
 fn faults(scale: Scale, repetitions: u32, timed: &mut dyn FnMut(u64, f64)) -> Result<u64, MachineError> {
     let prepare = || virtual_machine(scale, &TablesConfig::Buddy);
-    repeat(repetitions, timed, prepare, |stack| populate(stack, scale).map(|()| scale.footprint.0))
+    repeat(repetitions, timed, prepare, |(stack, place)| populate(stack, place, scale).map(|()| scale.footprint.0))
 }
 
 fn decode(traces: &Path, repetitions: u32, timed: &mut dyn FnMut(u64, f64)) -> Result<u64, MachineError> {

@@ -5,31 +5,47 @@ use std::path::{Path, PathBuf};
 
 use nestwalk_mem::{Cpu, FrameRange, PageCount, Pfn, Vpn, size};
 use nestwalk_mmu::Segments;
-use nestwalk_os::{Below, Kernel, KernelConfig, OsError, ProcessId, Shadow};
+use nestwalk_os::{Bare, Kernel, KernelConfig, OsError, ProcessId};
+use nestwalk_workload::churn::{Churn, ChurnConfig};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Workload, WorkloadFacts};
 
 use crate::error::MachineError;
-use crate::paging::{PagingConfig, VmPaging};
+use crate::neighbours::Neighbours;
+use crate::paging::{PagingConfig, Shadows, VmPaging};
 use crate::scenario::{Configuration, KernelScenario, WorkloadConfig};
-use crate::stack::{Layer, Stack, with_below};
+use crate::stack::{Floor, Place, Stack};
 
 const GIB: u64 = 1 << 18;
 
-/// The program of `configuration`. Bundled traces lie in the folder `traces`.
+/// The measured program of `configuration`. Bundled traces lie in the folder `traces`.
 ///
 /// # Errors
 /// When there is no such trace, it cannot be read, or a generator's parameters are impossible.
 pub fn workload(configuration: &Configuration, traces: &Path) -> Result<Box<dyn Workload>, MachineError> {
-    match &configuration.scenario.workload {
-        WorkloadConfig::Generator(generator) => Ok(generator.clone().reseeded(configuration.scenario.seed).build()?),
-        WorkloadConfig::Preset(choice) => {
-            let generator = choice.resolve(&configuration.base)?;
-            Ok(generator.reseeded(configuration.scenario.seed).build()?)
-        }
+    open(&configuration.scenario.workload, configuration.scenario.seed, &configuration.base, traces)
+}
+
+/// The program that `config` describes, with the seed of a run.
+///
+/// # Errors
+/// When there is no such trace, it cannot be read, or a generator's parameters are impossible.
+pub(crate) fn open(
+    config: &WorkloadConfig,
+    seed: u64,
+    base: &Path,
+    traces: &Path,
+) -> Result<Box<dyn Workload>, MachineError> {
+    match config {
+        WorkloadConfig::Generator(generator) => Ok(generator.clone().reseeded(seed).build()?),
+        WorkloadConfig::Preset(choice) => Ok(choice.resolve(base)?.reseeded(seed).build()?),
         WorkloadConfig::Trace(name) => {
-            let path = trace_path(name, &configuration.base, traces)?;
+            let path = trace_path(name, base, traces)?;
             Ok(Box::new(TraceWorkload::open(&path, PlayOptions::default())?))
+        }
+        WorkloadConfig::Churn(churn) => {
+            let seed = churn.seed.wrapping_add(seed.wrapping_sub(1));
+            Ok(Box::new(Churn::new(&ChurnConfig { seed, ..churn.clone() })?))
         }
     }
 }
@@ -59,65 +75,58 @@ pub fn bundled_traces(traces: &Path) -> Vec<String> {
     names
 }
 
-/// The kernels of `configuration`, stacked, with a process for the program on top.
+/// The kernels of `configuration` under the measured program, with a process for it on top, and for what stands beside it.
 ///
 /// # Errors
 /// When a kernel cannot be made, or does not have room for what runs on it.
-pub(crate) fn stack(configuration: &Configuration, facts: &WorkloadFacts) -> Result<Stack, MachineError> {
-    let sizes = memory_sizes(configuration, facts)?;
+pub(crate) fn stack(
+    configuration: &Configuration,
+    facts: &WorkloadFacts,
+    beside: &Neighbours<'_>,
+) -> Result<(Stack, Place), MachineError> {
+    let sizes = memory_sizes(configuration, facts, beside)?;
     let scenario = &configuration.scenario;
-    let mut layers = Vec::new();
+    let depth = scenario.kernels.len();
+    let (mut stack, mut floors) = (Stack::default(), Vec::new());
     for (layer, (kernel, &frames)) in scenario.kernels.iter().zip(&sizes).enumerate() {
-        let config = kernel_config(kernel, frames, facts.threads, scenario.seed + layer as u64);
+        let threads = facts.threads.max(1) + beside.threads() + if layer == 0 { beside.vm_cpus() } else { 0 };
+        let config = kernel_config(kernel, frames, threads, scenario.seed + layer as u64);
         let config = config.map_err(|what| configuration.scenario_error(what))?;
-        let os_error = |source| MachineError::Os {
-            name: scenario.name.clone(),
-            kernel: role(layer, scenario.kernels.len()).into(),
-            source,
+        let above = sizes.get(layer + 1).copied();
+        let failed =
+            |source| MachineError::Os { name: scenario.name.clone(), kernel: role(layer, depth).into(), source };
+        let floor = match (kernel.paging, above) {
+            (PagingConfig::Segments { max, .. }, Some(above)) => {
+                let (mut floor, segments) = add_vm_in_segments(&mut stack, &config, above, max).map_err(failed)?;
+                if let Some(segments) = segments {
+                    stack.add_paging(&mut floor, VmPaging::Segments(registers(configuration, &segments)?));
+                }
+                floor
+            }
+            _ => add_kernel(&mut stack, &floors, &config, above, Cpu(0)).map_err(failed)?,
         };
-        let mut kernel = Kernel::new(&config).map_err(os_error)?;
-        let paging = scenario.kernels[layer].paging;
-        let vm = match sizes.get(layer + 1) {
-            Some(&above) => with_below(&mut layers, Cpu(0), |below| host_vm(&mut kernel, above, paging, below)),
-            None => with_below(&mut layers, Cpu(0), |below| kernel.spawn(below))
-                .map(|process| Vm { process, ..Vm::default() }),
-        };
-        let Vm { process, base, segments } = vm.map_err(os_error)?;
-        let paging = match segments {
-            Some(segments) => VmPaging::Segments(registers(configuration, &segments)?),
-            None => VmPaging::Ept,
-        };
-        layers.push(Layer { kernel, process, base, paging });
+        floors.push(floor);
     }
     let host = scenario.kernels[0].paging;
-    let shadowed = layers.len() == Stack::LAYERS_MAX || host == PagingConfig::Shadow || host.falls_back_to_shadow();
-    if shadowed && matches!(layers[0].paging, VmPaging::Ept) {
-        let shadow = make_shadow(&mut layers).map_err(|source| MachineError::Os {
-            name: scenario.name.clone(),
-            kernel: role(0, scenario.kernels.len()).into(),
-            source,
-        })?;
-        layers[0].paging = VmPaging::Shadow(Box::new(shadow));
+    let composes = depth > 2 || host == PagingConfig::Shadow || host.falls_back_to_shadow();
+    if composes && floors[0].paging.is_none() {
+        let above = stack.kernel(&floors[1]).config().geometry;
+        stack.add_paging(&mut floors[0], VmPaging::Shadow(Shadows::new(above)));
     }
-    Ok(Stack::new(layers))
+    Ok((stack, Place::new(&floors)))
 }
 
-/// A VM, or the program, in a kernel.
-#[derive(Default)]
-struct Vm {
-    process: ProcessId,
-    base: Vpn,
-    /// Its memory, if it lies in segments.
-    segments: Option<Vec<FrameRange>>,
-}
-
-fn host_vm(kernel: &mut Kernel, memory: PageCount, paging: PagingConfig, below: &mut dyn Below) -> Result<Vm, OsError> {
-    if let PagingConfig::Segments { max, .. } = paging {
-        let (process, base, segments) = kernel.host_vm_in_segments(memory, max, below)?;
-        return Ok(Vm { process, base, segments });
-    }
-    let (process, base) = kernel.host_vm(memory, below)?;
-    Ok(Vm { process, base, segments: None })
+/// The lowest kernel, with a VM of `above` frames in at most `max` segments, which are returned if that was possible.
+fn add_vm_in_segments(
+    stack: &mut Stack,
+    config: &KernelConfig,
+    above: PageCount,
+    max: usize,
+) -> Result<(Floor, Option<Vec<FrameRange>>), OsError> {
+    let mut kernel = Kernel::new(config)?;
+    let (process, base, segments) = kernel.host_vm_in_segments(above, max, &mut Bare)?;
+    let kernel = stack.add(kernel);
+    Ok((Floor { kernel, process, base, first_cpu: Cpu(0), paging: None }, segments))
 }
 
 /// The registers of a VM in `segments`.
@@ -127,13 +136,28 @@ fn registers(configuration: &Configuration, segments: &[FrameRange]) -> Result<S
     Segments::new(&segments, latency).map_err(|error| configuration.scenario_error(error.to_string()))
 }
 
-/// The shadow that the lowest kernel keeps of the table of the process on the next one.
-fn make_shadow(layers: &mut [Layer]) -> Result<Shadow, OsError> {
-    let (host, above) = layers.split_at_mut(1);
-    let next = &mut above[0];
-    let geometry = next.kernel.config().geometry;
-    let upper = next.kernel.table_mut(next.process)?;
-    host[0].kernel.make_shadow(upper, geometry, Cpu(0))
+/// Adds a kernel that stands on `under`, with a process for the program, or for the VM of `above` frames, that runs on it.
+pub(crate) fn add_kernel(
+    stack: &mut Stack,
+    under: &[Floor],
+    config: &KernelConfig,
+    above: Option<PageCount>,
+    first_cpu: Cpu,
+) -> Result<Floor, OsError> {
+    let kernel = stack.add(Kernel::new(config)?);
+    let floor = Floor { kernel, process: ProcessId::default(), base: Vpn(0), first_cpu, paging: None };
+    add_process(stack, &[under, &[floor]].concat(), above)
+}
+
+/// A process on the topmost of `floors`: a program, or a VM of `above` frames. Returns that floor with the process.
+pub(crate) fn add_process(stack: &mut Stack, floors: &[Floor], above: Option<PageCount>) -> Result<Floor, OsError> {
+    let place = Place::new(floors);
+    let (process, base) = stack.with(&place, place.top(), Cpu(0), |kernel, _, below| match above {
+        Some(frames) => kernel.host_vm(frames, below),
+        None => kernel.spawn(below).map(|process| (process, Vpn(0))),
+    })?;
+    let floor = floors[place.top()];
+    Ok(Floor { process, base, paging: floor.paging.filter(|_| above.is_none()), ..floor })
 }
 
 /// What the kernel of `layer` is called in results and messages.
@@ -148,11 +172,19 @@ pub(crate) fn role(layer: usize, depth: usize) -> &'static str {
 
 /// The memory of each kernel, bottom first. Where the scenario says nothing, half as much again as what runs there (huge pages may
 /// need more than the program touches), in whole GiB.
-fn memory_sizes(configuration: &Configuration, facts: &WorkloadFacts) -> Result<Vec<PageCount>, MachineError> {
-    let mut needed = facts.footprint;
+fn memory_sizes(
+    configuration: &Configuration,
+    facts: &WorkloadFacts,
+    beside: &Neighbours<'_>,
+) -> Result<Vec<PageCount>, MachineError> {
+    let kernels = &configuration.scenario.kernels;
+    let mut needed = PageCount(facts.footprint.0 + beside.footprint().0);
     let mut sizes = Vec::new();
-    for kernel in configuration.scenario.kernels.iter().rev() {
-        let frames = kernel.memory.unwrap_or(PageCount((needed.0 * 3 / 2 + GIB).div_ceil(GIB) * GIB));
+    for (layer, kernel) in kernels.iter().enumerate().rev() {
+        if layer == 0 {
+            needed.0 += beside.vm_memory().0;
+        }
+        let frames = kernel.memory.unwrap_or(roomy(needed));
         if frames <= needed {
             return Err(configuration.scenario_error(format!(
                 "memory = \"{}\" is too little for what runs on it ({} MiB): give more, or leave the key out",
@@ -167,7 +199,18 @@ fn memory_sizes(configuration: &Configuration, facts: &WorkloadFacts) -> Result<
     Ok(sizes)
 }
 
-fn kernel_config(kernel: &KernelScenario, memory: PageCount, threads: u16, seed: u64) -> Result<KernelConfig, String> {
+/// The memory of a kernel on which `needed` is going to run, in whole GiB.
+pub(crate) fn roomy(needed: PageCount) -> PageCount {
+    PageCount((needed.0 * 3 / 2 + GIB).div_ceil(GIB) * GIB)
+}
+
+/// A kernel as the scenario describes it, for so many threads.
+pub(crate) fn kernel_config(
+    kernel: &KernelScenario,
+    memory: PageCount,
+    threads: u16,
+    seed: u64,
+) -> Result<KernelConfig, String> {
     Ok(KernelConfig {
         cpus: kernel.cpus.unwrap_or(threads.max(1)),
         geometry: kernel.geometry()?,
@@ -175,6 +218,7 @@ fn kernel_config(kernel: &KernelScenario, memory: PageCount, threads: u16, seed:
         tables: kernel.tables.clone(),
         start: kernel.start,
         swap: kernel.swap.unwrap_or_default(),
+        min_free: kernel.min_free,
         seed,
         ..KernelConfig::new(memory)
     })

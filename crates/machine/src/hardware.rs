@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cores, their shared cache and the co-runner, and the one place where a slice of accesses meets a stack's tables.
+//! The cores, their shared cache and who uses them, and the one place where a slice of accesses meets a program's tables.
 
-use nestwalk_mem::{Access, Hpa};
+use nestwalk_mem::{Access, Hpa, VpnRange};
 use nestwalk_mmu::{
-    Asap, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, Prefetcher, RandomCoRunner, RunEnd,
-    Segmented,
+    Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, Prefetcher, RandomCoRunner,
+    RunEnd, Segmented,
 };
-use nestwalk_os::{Invalidation, Scope};
+use nestwalk_os::{Invalidation, ProcessId, Scope};
 
 use crate::asap::Follower;
 use crate::scenario::CoRunnerConfig;
-use crate::stack::{Stack, Translation};
+use crate::stack::{Place, Stack, Translation};
 
 /// How closely accesses are looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,39 +21,103 @@ pub enum Detail {
     Full,
 }
 
+/// A program, as the hardware knows it: its number. The first one is the measured program.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Tenant(usize);
+
+impl Tenant {
+    /// The program that the run is about.
+    pub const MEASURED: Self = Self(0);
+
+    const fn asid(self) -> Asid {
+        Asid(self.0 as u16)
+    }
+}
+
+/// Where a tenant's threads run, and of which processes it uses the tables.
+#[derive(Clone, Debug)]
+struct Tenancy {
+    /// The core of each thread; none for a program that makes no accesses.
+    cores: Vec<usize>,
+    /// The kernel and the process of each floor, bottom first.
+    processes: Vec<(usize, ProcessId)>,
+    /// Tells its host's entries from those of other VMs.
+    vm: Asid,
+    /// What it has counted on cores that it shares with the measured program.
+    shared: Counters,
+}
+
 /// All of one type: what a core does not have is compiled away.
 #[derive(Debug)]
 enum Cores {
     Plain(Vec<Core>),
-    Asap(Vec<Core<Asap>>, Follower),
+    /// With what each one's range registers were loaded with.
+    Asap(Vec<(Core<Asap>, Follower)>, Box<Asap>),
 }
 
-/// Does the same with cores of either type.
-macro_rules! with_cores {
-    ($cores:expr, $list:ident => $act:expr) => {
+/// Does the same with a core of either type.
+macro_rules! with_core {
+    ($cores:expr, $number:expr, $core:ident => $act:expr) => {
         match $cores {
-            Cores::Plain($list) => $act,
-            Cores::Asap($list, _) => $act,
+            Cores::Plain(list) => {
+                let $core = &mut list[$number];
+                $act
+            }
+            Cores::Asap(list, _) => {
+                let ($core, _) = &mut list[$number];
+                $act
+            }
         }
     };
+}
+
+impl Cores {
+    fn len(&self) -> usize {
+        match self {
+            Self::Plain(list) => list.len(),
+            Self::Asap(list, _) => list.len(),
+        }
+    }
+
+    fn push(&mut self, config: &MmuConfig) -> Result<(), MmuError> {
+        match self {
+            Self::Plain(list) => list.push(Core::new(config)?),
+            Self::Asap(list, asap) => {
+                list.push((Core::with_prefetcher(config, (**asap).clone())?, Follower::default()));
+            }
+        }
+        Ok(())
+    }
+
+    fn counters(&self, number: usize) -> Counters {
+        match self {
+            Self::Plain(list) => list[number].counters(),
+            Self::Asap(list, _) => list[number].0.counters(),
+        }
+    }
 }
 
 /// See the [module's documentation](self).
 #[derive(Debug)]
 pub struct Hardware {
+    config: MmuConfig,
     cores: Cores,
+    /// Who ran last on each core.
+    users: Vec<Tenant>,
     llc: Llc,
     corunner: Option<RandomCoRunner>,
+    tenants: Vec<Tenancy>,
 }
 
 impl Hardware {
-    /// `cores` cores of the machine `config`, whose physical memory ends at `memory_end`.
+    /// The machine `config` without cores, whose physical memory ends at `memory_end`. Its cores will have ASAP's prefetcher
+    /// if `asap` is given.
     ///
     /// # Errors
     /// When the machine cannot be built.
     pub fn new(
         config: &MmuConfig,
-        cores: usize,
+        asap: Option<Asap>,
         corunner: CoRunnerConfig,
         memory_end: Hpa,
         seed: u64,
@@ -64,73 +128,168 @@ impl Hardware {
             CoRunnerConfig::Random => Some(RandomCoRunner::new(memory_end, memory_end.0, seed)),
         };
         config.validate_memory(corunner.as_ref().map_or(memory_end, RandomCoRunner::end))?;
-        Ok(Self {
-            cores: Cores::Plain((0..cores).map(|_| Core::new(config)).collect::<Result<_, _>>()?),
-            llc: Llc::new(config)?,
-            corunner,
-        })
+        let cores = asap.map_or(Cores::Plain(Vec::new()), |asap| Cores::Asap(Vec::new(), Box::new(asap)));
+        let (users, tenants) = (Vec::new(), Vec::new());
+        Ok(Self { config: config.clone(), cores, users, llc: Llc::new(config)?, corunner, tenants })
     }
 
-    /// The same machine, before it has run, with ASAP's prefetcher in each core.
+    /// A program with cores of its own, one for each of its `threads`. The first one to be added is the measured program.
     ///
     /// # Errors
-    /// As [`Hardware::new`].
-    pub fn with_asap(self, config: &MmuConfig, asap: &Asap) -> Result<Self, MmuError> {
-        let core = |_| Core::with_prefetcher(config, asap.clone());
-        let cores = (0..self.core_count()).map(core).collect::<Result<_, _>>()?;
-        Ok(Self { cores: Cores::Asap(cores, Follower::default()), ..self })
+    /// When a core cannot be built.
+    pub fn add(&mut self, place: &Place, threads: u16) -> Result<Tenant, MmuError> {
+        let first = self.cores.len();
+        for _ in 0..threads {
+            self.cores.push(&self.config)?;
+            self.users.push(Tenant(self.tenants.len()));
+        }
+        Ok(self.settle(place, (first..self.cores.len()).collect()))
     }
 
-    /// How many cores there are.
-    pub fn core_count(&self) -> usize {
-        with_cores!(&self.cores, cores => cores.len())
+    /// A program whose threads are the second hardware threads of the measured program's cores, in turn.
+    pub fn add_sharing(&mut self, place: &Place, threads: u16) -> Tenant {
+        let cores = &self.tenants[Tenant::MEASURED.0].cores;
+        let shared = (0..usize::from(threads)).map(|thread| cores[thread % cores.len()]).collect();
+        self.settle(place, shared)
     }
 
-    /// Runs `accesses` on `core` over the tables of `stack`, until they are done or one needs a page fault.
-    pub fn run(&mut self, core: usize, stack: &mut Stack, accesses: &[Access], detail: Detail) -> RunEnd {
-        let how = (detail, &mut self.llc, &mut self.corunner);
-        match &mut self.cores {
-            Cores::Plain(cores) => run_on(&mut cores[core], how, stack, accesses),
-            Cores::Asap(cores, follower) => {
-                follower.follow(stack, cores);
-                run_on(&mut cores[core], how, stack, accesses)
-            }
+    fn settle(&mut self, place: &Place, cores: Vec<usize>) -> Tenant {
+        let tenant = Tenant(self.tenants.len());
+        let vm = match place.floors() {
+            [.., host, _] => Asid(host.process.0),
+            _ => Asid(0),
+        };
+        self.tenants.push(Tenancy { cores, processes: processes(place), vm, shared: Counters::default() });
+        let own: Vec<usize> = self.tenants[tenant.0].cores.clone();
+        for core in own.into_iter().filter(|&core| self.users[core] == tenant) {
+            with_core!(&mut self.cores, core, core => core.switch_to(tenant.asid(), vm));
+        }
+        tenant
+    }
+
+    /// The program is another process now: nothing of the one before may be used.
+    pub fn replace(&mut self, tenant: Tenant, place: &Place) {
+        self.tenants[tenant.0].processes = processes(place);
+        self.forget(tenant, Forget::Process);
+    }
+
+    /// All cores of a program forget something of it.
+    fn forget(&mut self, tenant: Tenant, what: Forget) {
+        for index in 0..self.tenants[tenant.0].cores.len() {
+            let number = self.tenants[tenant.0].cores[index];
+            self.use_core(tenant, number);
+            with_core!(&mut self.cores, number, core => match what {
+                Forget::Pages(range) => core.invalidate(range),
+                Forget::Process => core.flush_guest(),
+                Forget::Vm => core.flush_nested(),
+            });
         }
     }
 
-    /// What all cores have counted so far.
-    pub fn counters(&self) -> Counters {
-        with_cores!(&self.cores, cores => cores.iter().fold(Counters::default(), |sum, core| sum.plus(&core.counters())))
+    fn use_core(&mut self, tenant: Tenant, core: usize) {
+        if self.users[core] != tenant {
+            self.users[core] = tenant;
+            let vm = self.tenants[tenant.0].vm;
+            with_core!(&mut self.cores, core, core => core.switch_to(tenant.asid(), vm));
+        }
     }
 
-    /// Accesses that were simulated in full, on all cores.
-    pub fn accesses(&self) -> u64 {
-        with_cores!(&self.cores, cores => cores.iter().map(|core| core.counters().tlb.accesses).sum())
-    }
-
-    /// A shootdown of the program's kernel.
-    pub fn invalidate(&mut self, invalidation: &Invalidation) {
-        with_cores!(&mut self.cores, cores => for core in cores {
-            match invalidation.scope {
-                Scope::Pages(range) => core.invalidate(range),
-                Scope::All => core.flush_guest(),
+    /// Runs `accesses` of a program's `thread` over its tables, until they are done or one needs a page fault.
+    pub fn run(
+        &mut self,
+        tenant: Tenant,
+        thread: u16,
+        stack: &mut Stack,
+        place: &Place,
+        accesses: &[Access],
+        detail: Detail,
+    ) -> RunEnd {
+        let cores = &self.tenants[tenant.0].cores;
+        let core = cores[usize::from(thread) % cores.len()];
+        self.use_core(tenant, core);
+        let measured = tenant == Tenant::MEASURED;
+        let before = (!measured && self.is_shared(core)).then(|| self.cores.counters(core));
+        // The random co-runner is the other thread of the measured program's cores.
+        let how = How { detail, llc: &mut self.llc, corunner: self.corunner.as_mut().filter(|_| measured) };
+        let end = match &mut self.cores {
+            Cores::Plain(list) => run_on(&mut list[core], how, stack, place, accesses),
+            Cores::Asap(list, _) => {
+                let (core, follower) = &mut list[core];
+                follower.follow(stack, place, core);
+                run_on(core, how, stack, place, accesses)
             }
-        });
+        };
+        if let Some(before) = before {
+            let done = self.cores.counters(core).minus(&before);
+            let shared = &mut self.tenants[tenant.0].shared;
+            *shared = shared.plus(&done);
+        }
+        end
     }
 
-    /// A shootdown of a kernel below the program's.
-    pub fn invalidate_nested(&mut self) {
-        with_cores!(&mut self.cores, cores => cores.iter_mut().for_each(Core::flush_nested));
+    fn is_shared(&self, core: usize) -> bool {
+        self.tenants[Tenant::MEASURED.0].cores.contains(&core)
     }
+
+    /// What a program has counted so far.
+    pub fn counters(&self, tenant: Tenant) -> Counters {
+        let all =
+            |cores: &[usize]| cores.iter().fold(Counters::default(), |sum, &core| sum.plus(&self.cores.counters(core)));
+        if tenant == Tenant::MEASURED {
+            let of_others = self.tenants.iter().map(|other| &other.shared);
+            let all = all(&self.tenants[0].cores);
+            return of_others.fold(all, |left, shared| left.minus(shared));
+        }
+        let own: Vec<usize> =
+            self.tenants[tenant.0].cores.iter().copied().filter(|&core| !self.is_shared(core)).collect();
+        all(&own).plus(&self.tenants[tenant.0].shared)
+    }
+
+    /// A shootdown that the kernel of that number asks for, of a process of its own: every core that runs on the process, or
+    /// on a VM that the process is, forgets what it names.
+    pub fn shoot_down(&mut self, kernel: usize, invalidation: &Invalidation) {
+        let named = (kernel, invalidation.process);
+        for number in 0..self.tenants.len() {
+            let processes = &self.tenants[number].processes;
+            let Some(layer) = processes.iter().position(|&process| process == named) else { continue };
+            let is_top = layer + 1 == processes.len();
+            let what = match invalidation.scope {
+                _ if !is_top => Forget::Vm,
+                Scope::Pages(range) => Forget::Pages(range),
+                Scope::All => Forget::Process,
+            };
+            self.forget(Tenant(number), what);
+        }
+    }
+}
+
+/// What a shootdown takes from a core.
+#[derive(Clone, Copy)]
+enum Forget {
+    /// Translations of pages of the process.
+    Pages(VpnRange),
+    /// All of the process.
+    Process,
+    /// All that came from the VM's host.
+    Vm,
+}
+
+/// How and beside what a slice of accesses runs.
+struct How<'a> {
+    detail: Detail,
+    llc: &'a mut Llc,
+    corunner: Option<&'a mut RandomCoRunner>,
 }
 
 /// Runs `accesses` on `core`, whatever prefetcher it has.
 fn run_on<P: Prefetcher>(
     core: &mut Core<P>,
-    (detail, llc, corunner): (Detail, &mut Llc, &mut Option<RandomCoRunner>),
+    how: How<'_>,
     stack: &mut Stack,
+    place: &Place,
     accesses: &[Access],
 ) -> RunEnd {
+    let How { detail, llc, corunner } = how;
     macro_rules! with_walker {
         ($walker:expr) => {
             match (detail, corunner) {
@@ -140,9 +299,13 @@ fn run_on<P: Prefetcher>(
             }
         };
     }
-    match stack.translation() {
+    match stack.translation(place) {
         Translation::OneTable(table) => with_walker!(&mut Native { table }),
         Translation::TwoTables { guest, host, base } => with_walker!(&mut Nested { guest, host, base }),
         Translation::Segments(guest, segments) => with_walker!(&mut Segmented { guest, segments }),
     }
+}
+
+fn processes(place: &Place) -> Vec<(usize, ProcessId)> {
+    place.floors().iter().map(|floor| (floor.kernel, floor.process)).collect()
 }

@@ -8,18 +8,27 @@ use std::path::Path;
 
 mod asap;
 pub mod bench;
+mod beside;
 mod build;
 pub mod catalog;
+pub mod colocated;
+mod crowd;
 mod error;
 mod estimate;
 mod hardware;
+mod member;
+mod meter;
+mod neighbours;
 pub mod paging;
+pub mod patterns;
 pub mod preset;
 mod program;
+pub mod reserved;
 pub mod result;
 mod run;
 mod sampler;
 pub mod scenario;
+mod schedule;
 pub mod stack;
 mod summary;
 mod timing;
@@ -47,6 +56,6 @@ pub fn run(
 ) -> Result<RunResult, MachineError> {
     let configuration = Configuration::parse(text, path)?;
     let mut workload = workload(&configuration, traces)?;
-    let outcome = run::Run::new(&configuration, &*workload)?.run(&mut *workload, on_progress)?;
+    let outcome = run::Run::new(&configuration, &*workload, traces)?.run(&mut *workload, on_progress)?;
     Ok(summary::summarise(configuration, outcome))
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How the memory of a VM is translated: nested tables (EPT), a shadow table, or segment registers (DS-n).
 
+use nestwalk_mem::{Cpu, Frame, Geometry, PageTable};
 use nestwalk_mmu::Segments;
-use nestwalk_os::Shadow;
+use nestwalk_os::{Kernel, OsError, ProcessId, Shadow};
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::Configuration;
@@ -79,14 +80,11 @@ impl PagingConfig {
     }
 }
 
-/// What a layer uses for the VM above it.
-#[derive(Debug, Default)]
+/// What a kernel uses for a VM, if not its own table.
+#[derive(Debug)]
 pub enum VmPaging {
-    /// Its own table, walked by the hardware.
-    #[default]
-    Ept,
-    /// A table that composes what is above with its own.
-    Shadow(Box<Shadow>),
+    /// Tables that compose what is above with its own.
+    Shadow(Shadows),
     /// Segment registers.
     Segments(Segments),
 }
@@ -95,9 +93,80 @@ impl VmPaging {
     /// Its name in results.
     pub(crate) fn name(&self) -> String {
         match self {
-            Self::Ept => "ept".into(),
             Self::Shadow(_) => "shadow".into(),
             Self::Segments(segments) => format!("segments ({})", segments.count()),
         }
+    }
+}
+
+/// The shadow tables of a VM: one for each process of its kernel that runs (a root in KVM's cache of them).
+#[derive(Debug)]
+pub struct Shadows {
+    geometry: Geometry,
+    tables: Vec<(ProcessId, Shadow)>,
+    /// What the hardware walks before there is one: nothing.
+    nothing: PageTable,
+}
+
+impl Shadows {
+    /// None yet, of tables of the shape `geometry`.
+    pub fn new(geometry: Geometry) -> Self {
+        Self { geometry, tables: Vec::new(), nothing: PageTable::new(geometry, Frame(0)) }
+    }
+
+    fn place_of(&self, process: ProcessId) -> Option<usize> {
+        self.tables.iter().position(|(of, _)| *of == process)
+    }
+
+    /// The table to walk for `process`, whose own is `upper`.
+    #[inline]
+    pub(crate) fn synchronise(
+        &mut self,
+        host: &mut Kernel,
+        process: ProcessId,
+        upper: &mut PageTable,
+    ) -> &mut PageTable {
+        match self.place_of(process) {
+            // A table that nobody watches is another one than was shadowed: the process number is in use again.
+            Some(place) if upper.is_watched() => {
+                let (_, shadow) = &mut self.tables[place];
+                host.synchronise_shadow(shadow, upper);
+                &mut shadow.table
+            }
+            _ => &mut self.nothing,
+        }
+    }
+
+    /// The shadow of `upper`, the table of `process`, made if need be.
+    ///
+    /// # Errors
+    /// When there is no memory for its root.
+    pub(crate) fn get(
+        &mut self,
+        host: &mut Kernel,
+        process: ProcessId,
+        upper: &mut PageTable,
+        cpu: Cpu,
+    ) -> Result<&mut Shadow, OsError> {
+        let place = match self.place_of(process) {
+            Some(place) => place,
+            None => {
+                self.tables.push((process, host.make_shadow(upper, self.geometry, cpu)?));
+                self.tables.len() - 1
+            }
+        };
+        let (_, shadow) = &mut self.tables[place];
+        if upper.is_watched() {
+            host.synchronise_shadow(shadow, upper);
+        } else {
+            host.zap_shadow(shadow);
+            upper.watch();
+        }
+        Ok(shadow)
+    }
+
+    /// The host's table has changed.
+    pub(crate) fn zap(&mut self, host: &mut Kernel) {
+        self.tables.iter_mut().for_each(|(_, shadow)| host.zap_shadow(shadow));
     }
 }

@@ -1,50 +1,53 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program's process on its stack of kernels: its faults and memory events become calls of the kernels.
+//! A program's process on its kernels: its faults and memory events become calls of the kernels.
 
-use nestwalk_mem::{Cpu, Gfn, PageCount, Vpn, VpnRange};
-use nestwalk_os::{HugeAdvice, Kernel, OsCounters, OsError, ProcessId, VmaFlags, VmaKind};
+use nestwalk_mem::{Access, Cpu, Gfn, PageCount, Va, Vpn, VpnRange};
+use nestwalk_mmu::{Fault, RunEnd};
+use nestwalk_os::{HugeAdvice, Kernel, OsError, ProcessId, VmaFlags, VmaKind};
 use nestwalk_workload::{MemoryEvent, ThreadId};
 
 use crate::build::role;
 use crate::error::MachineError;
-use crate::hardware::Hardware;
-use crate::stack::Stack;
+use crate::hardware::{Detail, Hardware, Tenant};
+use crate::meter::{Meter, Work};
+use crate::stack::{Place, Stack};
 
 /// See the [module's documentation](self).
 #[derive(Debug)]
-pub struct Program {
+pub(crate) struct Program {
     scenario: String,
-    stack: Stack,
+    place: Place,
     /// Children that are alive, oldest first.
     children: Vec<ProcessId>,
+    /// Parents that wait for the child that goes on in their place, oldest first.
+    waiting: Vec<ProcessId>,
     adopted_pages: u64,
     refused_events: u64,
-}
-
-/// How many processors the topmost kernel has, and so over how many the threads are spread.
-fn cpus(stack: &Stack) -> u16 {
-    stack.layers()[stack.top()].kernel.config().cpus
+    work: Work,
 }
 
 impl Program {
-    /// The program of the scenario of that name, on the topmost kernel of `stack`.
-    pub fn new(scenario: String, stack: Stack) -> Self {
-        Self { scenario, stack, children: Vec::new(), adopted_pages: 0, refused_events: 0 }
+    /// A program of the scenario of that name, on `place`.
+    pub fn new(scenario: String, place: Place) -> Self {
+        Self {
+            scenario,
+            place,
+            children: Vec::new(),
+            waiting: Vec::new(),
+            adopted_pages: 0,
+            refused_events: 0,
+            work: Work::default(),
+        }
     }
 
-    /// Its kernels.
-    pub fn stack(&mut self) -> &mut Stack {
-        &mut self.stack
+    /// Where it runs.
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
-    /// How many kernels there are.
-    pub fn depth(&self) -> usize {
-        self.stack.depth()
-    }
-
-    /// The processor on which `thread` runs.
-    pub fn cpu(&self, thread: ThreadId) -> Cpu {
-        Cpu(thread.0 % cpus(&self.stack))
+    /// Whether a child goes on in the place of its parent.
+    pub fn is_child(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Pages that the program used without ever having mapped them.
@@ -57,9 +60,14 @@ impl Program {
         self.refused_events
     }
 
-    /// What each kernel has counted so far, bottom first.
-    pub fn counters(&self) -> Vec<OsCounters> {
-        self.stack.layers().iter().map(|layer| *layer.kernel.counters()).collect()
+    /// What the kernels did for it, as far as it has been read.
+    pub fn work(&self) -> &Work {
+        &self.work
+    }
+
+    /// Reads what the kernels did since they were read last: it was for this program. Returns its cost in cycles.
+    pub fn read(&mut self, meter: &mut Meter, stack: &Stack) -> u64 {
+        meter.read(stack, &self.place, &mut self.work)
     }
 
     /// The first touch of a page in a stretch whose accesses are not known.
@@ -67,99 +75,141 @@ impl Program {
     /// # Errors
     /// When a kernel cannot serve it.
     #[inline]
-    pub fn touch(&mut self, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
-        let top = self.stack.top();
-        let backed =
-            self.stack.with(top, cpu, |kernel, process, _| kernel.backed_span(process, page, store)) > PageCount(0);
-        if self.stack.shadows() {
-            return self.touch_shadow(page, store, cpu);
+    pub fn touch(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
+        let top = self.place.top();
+        let span = stack.with(&self.place, top, cpu, |kernel, process, _| kernel.backed_span(process, page, store));
+        if stack.shadows(&self.place) {
+            return self.touch_shadow(stack, page, store, cpu);
         }
-        if backed { Ok(()) } else { self.fault(page, store, cpu) }
+        if span > PageCount(0) { Ok(()) } else { self.fault(stack, page, store, cpu) }
     }
 
-    /// The same where the hardware walks a shadow table: all exits that the access would make, the data page's.
-    fn touch_shadow(&mut self, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
-        if self.depth() == 2 {
-            while !self.stack.shadow_fault(page, store, cpu).map_err(|error| self.failed(0, error))? {
-                self.fault(page, store, cpu)?;
+    /// The same where the hardware walks a shadow table: with all exits that the access would make for the data page.
+    fn touch_shadow(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
+        if self.place.depth() == 2 {
+            while !self.shadow_fault(stack, page, store, cpu)? {
+                self.fault(stack, page, store, cpu)?;
             }
             return Ok(());
         }
-        let top = self.stack.top();
+        let top = self.place.top();
         loop {
-            let frame = self.stack.with(top, cpu, |kernel, process, _| {
+            let frame = stack.with(&self.place, top, cpu, |kernel, process, _| {
                 let backed = kernel.backed_span(process, page, store) > PageCount(0);
                 kernel.table(process).ok().and_then(|table| table.translate(page)).filter(|_| backed)
             });
             match frame {
-                Some(frame) => return self.host_fault(Gfn::from(frame), store, cpu),
-                None => self.fault(page, store, cpu)?,
+                Some(frame) => return self.host_fault(stack, Gfn::from(frame), store, cpu),
+                None => self.fault(stack, page, store, cpu)?,
             }
         }
+    }
+
+    /// See [`Stack::shadow_fault`]. `cpu` is one of the program's kernel.
+    fn shadow_fault(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<bool, MachineError> {
+        let cpu = stack.machine_cpu(&self.place, cpu);
+        stack.shadow_fault(&self.place, page, store, cpu).map_err(|error| self.failed(0, error))
+    }
+
+    /// The hardware's walk for `page` ended in a fault: a page fault of the program, or a miss of the shadow table that the
+    /// hardware walks.
+    fn walk_fault(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
+        let shadowed = self.place.depth() == 2 && stack.shadows(&self.place);
+        if shadowed && self.shadow_fault(stack, page, store, cpu)? {
+            return Ok(());
+        }
+        self.fault(stack, page, store, cpu)
     }
 
     /// A page fault of the program. A page that it never mapped is mapped for it: a trace need not know all mappings.
     ///
     /// # Errors
     /// When a kernel is out of memory.
-    pub fn fault(&mut self, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
-        let top = self.stack.top();
-        match self.stack.fault(top, page, store, cpu) {
+    pub fn fault(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
+        let top = self.place.top();
+        match stack.fault(&self.place, top, page, store, cpu) {
             Ok(_) => return Ok(()),
             Err(OsError::Segfault { .. } | OsError::ReadOnly { .. }) => {}
             Err(error) => return Err(self.failed(top, error)),
         }
         self.adopted_pages += 1;
         let range = VpnRange::new(page, PageCount(1));
-        let adopted = self.stack.with(top, cpu, |kernel, process, below| match kernel.vma(process, page) {
+        let adopted = stack.with(&self.place, top, cpu, |kernel, process, below| match kernel.vma(process, page) {
             None => kernel.mmap(process, range, VmaFlags::ANONYMOUS, below),
             Some(_) => kernel.mprotect(process, range, true, below),
         });
-        adopted.and_then(|()| self.stack.fault(top, page, store, cpu)).map(|_| ()).map_err(|e| self.failed(top, e))
-    }
-
-    /// The hardware's walk for `page` of the program ended in a fault: a page fault of the program, or one of the shadow table that
-    /// the hardware walks.
-    ///
-    /// # Errors
-    /// When a kernel is out of memory.
-    pub fn walk_fault(&mut self, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
-        if self.depth() == 2 && self.stack.shadows() {
-            let filled = self.stack.shadow_fault(page, store, cpu).map_err(|error| self.failed(0, error))?;
-            if filled {
-                return Ok(());
-            }
-        }
-        self.fault(page, store, cpu)
+        let served = adopted.and_then(|()| stack.fault(&self.place, top, page, store, cpu));
+        served.map(|_| ()).map_err(|error| self.failed(top, error))
     }
 
     /// A fault of the host: the guest used a frame that the host does not back (an EPT violation).
     ///
     /// # Errors
     /// When a kernel is out of memory.
-    pub fn host_fault(&mut self, gfn: Gfn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
-        let host = self.stack.top() - 1;
-        let page = self.stack.layers()[host].base + gfn.0;
-        if self.stack.shadows() {
+    fn host_fault(&mut self, stack: &mut Stack, gfn: Gfn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
+        let host = self.place.top() - 1;
+        let page = self.place.floors()[host].base + gfn.0;
+        if stack.shadows(&self.place) {
             // The lowest kernel sees every EPT violation first, and hands on to the middle one what that has to serve.
-            while !self.stack.shadow_fault(page, store, cpu).map_err(|error| self.failed(0, error))? {
-                self.stack.fault(host, page, store, cpu).map_err(|error| self.failed(host, error))?;
+            while !self.shadow_fault(stack, page, store, cpu)? {
+                let served = stack.fault(&self.place, host, page, store, cpu);
+                served.map_err(|error| self.failed(host, error))?;
             }
             return Ok(());
         }
-        self.stack.fault(host, page, store, cpu).map(|_| ()).map_err(|error| self.failed(host, error))
+        let cpu = stack.machine_cpu(&self.place, cpu);
+        let served = stack.fault(&self.place, host, page, store, cpu);
+        served.map(|_| ()).map_err(|error| self.failed(host, error))
     }
 
-    /// The program asks its kernel for something.
+    /// Runs accesses of a thread, with all the faults that they need.
     ///
     /// # Errors
     /// When a kernel is out of memory.
-    pub fn event(&mut self, hardware: &mut Hardware, event: &MemoryEvent) -> Result<(), MachineError> {
-        let top = self.stack.top();
+    pub fn run(
+        &mut self,
+        stack: &mut Stack,
+        hardware: &mut Hardware,
+        tenant: Tenant,
+        thread: ThreadId,
+        accesses: &[Access],
+        detail: Detail,
+    ) -> Result<(), MachineError> {
+        let cpu = stack.cpu(&self.place, thread.0);
+        let mut done = 0;
+        loop {
+            match hardware.run(tenant, thread.0, stack, &self.place, &accesses[done..], detail) {
+                RunEnd::Done => return Ok(()),
+                RunEnd::Fault { index, fault } => {
+                    done += index;
+                    match fault {
+                        Fault::Guest { gva, store } => self.walk_fault(stack, Va::from(gva).page(), store, cpu)?,
+                        Fault::Host { gpa, store } => self.host_fault(stack, gpa.page(), store, cpu)?,
+                        Fault::Boundary { gpa } => {
+                            let what = format!("a DS-n violation: the guest refers to {gpa:?}, beyond its memory");
+                            return Err(MachineError::Scenario { name: self.scenario.clone(), what });
+                        }
+                    }
+                    shoot_down(stack, hardware);
+                }
+            }
+        }
+    }
+
+    /// The program, running on `cpu`, asks its kernel for something.
+    ///
+    /// # Errors
+    /// When a kernel is out of memory.
+    pub fn event(&mut self, stack: &mut Stack, event: &MemoryEvent, cpu: Cpu) -> Result<(), MachineError> {
+        let top = self.place.top();
         let result = match *event {
-            MemoryEvent::Fork => self.fork(),
-            MemoryEvent::ChildExit => self.child_exit(),
-            _ => self.stack.with(top, Cpu(0), |kernel, process, below| match *event {
+            MemoryEvent::Fork => self.fork(stack, cpu).map(|child| self.children.push(child)),
+            MemoryEvent::ForkAndWait => self.fork(stack, cpu).map(|child| {
+                self.waiting.push(self.place.process());
+                self.place.become_process(child);
+            }),
+            MemoryEvent::ChildExit => self.child_exit(stack, cpu),
+            _ => stack.with(&self.place, top, cpu, |kernel, process, below| match *event {
                 MemoryEvent::Mmap { range, writable, anonymous } => {
                     let kind = if anonymous { VmaKind::Anonymous } else { VmaKind::File };
                     kernel.mmap(process, range, VmaFlags { kind, writable, advice: HugeAdvice::None }, below)
@@ -169,57 +219,101 @@ impl Program {
                 MemoryEvent::Mremap { from, to } => kernel.mremap(process, from, to, below),
                 MemoryEvent::Mprotect { range, writable } => kernel.mprotect(process, range, writable, below),
                 MemoryEvent::Madvise { range, advice } => madvise(kernel, process, range, advice, below),
-                MemoryEvent::Fork | MemoryEvent::ChildExit => Ok(()),
+                MemoryEvent::Fork | MemoryEvent::ForkAndWait | MemoryEvent::ChildExit => Ok(()),
             }),
         };
         match result {
-            Ok(()) => {}
-            Err(OsError::Segfault { .. } | OsError::BadRange(_) | OsError::ReadOnly { .. }) => self.refused_events += 1,
-            Err(error) => return Err(self.failed(top, error)),
+            Ok(()) => Ok(()),
+            Err(OsError::Segfault { .. } | OsError::BadRange(_) | OsError::ReadOnly { .. }) => {
+                self.refused_events += 1;
+                Ok(())
+            }
+            Err(error) => Err(self.failed(top, error)),
         }
-        self.shoot_down(hardware);
+    }
+
+    fn fork(&mut self, stack: &mut Stack, cpu: Cpu) -> Result<ProcessId, OsError> {
+        let top = self.place.top();
+        stack.with(&self.place, top, cpu, |kernel, process, below| kernel.fork(process, below))
+    }
+
+    fn child_exit(&mut self, stack: &mut Stack, cpu: Cpu) -> Result<(), OsError> {
+        let child = match self.waiting.pop() {
+            Some(parent) => {
+                let child = self.place.process();
+                self.place.become_process(parent);
+                child
+            }
+            None => match self.children.pop() {
+                Some(child) => child,
+                None => return Ok(()),
+            },
+        };
+        let top = self.place.top();
+        stack.with(&self.place, top, cpu, |kernel, _, below| kernel.exit(child, below))
+    }
+
+    /// The program is killed, with the children that it waits for or has left behind.
+    ///
+    /// # Errors
+    /// When nothing below a kernel backs a frame.
+    pub fn exit(&mut self, stack: &mut Stack, cpu: Cpu) -> Result<(), MachineError> {
+        let top = self.place.top();
+        let family = std::iter::once(self.place.process()).chain(self.waiting.drain(..)).chain(self.children.drain(..));
+        for process in family {
+            let gone = stack.with(&self.place, top, cpu, |kernel, _, below| kernel.exit(process, below));
+            gone.map_err(|source| failed(&self.scenario, &self.place, top, source))?;
+        }
         Ok(())
     }
 
-    fn fork(&mut self) -> Result<(), OsError> {
-        let top = self.stack.top();
-        let child = self.stack.with(top, Cpu(0), |kernel, process, below| kernel.fork(process, below))?;
-        self.children.push(child);
-        Ok(())
-    }
-
-    fn child_exit(&mut self) -> Result<(), OsError> {
-        let Some(child) = self.children.pop() else { return Ok(()) };
-        let top = self.stack.top();
-        self.stack.with(top, Cpu(0), |kernel, _, below| kernel.exit(child, below))
-    }
-
-    /// Lets the daemons of all kernels work until `now_ns`.
+    /// The program begins anew, as a process without memory.
     ///
     /// # Errors
     /// When a kernel is out of memory.
-    pub fn tick(&mut self, now_ns: u64) -> Result<(), MachineError> {
-        self.stack.tick(now_ns).map_err(|error| self.failed(self.stack.top(), error))
+    pub fn restart(&mut self, stack: &mut Stack, cpu: Cpu) -> Result<(), MachineError> {
+        self.exit(stack, cpu)?;
+        let top = self.place.top();
+        let process = stack.with(&self.place, top, cpu, |kernel, _, below| kernel.spawn(below));
+        self.place.become_process(process.map_err(|error| self.failed(top, error))?);
+        Ok(())
     }
 
-    /// Applies the shootdowns that the kernels asked for to the cores.
-    pub fn shoot_down(&mut self, hardware: &mut Hardware) {
-        let top = self.stack.top();
-        self.stack.drain_invalidations(|layer, process, invalidation| {
-            if invalidation.process != process {
-                // Another process than the one that runs: this core holds nothing of it.
-            } else if layer == top {
-                hardware.invalidate(&invalidation);
-            } else {
-                hardware.invalidate_nested();
-            }
-        });
+    /// Lets the daemons of its kernels work until `now_ns`, bottom first.
+    ///
+    /// # Errors
+    /// When a kernel is out of memory.
+    pub fn tick(&mut self, stack: &mut Stack, now_ns: u64) -> Result<(), MachineError> {
+        (0..self.place.depth()).try_for_each(|layer| self.tick_layer(stack, layer, now_ns))
+    }
+
+    /// The same for its topmost kernel only.
+    ///
+    /// # Errors
+    /// When a kernel is out of memory.
+    pub fn tick_top(&mut self, stack: &mut Stack, now_ns: u64) -> Result<(), MachineError> {
+        self.tick_layer(stack, self.place.top(), now_ns)
+    }
+
+    fn tick_layer(&mut self, stack: &mut Stack, layer: usize, now_ns: u64) -> Result<(), MachineError> {
+        let ticked = stack.with(&self.place, layer, Cpu(0), |kernel, _, below| kernel.tick(now_ns, below));
+        ticked.map_err(|error| self.failed(layer, error))
     }
 
     #[cold]
     fn failed(&self, layer: usize, source: OsError) -> MachineError {
-        MachineError::Os { name: self.scenario.clone(), kernel: role(layer, self.depth()).into(), source }
+        failed(&self.scenario, &self.place, layer, source)
     }
+}
+
+#[cold]
+fn failed(scenario: &str, place: &Place, layer: usize, source: OsError) -> MachineError {
+    MachineError::Os { name: scenario.to_owned(), kernel: role(layer, place.depth()).into(), source }
+}
+
+/// Applies the shootdowns that kernels asked for to the cores.
+pub(crate) fn shoot_down(stack: &mut Stack, hardware: &mut Hardware) {
+    stack.drain_invalidations(|kernel, invalidation| hardware.shoot_down(kernel, &invalidation));
 }
 
 fn madvise(

@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use crate::estimate::{Estimate, ratio};
+use crate::reserved::Reserved;
 use crate::scenario::Configuration;
 
 /// The version of the result's shape.
@@ -75,6 +76,11 @@ pub struct Statistics {
     pub mmu: serde_json::Value,
     /// All counters of each kernel since the start, bottom first.
     pub kernels: Vec<KernelStatistics>,
+    /// What ran beside the program, by `[[colocated]]` entry: all that it did, from beginning to end.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub colocated: Vec<ColocatedStatistics>,
+    /// Frames that the program's kernel held in reserve, over the time of the run.
+    pub reserved: Reserved,
     /// Each measured window.
     pub windows: Vec<Window>,
     /// Accesses that only warmed TLBs and caches.
@@ -173,6 +179,29 @@ pub struct KernelStatistics {
     pub manager_counters: serde_json::Value,
     /// The table placement's own counters, by name.
     pub table_counters: serde_json::Value,
+}
+
+/// What the programs of one `[[colocated]]` entry did, added up.
+#[derive(Clone, Debug, Serialize)]
+pub struct ColocatedStatistics {
+    /// The trace or the kind of generator.
+    pub workload: String,
+    /// How many they were.
+    pub count: u16,
+    /// First touches of stretches without accesses.
+    pub touches: u64,
+    /// Data accesses.
+    pub accesses: u64,
+    /// Instructions.
+    pub instructions: u64,
+    /// Times that one had ended and began anew.
+    pub restarts: u64,
+    /// What each kernel under them did for them, bottom first.
+    pub kernels: Vec<serde_json::Value>,
+    /// All counters of their cores, by name; `None` where their accesses were not simulated.
+    pub mmu: Option<serde_json::Value>,
+    /// How the pages of those that are alive at the end lie in guest memory; `None` without a host table, or if none is.
+    pub host_pt_fragmentation: Option<Fragmentation>,
 }
 
 /// How many lines the host PTEs of each group of 8 neighbouring guest pages fill.

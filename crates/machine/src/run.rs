@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A run: the workload is pulled, its faults and events go to the kernels, its accesses to the cores, and the clock goes on.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
 
-use nestwalk_mem::{Access, Cpu, Frame, Hpa, Va};
-use nestwalk_mmu::{Counters, Fault, RunEnd};
-use nestwalk_os::OsCounters;
-use nestwalk_workload::{Batch, Phase, Step, Workload, WorkloadFacts};
+use nestwalk_mem::{Cpu, Frame, Hpa};
+use nestwalk_mmu::Counters;
+use nestwalk_workload::{Batch, MemoryEvent, Phase, Step, Workload, WorkloadFacts};
 
+use crate::asap::AsapScenario;
+use crate::beside::{Beside, Companion};
 use crate::build;
 use crate::error::MachineError;
-use crate::hardware::{Detail, Hardware};
-use crate::program::Program;
+use crate::hardware::{Detail, Hardware, Tenant};
+use crate::member::{STEP_ACCESSES, Workshop};
+use crate::meter::{Meter, Work, since};
+use crate::neighbours::Neighbours;
+use crate::program::{Program, shoot_down};
+use crate::reserved::{Reserved, ReservedSeries};
 use crate::result::{Cycles, Window};
 use crate::sampler::{Sampler, Stretch};
 use crate::scenario::Configuration;
 use crate::stack::Stack;
-use crate::timing::CostWeights;
 use crate::windows::Windows;
 
 /// How far a run is.
@@ -47,14 +52,20 @@ const PIECE_ACCESSES_UNKNOWN: u64 = 1 << 20;
 pub(crate) struct Run<'a> {
     configuration: &'a Configuration,
     facts: WorkloadFacts,
+    stack: Stack,
     program: Program,
     hardware: Hardware,
-    weights: CostWeights,
+    tenant: Tenant,
+    meter: Meter,
+    /// The programs beside it, if there are any.
+    beside: Option<Beside>,
     sampler: Sampler,
     phase: Phase,
     windows: Windows,
     /// What the cores had counted when the present piece began.
     piece_start: Option<PieceStart>,
+    /// Accesses since it began.
+    piece_accesses: u64,
     /// The measured pieces added up.
     measured: Counters,
     measured_instructions: u64,
@@ -62,12 +73,13 @@ pub(crate) struct Run<'a> {
     populated_pages: u64,
     accesses: u64,
     clock: Clock,
+    reserved: ReservedSeries,
 }
 
 /// A snapshot at the beginning of a piece.
 struct PieceStart {
     cores: Counters,
-    kernels: Vec<OsCounters>,
+    work: Work,
     instructions: u64,
 }
 
@@ -78,13 +90,15 @@ struct Clock {
     ticked_ns: u64,
     /// Cycles that are not yet a whole ns, times 1000.
     rest: u64,
-    /// Cycles of kernel work that are in `now_ns` already.
-    os_cycles: u64,
 }
 
 /// Everything that the counters of a run say when it has ended.
 pub(crate) struct Outcome {
+    pub stack: Stack,
     pub program: Program,
+    /// The programs beside it, by entry of the scenario.
+    pub companions: Vec<Companion>,
+    pub reserved: Reserved,
     pub measured: Counters,
     pub windows: Vec<Window>,
     pub warm_accesses: u64,
@@ -92,38 +106,49 @@ pub(crate) struct Outcome {
 }
 
 impl<'a> Run<'a> {
-    /// A machine that is ready to run `workload`.
+    /// A machine that is ready to run `workload`, beside what the scenario puts there. Bundled traces lie in the folder
+    /// `traces`.
     ///
     /// # Errors
     /// When the parts of the configuration do not fit together.
-    pub fn new(configuration: &'a Configuration, workload: &dyn Workload) -> Result<Self, MachineError> {
+    pub fn new(configuration: &'a Configuration, workload: &dyn Workload, traces: &Path) -> Result<Self, MachineError> {
         let facts = workload.facts();
-        let stack = build::stack(configuration, &facts)?;
-        let memory_end: Hpa = Frame(stack.layers()[0].kernel.memory().frames().0).address().into();
+        let threads = facts.threads.max(1);
+        let neighbours = Neighbours::open(configuration, traces)?;
+        let (mut stack, place) = build::stack(configuration, &facts, &neighbours)?;
+        let memory_end: Hpa = Frame(stack.kernels()[0].memory().frames().0).address().into();
         let scenario = &configuration.scenario;
-        let cores = usize::from(facts.threads.max(1));
+        let mmu_error = |source| MachineError::Mmu { name: configuration.machine.name.clone(), source };
+        let asap = scenario.asap.as_ref().map(AsapScenario::build).transpose();
+        let asap = asap.map_err(|what| configuration.scenario_error(what))?;
         let mmu = &configuration.machine.mmu;
-        let failed = |source| MachineError::Mmu { name: configuration.machine.name.clone(), source };
-        let mut hardware = Hardware::new(mmu, cores, scenario.corunner, memory_end, scenario.seed).map_err(failed)?;
-        if let Some(asap) = &scenario.asap {
-            let asap = asap.build().map_err(|what| configuration.scenario_error(what))?;
-            hardware = hardware.with_asap(mmu, &asap).map_err(failed)?;
-        }
+        let mut hardware = Hardware::new(mmu, asap, scenario.corunner, memory_end, scenario.seed).map_err(mmu_error)?;
+        let tenant = hardware.add(&place, threads).map_err(mmu_error)?;
+        let beside = if neighbours.is_empty() {
+            None
+        } else {
+            Some(Beside::new(configuration, neighbours, &place, threads, &mut stack, &mut hardware)?)
+        };
         let piece = facts.accesses.map_or(PIECE_ACCESSES_UNKNOWN, |total| total.div_ceil(PIECES));
         Ok(Self {
-            program: Program::new(scenario.name.clone(), stack),
+            program: Program::new(scenario.name.clone(), place),
+            stack,
             hardware,
-            weights: configuration.costs.weights()?,
+            tenant,
+            meter: Meter::new(configuration.costs.weights()?),
+            beside,
             sampler: Sampler::new(scenario.sampling, scenario.seed),
             phase: Phase::Measure,
             windows: Windows::new(piece),
             piece_start: None,
+            piece_accesses: 0,
             measured: Counters::default(),
             measured_instructions: 0,
             warm_accesses: 0,
             populated_pages: 0,
             accesses: 0,
             clock: Clock::default(),
+            reserved: ReservedSeries::default(),
             facts,
             configuration,
         })
@@ -139,15 +164,17 @@ impl<'a> Run<'a> {
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Outcome, MachineError> {
         let mut batch = Batch::default();
+        self.begin(on_progress)?;
         loop {
             match workload.next(&mut batch)? {
-                Step::Phase(phase) => self.enter(phase),
-                Step::Event(event) => self.program.event(&mut self.hardware, &event)?,
+                Step::Phase(phase) => self.enter(phase)?,
+                Step::Event(event) => self.event(&event)?,
                 Step::Touches => self.touch(&batch)?,
                 Step::Accesses => self.access(&batch)?,
                 Step::End => break,
             }
             self.tick()?;
+            self.reserved.sample(self.clock.now_ns, self.stack.top_kernel(self.program.place()));
             let progress = Progress {
                 accesses: self.accesses,
                 accesses_total: self.facts.accesses,
@@ -161,8 +188,15 @@ impl<'a> Run<'a> {
             }
         }
         self.end_piece();
+        let companions = match self.beside {
+            Some(beside) => beside.finish(&self.hardware),
+            None => Vec::new(),
+        };
         Ok(Outcome {
+            stack: self.stack,
             program: self.program,
+            companions,
+            reserved: self.reserved.finish(),
             measured: self.measured,
             windows: self.windows.finish(),
             warm_accesses: self.warm_accesses,
@@ -170,22 +204,75 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn enter(&mut self, phase: Phase) {
+    /// Lets those beside the program run as long as they are to run before it.
+    fn begin(&mut self, on_progress: &mut OnProgress<'_>) -> Result<(), MachineError> {
+        let Some(beside) = &mut self.beside else { return Ok(()) };
+        // What building the machine took is nobody's.
+        self.program.read(&mut self.meter, &self.stack);
+        let lead_ms = self.configuration.scenario.colocated_lead_ms;
+        let lead_cycles = lead_ms * 1000 * self.configuration.machine.frequency_mhz;
+        let mut shop = Workshop::new(&mut self.stack, Some(&mut self.hardware), &mut self.meter);
+        while beside.lead(lead_cycles, &mut shop)? {
+            let progress = Progress { accesses: 0, accesses_total: self.facts.accesses, populated_pages: 0 };
+            if on_progress(progress).is_break() {
+                return Err(MachineError::Interrupted { accesses: 0 });
+            }
+        }
+        let cpu = self.stack.cpu(self.program.place(), 0);
+        beside.seat(self.stack.machine_cpu(self.program.place(), cpu));
+        Ok(())
+    }
+
+    /// Lets those beside the program go on until it is the turn of its processor `cpu`.
+    #[inline]
+    fn turn(&mut self, cpu: Cpu, detail: Detail) -> Result<(), MachineError> {
+        let Some(beside) = &mut self.beside else { return Ok(()) };
+        let cpu = self.stack.machine_cpu(self.program.place(), cpu);
+        let mut shop = Workshop::new(&mut self.stack, Some(&mut self.hardware), &mut self.meter);
+        beside.until_turn(cpu, detail, &mut shop)
+    }
+
+    fn enter(&mut self, phase: Phase) -> Result<(), MachineError> {
         self.end_piece();
+        let populated = self.phase == Phase::Populate && phase != Phase::Populate;
         self.phase = phase;
         if phase == Phase::Measure {
             self.windows.begin();
         }
+        if let Some(beside) = self.beside.as_mut().filter(|_| populated) {
+            let mut shop = Workshop::new(&mut self.stack, Some(&mut self.hardware), &mut self.meter);
+            beside.populated(&mut shop)?;
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: &MemoryEvent) -> Result<(), MachineError> {
+        let cpu = self.stack.cpu(self.program.place(), 0);
+        self.turn(cpu, Detail::TlbOnly)?;
+        self.program.event(&mut self.stack, event, cpu)?;
+        shoot_down(&mut self.stack, &mut self.hardware);
+        if matches!(event, MemoryEvent::ForkAndWait | MemoryEvent::ChildExit) {
+            self.hardware.replace(self.tenant, self.program.place());
+        }
+        if self.beside.is_some() {
+            self.advance(0);
+        }
+        Ok(())
     }
 
     /// First touches of a stretch whose accesses are not known: only the kernels see them.
     fn touch(&mut self, batch: &Batch) -> Result<(), MachineError> {
         let cpu = self.cpu(batch);
         for &(page, store) in &batch.touches {
-            self.program.touch(page, store, cpu)?;
+            self.turn(cpu, Detail::TlbOnly)?;
+            self.program.touch(&mut self.stack, page, store, cpu)?;
+            if self.beside.is_some() {
+                shoot_down(&mut self.stack, &mut self.hardware);
+                self.advance(0);
+            }
         }
         self.populated_pages += batch.touches.len() as u64;
-        self.program.shoot_down(&mut self.hardware);
+        shoot_down(&mut self.stack, &mut self.hardware);
         let work = self.configuration.machine.timing.work(batch.instructions);
         self.advance(work);
         Ok(())
@@ -218,54 +305,56 @@ impl<'a> Run<'a> {
         } else {
             self.end_piece();
         }
-        let accesses = &batch.accesses[part];
         let detail = if stretch == Stretch::Skip { Detail::TlbOnly } else { Detail::Full };
-        let core = usize::from(batch.thread.0) % self.hardware.core_count();
-        self.run_accesses(core, self.cpu(batch), accesses, detail)?;
-        let work = self.configuration.machine.timing.work(instructions);
-        self.advance(work);
+        let count = part.len() as u64;
+        self.run_accesses(batch, part, detail, instructions)?;
         match stretch {
             Stretch::Measure => {
                 self.measured_instructions += instructions;
+                self.piece_accesses += count;
                 self.close_full_piece();
             }
-            Stretch::Warm => self.warm_accesses += accesses.len() as u64,
+            Stretch::Warm => self.warm_accesses += count,
             Stretch::Skip => {}
         }
         Ok(())
     }
 
-    /// Runs accesses on a core, with all the faults that they need.
-    fn run_accesses(&mut self, core: usize, cpu: Cpu, accesses: &[Access], detail: Detail) -> Result<(), MachineError> {
+    /// Runs accesses on the core of their thread: in one go, or step by step where others run meanwhile.
+    fn run_accesses(
+        &mut self,
+        batch: &Batch,
+        part: Range<usize>,
+        detail: Detail,
+        instructions: u64,
+    ) -> Result<(), MachineError> {
+        let cpu = self.cpu(batch);
+        let accesses = &batch.accesses[part];
+        let step = if self.beside.is_some() { STEP_ACCESSES } else { accesses.len().max(1) };
         let mut done = 0;
-        loop {
-            match self.hardware.run(core, self.program.stack(), &accesses[done..], detail) {
-                RunEnd::Done => return Ok(()),
-                RunEnd::Fault { index, fault } => {
-                    done += index;
-                    match fault {
-                        Fault::Guest { gva, store } => self.program.walk_fault(Va::from(gva).page(), store, cpu)?,
-                        Fault::Host { gpa, store } => self.program.host_fault(gpa.page(), store, cpu)?,
-                        Fault::Boundary { gpa } => {
-                            let what = format!("a DS-n violation: the guest refers to {gpa:?}, beyond its memory");
-                            return Err(self.configuration.scenario_error(what));
-                        }
-                    }
-                    self.program.shoot_down(&mut self.hardware);
-                }
-            }
+        for accesses_of_step in accesses.chunks(step) {
+            self.turn(cpu, detail)?;
+            let Self { program, stack, hardware, .. } = self;
+            program.run(stack, hardware, self.tenant, batch.thread, accesses_of_step, detail)?;
+            let prefix = |at: usize| instructions * at as u64 / accesses.len() as u64;
+            let to = done + accesses_of_step.len();
+            let work = self.configuration.machine.timing.work(prefix(to) - prefix(done));
+            self.advance(work);
+            done = to;
         }
+        Ok(())
     }
 
     fn cpu(&self, batch: &Batch) -> Cpu {
-        self.program.cpu(batch.thread)
+        self.stack.cpu(self.program.place(), batch.thread.0)
     }
 
     fn begin_piece(&mut self) {
         if self.piece_start.is_none() {
+            self.piece_accesses = 0;
             self.piece_start = Some(PieceStart {
-                cores: self.hardware.counters(),
-                kernels: self.program.counters(),
+                cores: self.hardware.counters(self.tenant),
+                work: *self.program.work(),
                 instructions: self.measured_instructions,
             });
         }
@@ -273,20 +362,19 @@ impl<'a> Run<'a> {
 
     fn end_piece(&mut self) {
         let Some(start) = self.piece_start.take() else { return };
-        let counted = self.hardware.counters().minus(&start.cores);
+        let counted = self.hardware.counters(self.tenant).minus(&start.cores);
         let instructions = self.measured_instructions - start.instructions;
-        self.windows.add(self.window(&counted, instructions, &start.kernels));
+        self.windows.add(self.window(&counted, instructions, &start.work));
         self.measured = self.measured.plus(&counted);
     }
 
     fn close_full_piece(&mut self) {
-        let Some(start) = &self.piece_start else { return };
-        if self.hardware.accesses() - start.cores.tlb.accesses >= self.windows.piece_accesses_max() {
+        if self.piece_accesses >= self.windows.piece_accesses_max() {
             self.end_piece();
         }
     }
 
-    fn window(&self, counted: &Counters, instructions: u64, kernels_before: &[OsCounters]) -> Window {
+    fn window(&self, counted: &Counters, instructions: u64, work_before: &Work) -> Window {
         let timing = &self.configuration.machine.timing;
         let l1_cycles = u64::from(self.configuration.machine.mmu.l1d.latency_cycles);
         let beyond_l1 = counted.data_cycles - l1_cycles * counted.tlb.accesses;
@@ -300,26 +388,21 @@ impl<'a> Run<'a> {
                 work: timing.work(instructions),
                 data: timing.data(beyond_l1),
                 walk: timing.walk(counted.walk_cycles),
-                os: self.os_cycles(kernels_before),
+                os: self.meter.cycles(self.program.place(), &since(self.program.work(), work_before)),
             },
         }
     }
 
-    /// Cycles of what the kernels did since they had counted `before`.
-    fn os_cycles(&self, before: &[OsCounters]) -> u64 {
-        let now = self.program.counters();
-        let top = now.len() - 1;
-        let layers = now.iter().zip(before).enumerate();
-        layers.map(|(layer, (now, before))| self.weights.cycles(&now.since(before), layer < top)).sum()
-    }
-
-    /// The clock goes on by `work` cycles of the program and by all kernel work since it last did. Waiting for memory is
-    /// left out: it would make the daemons' pace depend on the very latencies that are compared.
+    /// The clock goes on by `work` cycles of the program and by all kernel work for it since it last did. Waiting for memory
+    /// is left out: it would make the daemons' pace, and who faults when, depend on the very latencies that are compared.
     fn advance(&mut self, work: u64) {
-        let os_cycles = self.os_cycles(&[OsCounters::default(); Stack::LAYERS_MAX]);
-        let cycles = work + (os_cycles - self.clock.os_cycles);
-        self.clock.os_cycles = os_cycles;
+        let cycles = work + self.program.read(&mut self.meter, &self.stack);
         let mhz = self.configuration.machine.frequency_mhz;
+        if let Some(beside) = &mut self.beside {
+            beside.charge(cycles);
+            self.clock.now_ns = (u128::from(beside.now()) * 1000 / u128::from(mhz)) as u64;
+            return;
+        }
         let thousandths = cycles * 1000 + self.clock.rest;
         self.clock.now_ns += thousandths / mhz;
         self.clock.rest = thousandths % mhz;
@@ -330,8 +413,14 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         self.clock.ticked_ns = self.clock.now_ns;
-        self.program.tick(self.clock.now_ns)?;
-        self.program.shoot_down(&mut self.hardware);
+        self.program.tick(&mut self.stack, self.clock.now_ns)?;
+        shoot_down(&mut self.stack, &mut self.hardware);
+        if let Some(beside) = &mut self.beside {
+            // What the daemons did for the program's kernels is the program's; what they do for other VMs is theirs.
+            beside.charge(self.program.read(&mut self.meter, &self.stack));
+            let mut shop = Workshop::new(&mut self.stack, Some(&mut self.hardware), &mut self.meter);
+            beside.tick(self.clock.now_ns, &mut shop)?;
+        }
         Ok(())
     }
 }

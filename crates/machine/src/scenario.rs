@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use nestwalk_mem::{Geometry, PageCount, size};
 use nestwalk_mmu::MmuConfig;
 use nestwalk_os::{ManagerConfig, StartState, TablesConfig};
-use nestwalk_workload::GeneratorConfig;
+use nestwalk_workload::{ChurnConfig, GeneratorConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::asap::AsapScenario;
 use crate::catalog::Shelf;
+use crate::colocated::{self, ColocatedConfig};
 use crate::error::MachineError;
 use crate::paging::PagingConfig;
 use crate::preset::PresetChoice;
-use crate::stack::Stack;
+use crate::stack::Place;
 use crate::timing::{Costs, Timing};
 
 /// A run, as written down by its user.
@@ -40,6 +41,12 @@ pub struct Scenario {
     pub workload: WorkloadConfig,
     /// The kernels, bottom first: one is a native run, two are a VM on a host.
     pub kernels: Vec<KernelScenario>,
+    /// Programs that run beside it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub colocated: Vec<ColocatedConfig>,
+    /// How long they run before the program begins, ms of simulated time.
+    #[serde(default)]
+    pub colocated_lead_ms: u64,
     /// A thread that shares the program's core.
     #[serde(default)]
     pub corunner: CoRunnerConfig,
@@ -69,6 +76,8 @@ pub enum WorkloadConfig {
     Generator(GeneratorConfig),
     /// A preset by name or file, as it is or with other parameters. It is resolved to its generator when the scenario is read.
     Preset(PresetChoice),
+    /// Memory that is allocated and freed without end, and nothing else. Only beside another program.
+    Churn(ChurnConfig),
 }
 
 /// One kernel of the stack.
@@ -88,6 +97,9 @@ pub struct KernelScenario {
     pub tables: TablesConfig,
     /// What its memory looks like before anything runs.
     pub start: StartState,
+    /// Memory that is kept free (sysctl `min_free_kbytes`); as much as Linux keeps if nothing is said.
+    #[serde(with = "nestwalk_mem::size::optional_pages")]
+    pub min_free: Option<PageCount>,
     /// Swap space; none if nothing is said.
     #[serde(with = "nestwalk_mem::size::optional_pages")]
     pub swap: Option<PageCount>,
@@ -179,7 +191,7 @@ impl Configuration {
                 return self.refuse(format!("{what} file has schema {schema}; this version reads schema 1"));
             }
         }
-        if !(1..=Stack::LAYERS_MAX).contains(&scenario.kernels.len()) {
+        if !(1..=Place::DEPTH_MAX).contains(&scenario.kernels.len()) {
             return self.refuse(format!(
                 "{} kernels: give one ([[kernels]] once: native), two (the host's first, then the guest's) or three (a VM on a VM)",
                 scenario.kernels.len()
@@ -194,6 +206,9 @@ impl Configuration {
         }
         if let Some(asap) = &scenario.asap {
             asap.check(self).map_err(|what| self.scenario_error(what))?;
+        }
+        if let Err(what) = colocated::check(scenario) {
+            return self.refuse(what);
         }
         let sampling = &scenario.sampling;
         if let Some(period) = sampling.period

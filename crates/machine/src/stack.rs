@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernels stacked on each other: one is a native machine, two are a VM on its host, three are nested virtualisation.
+//! The kernels of a machine, and where on them a program runs.
+//!
+//! One kernel is a native machine; a VM stands on it with a kernel of its own, and there may be several VMs. A program's
+//! [`Place`] names the kernels that it stands on, bottom first: one natively, two in a VM, three in a nested VM.
 
 use nestwalk_mem::{Cpu, PageTable, Vpn};
 use nestwalk_mmu::Segments;
@@ -7,44 +10,80 @@ use nestwalk_os::{Bare, Below, FaultKind, Filled, HostMemory, Invalidation, Kern
 
 use crate::paging::VmPaging;
 
-/// A kernel and what runs on it: the VM above, or the program on the topmost one.
-#[derive(Debug)]
-pub struct Layer {
-    /// The kernel.
-    pub kernel: Kernel,
-    /// The process that the layer above (or the program) is.
+/// A kernel that a program stands on, and what the next floor (or the program) is to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Floor {
+    /// Which of the [`Stack`]'s kernels.
+    pub kernel: usize,
+    /// The process that the VM above (or the program) is.
     pub process: ProcessId,
-    /// Where in that process the memory of the layer above begins; 0 at the top.
+    /// Where in that process the memory of the VM above begins; 0 for a program.
     pub base: Vpn,
-    /// How that memory is translated.
-    pub paging: VmPaging,
+    /// The processor of this kernel on which processor 0 of the VM above (or the program's first thread) runs.
+    pub first_cpu: Cpu,
+    /// How the memory of the VM above is translated: which of the [`Stack`]'s ways; with EPT if it is none of those.
+    pub paging: Option<usize>,
 }
 
-impl Layer {
-    fn memory<'a>(&'a mut self, cpu: Cpu, below: &'a mut dyn Below) -> HostMemory<'a> {
-        HostMemory { host: &mut self.kernel, process: self.process, base: self.base, cpu, below }
+/// The kernels under a program, bottom first.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    floors: [Floor; Place::DEPTH_MAX],
+    depth: usize,
+}
+
+impl Place {
+    /// The most kernels that stand on each other.
+    pub const DEPTH_MAX: usize = 3;
+
+    /// On these kernels, bottom first.
+    ///
+    /// # Panics
+    /// When there is none, there are more than [`Place::DEPTH_MAX`], or one stands on itself or on a later one.
+    pub fn new(floors: &[Floor]) -> Self {
+        assert!((1..=Self::DEPTH_MAX).contains(&floors.len()), "{} kernels", floors.len());
+        assert!(floors.is_sorted_by(|below, above| below.kernel < above.kernel), "{floors:?}");
+        let mut all = [floors[0]; Self::DEPTH_MAX];
+        all[..floors.len()].copy_from_slice(floors);
+        Self { floors: all, depth: floors.len() }
+    }
+
+    /// The kernels, bottom first.
+    #[inline]
+    pub fn floors(&self) -> &[Floor] {
+        &self.floors[..self.depth]
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// The number of the topmost.
+    #[inline]
+    pub fn top(&self) -> usize {
+        self.depth - 1
+    }
+
+    /// The process of the topmost kernel that the program is.
+    #[inline]
+    pub fn process(&self) -> ProcessId {
+        self.floors[self.depth - 1].process
+    }
+
+    /// The program is another process of its kernel from now on.
+    pub fn become_process(&mut self, process: ProcessId) {
+        self.floors[self.depth - 1].process = process;
     }
 }
 
-/// The kernels of a machine, bottom first.
-#[derive(Debug)]
+/// All kernels of a machine. Each stands on the bare machine or on one with a smaller number.
+#[derive(Debug, Default)]
 pub struct Stack {
-    layers: Vec<Layer>,
-}
-
-/// Calls `act` with what lies under a kernel that stands on `layers`.
-pub(crate) fn with_below<R>(layers: &mut [Layer], cpu: Cpu, act: impl FnOnce(&mut dyn Below) -> R) -> R {
-    match layers {
-        [] => act(&mut Bare),
-        [host] => act(&mut host.memory(cpu, &mut Bare)),
-        [bottom, host] => act(&mut host.memory(cpu, &mut bottom.memory(cpu, &mut Bare))),
-        _ => unreachable!("a stack has at most three kernels"),
-    }
-}
-
-/// The page table of what runs on `layer`.
-fn table_of(layer: &mut Layer) -> &mut PageTable {
-    layer.kernel.table_mut(layer.process).expect("a layer's process lives as long as the layer")
+    kernels: Vec<Kernel>,
+    /// With the kernel, and its process that is the VM.
+    pagings: Vec<(usize, ProcessId, VmPaging)>,
 }
 
 /// What the hardware walks.
@@ -65,141 +104,192 @@ pub enum Translation<'a> {
     Segments(&'a mut PageTable, &'a Segments),
 }
 
-/// The page of the lowest guest kernel's table whose shadow entry a fault misses.
-type ShadowPage = Vpn;
+/// The memory of a VM that is `floor`'s process, running on the VM's processor `cpu`.
+fn memory<'a>(host: &'a mut Kernel, floor: &Floor, cpu: Cpu, below: &'a mut dyn Below) -> HostMemory<'a> {
+    let cpu = cpu_of(host, floor.first_cpu, cpu);
+    HostMemory { host, process: floor.process, base: floor.base, cpu, below }
+}
+
+/// Which processor of `kernel` is number `cpu` of those that begin at `first`.
+fn cpu_of(kernel: &Kernel, first: Cpu, cpu: Cpu) -> Cpu {
+    Cpu((u32::from(first.0) + u32::from(cpu.0)).rem_euclid(u32::from(kernel.config().cpus)) as u16)
+}
 
 impl Stack {
-    /// The most kernels that can be stacked.
-    pub const LAYERS_MAX: usize = 3;
-
-    /// A stack of `layers`, bottom first.
-    ///
-    /// # Panics
-    /// When there is none, or more than [`Stack::LAYERS_MAX`].
-    pub fn new(layers: Vec<Layer>) -> Self {
-        assert!((1..=Self::LAYERS_MAX).contains(&layers.len()));
-        Self { layers }
+    /// Adds a kernel, and says its number.
+    pub fn add(&mut self, kernel: Kernel) -> usize {
+        self.kernels.push(kernel);
+        self.kernels.len() - 1
     }
 
-    /// The layers, bottom first.
-    pub fn layers(&self) -> &[Layer] {
-        &self.layers
+    /// Has the memory of the VM on `floor` translated by `paging`.
+    pub fn add_paging(&mut self, floor: &mut Floor, paging: VmPaging) {
+        floor.paging = Some(self.pagings.len());
+        self.pagings.push((floor.kernel, floor.process, paging));
     }
 
-    /// How many there are.
-    pub fn depth(&self) -> usize {
-        self.layers.len()
+    /// How the memory of the VM on `floor` is translated; `None` is EPT.
+    pub fn paging(&self, floor: &Floor) -> Option<&VmPaging> {
+        floor.paging.map(|number| &self.pagings[number].2)
     }
 
-    /// The topmost layer, on which the program runs.
-    pub fn top(&self) -> usize {
-        self.layers.len() - 1
+    /// All kernels.
+    pub fn kernels(&self) -> &[Kernel] {
+        &self.kernels
     }
 
-    /// Calls `act` with the kernel of `layer`, the process that it runs, and what lies below it.
+    /// The kernel of a floor.
+    pub fn kernel(&self, floor: &Floor) -> &Kernel {
+        &self.kernels[floor.kernel]
+    }
+
+    /// The kernel that a program runs on.
+    pub fn top_kernel(&self, place: &Place) -> &Kernel {
+        self.kernel(&place.floors()[place.top()])
+    }
+
+    /// The processor of the program's kernel on which its thread number `thread` runs.
+    pub fn cpu(&self, place: &Place, thread: u16) -> Cpu {
+        let floor = &place.floors()[place.top()];
+        cpu_of(self.kernel(floor), floor.first_cpu, Cpu(thread))
+    }
+
+    /// The processor of the machine (of the bottom kernel) that is `cpu` to the program's kernel.
+    pub fn machine_cpu(&self, place: &Place, cpu: Cpu) -> Cpu {
+        let under = &place.floors()[..place.top()];
+        under.iter().rev().fold(cpu, |cpu, floor| cpu_of(self.kernel(floor), floor.first_cpu, cpu))
+    }
+
+    /// Calls `act` with the kernel of floor `layer` of `place`, the process that it runs, and what lies below it. `cpu` is
+    /// the processor of that kernel that works.
+    #[inline]
     pub fn with<R>(
         &mut self,
+        place: &Place,
         layer: usize,
         cpu: Cpu,
         act: impl FnOnce(&mut Kernel, ProcessId, &mut dyn Below) -> R,
     ) -> R {
-        let (under, from) = self.layers.split_at_mut(layer);
-        let Layer { kernel, process, .. } = &mut from[0];
-        with_below(under, cpu, |below| act(kernel, *process, below))
+        const APART: &str = "the kernels of a place are different ones";
+        let [f0, f1, f2] = &place.floors;
+        match layer {
+            0 => act(&mut self.kernels[f0.kernel], f0.process, &mut Bare),
+            1 => {
+                let [host, kernel] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect(APART);
+                act(kernel, f1.process, &mut memory(host, f0, cpu, &mut Bare))
+            }
+            _ => {
+                let numbers = [f0.kernel, f1.kernel, f2.kernel];
+                let [bottom, host, kernel] = self.kernels.get_disjoint_mut(numbers).expect(APART);
+                let host_cpu = cpu_of(host, f1.first_cpu, cpu);
+                act(kernel, f2.process, &mut memory(host, f1, cpu, &mut memory(bottom, f0, host_cpu, &mut Bare)))
+            }
+        }
     }
 
-    /// A page fault in the kernel of `layer`.
+    /// A page fault in the kernel of floor `layer`, on that kernel's processor `cpu`.
     ///
     /// # Errors
     /// When that kernel, or one below it, cannot serve it.
     #[inline]
-    pub fn fault(&mut self, layer: usize, page: Vpn, store: bool, cpu: Cpu) -> Result<FaultKind, OsError> {
-        self.with(layer, cpu, |kernel, process, below| kernel.fault(process, page, store, cpu, below))
+    pub fn fault(
+        &mut self,
+        place: &Place,
+        layer: usize,
+        page: Vpn,
+        store: bool,
+        cpu: Cpu,
+    ) -> Result<FaultKind, OsError> {
+        self.with(place, layer, cpu, |kernel, process, below| kernel.fault(process, page, store, cpu, below))
     }
 
-    /// Lets the daemons of all kernels work until `now_ns`, bottom first.
-    ///
-    /// # Errors
-    /// When a kernel is out of memory.
-    pub fn tick(&mut self, now_ns: u64) -> Result<(), OsError> {
-        for layer in 0..self.layers.len() {
-            self.with(layer, Cpu(0), |kernel, _, below| kernel.tick(now_ns, below))?;
+    /// The page table of what runs on floor `layer`.
+    pub fn table(&self, place: &Place, layer: usize) -> &PageTable {
+        let floor = &place.floors()[layer];
+        self.kernel(floor).table(floor.process).expect(ALIVE)
+    }
+
+    /// What the hardware walks for the program at `place`. A shadow table has taken in all that was written to what it is
+    /// made from.
+    #[inline]
+    pub fn translation(&mut self, place: &Place) -> Translation<'_> {
+        const APART: &str = "the kernels of a place are different ones";
+        let [f0, f1, f2] = &place.floors;
+        if place.depth == 1 {
+            return Translation::OneTable(self.kernels[f0.kernel].table_mut(f0.process).expect(ALIVE));
         }
-        Ok(())
-    }
-
-    /// What the hardware walks now. A shadow table has taken in all that was written to what it is made from.
-    pub fn translation(&mut self) -> Translation<'_> {
-        let (host, above) = self.layers.split_first_mut().expect("a stack has a layer");
-        let Some((next, over)) = above.split_first_mut() else { return Translation::OneTable(table_of(host)) };
-        let Layer { kernel, paging, base, process } = host;
+        let paging = f0.paging.map(|number| &mut self.pagings[number].2);
+        if let Some(VmPaging::Shadow(shadows)) = paging {
+            let [host, next] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect(APART);
+            let shadow = shadows.synchronise(host, f1.process, next.table_mut(f1.process).expect(ALIVE));
+            if place.depth == 2 {
+                return Translation::OneTable(shadow);
+            }
+            let guest = self.kernels[f2.kernel].table_mut(f2.process).expect(ALIVE);
+            return Translation::TwoTables { guest, host: shadow, base: f1.base };
+        }
+        let [host, next] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect(APART);
+        let guest = next.table_mut(f1.process).expect(ALIVE);
         match paging {
-            VmPaging::Ept => {
-                let host = kernel.table_mut(*process).expect("a layer's process lives as long as the layer");
-                Translation::TwoTables { guest: table_of(next), host, base: *base }
-            }
-            VmPaging::Segments(segments) => Translation::Segments(table_of(next), segments),
-            VmPaging::Shadow(shadow) => {
-                kernel.synchronise_shadow(shadow, table_of(next));
-                match over.first_mut() {
-                    None => Translation::OneTable(&mut shadow.table),
-                    Some(top) => {
-                        Translation::TwoTables { guest: table_of(top), host: &mut shadow.table, base: next.base }
-                    }
-                }
-            }
+            Some(VmPaging::Segments(segments)) => Translation::Segments(guest, segments),
+            _ => Translation::TwoTables { guest, host: host.table_mut(f0.process).expect(ALIVE), base: f0.base },
         }
     }
 
-    /// Whether the lowest kernel keeps a shadow table.
-    pub fn shadows(&self) -> bool {
-        matches!(self.layers[0].paging, VmPaging::Shadow(_))
+    /// Whether the lowest kernel under the program keeps a shadow table.
+    #[inline]
+    pub fn shadows(&self, place: &Place) -> bool {
+        place.depth > 1 && matches!(self.paging(&place.floors[0]), Some(VmPaging::Shadow(_)))
     }
 
     /// The hardware missed `page` in the shadow table, or may not store there: the lowest kernel fills the entry, taking
     /// faults of its own as need be. `false` if the table that is shadowed does not map the page: a fault of the kernel that
-    /// keeps it.
+    /// keeps it. `cpu` is the processor of the machine.
     ///
     /// # Errors
     /// When the lowest kernel is out of memory.
     ///
     /// # Panics
     /// When there is no shadow table.
-    pub fn shadow_fault(&mut self, page: ShadowPage, store: bool, cpu: Cpu) -> Result<bool, OsError> {
-        let [host, next, ..] = &mut self.layers[..] else { panic!("a shadow table takes two kernels") };
-        let Layer { kernel, process, base, paging: VmPaging::Shadow(shadow) } = host else {
+    pub fn shadow_fault(&mut self, place: &Place, page: Vpn, store: bool, cpu: Cpu) -> Result<bool, OsError> {
+        let [f0, f1, _] = &place.floors;
+        let [host, next] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect("two kernels");
+        let Some(VmPaging::Shadow(shadows)) = f0.paging.map(|number| &mut self.pagings[number].2) else {
             panic!("the lowest kernel keeps no shadow table")
         };
-        let upper = table_of(next);
-        kernel.synchronise_shadow(shadow, upper);
+        let upper = next.table_mut(f1.process)?;
+        let shadow = shadows.get(host, f1.process, upper, cpu)?;
         loop {
-            match kernel.fill_shadow(shadow, upper, (*process, *base), page, store, cpu)? {
+            match host.fill_shadow(shadow, upper, (f0.process, f0.base), page, store, cpu)? {
                 Filled::Done => return Ok(true),
                 Filled::Upper => return Ok(false),
-                Filled::Lower(page) => kernel.fault(*process, page, store, cpu, &mut Bare)?,
+                Filled::Lower(page) => host.fault(f0.process, page, store, cpu, &mut Bare)?,
             };
         }
     }
 
-    /// Hands out the shootdowns that were asked for since the last time: the layer, the process that it runs, and what to
-    /// forget.
+    /// Hands out the shootdowns that were asked for since the last time: the kernel that asks, and what to forget.
     #[inline]
-    pub fn drain_invalidations(&mut self, mut apply: impl FnMut(usize, ProcessId, Invalidation)) {
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            if !layer.kernel.has_invalidations() {
+    pub fn drain_invalidations(&mut self, mut apply: impl FnMut(usize, Invalidation)) {
+        for (number, kernel) in self.kernels.iter_mut().enumerate() {
+            if !kernel.has_invalidations() {
                 continue;
             }
-            let Layer { kernel, process, paging, .. } = layer;
-            let mut changed = false;
+            let mut changed = Vec::new();
             kernel.take_invalidations().for_each(|invalidation| {
-                changed |= invalidation.process == *process;
-                apply(index, *process, invalidation);
+                changed.push(invalidation.process);
+                apply(number, invalidation);
             });
-            if let VmPaging::Shadow(shadow) = paging
-                && changed
-            {
-                kernel.zap_shadow(shadow);
+            for (of, process, paging) in &mut self.pagings {
+                if let VmPaging::Shadow(shadows) = paging
+                    && *of == number
+                    && changed.contains(process)
+                {
+                    shadows.zap(kernel);
+                }
             }
         }
     }
 }
+
+const ALIVE: &str = "a place's processes live as long as the place";

@@ -3,27 +3,29 @@
 
 use nestwalk_mem::{Level, PageTable};
 use nestwalk_mmu::{Counters, LatencyHistogram, Served, Table};
-use nestwalk_os::fragmentation;
+use nestwalk_os::{Kernel, ProcessId, fragmentation};
 use serde_json::{Value, json};
 
+use crate::beside::Companion;
 use crate::build::role;
+use crate::colocated::ColocatedConfig;
 use crate::paging::VmPaging;
-use crate::result::{self, Fragmentation, KernelStatistics, References, RunResult, SCHEMA, Statistics, Window};
+use crate::result::{
+    self, ColocatedStatistics, Fragmentation, KernelStatistics, References, RunResult, SCHEMA, Statistics, Window,
+};
 use crate::run::Outcome;
 use crate::scenario::Configuration;
-use crate::stack::{Layer, Stack};
+use crate::stack::{Floor, Place, Stack};
 
 /// Range registers for which it is said how many walks they would cover.
 const COVERAGES: [usize; 4] = [1, 4, 8, 16];
 
-const ALIVE: &str = "a layer's process lives as long as the layer";
-
-pub(crate) fn summarise(configuration: Configuration, mut outcome: Outcome) -> RunResult {
+pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunResult {
     let (adopted_pages, refused_events) = (outcome.program.adopted_pages(), outcome.program.refused_events());
-    let stack = outcome.program.stack();
+    let (stack, place) = (&outcome.stack, outcome.program.place());
     // With a shadow table or segments the hardware walks no table of the host's.
-    let walks_host = stack.depth() > 1 && matches!(stack.layers()[0].paging, VmPaging::Ept);
-    let host_pt_fragmentation = walks_host.then(|| measure_fragmentation(stack));
+    let walks_host = place.depth() > 1 && stack.paging(&place.floors()[0]).is_none();
+    let host_pt_fragmentation = walks_host.then(|| measure_fragmentation(stack, place));
     let statistics = Statistics {
         total: outcome.windows.iter().fold(Window::default(), |sum, window| sum.plus(window)),
         references: references(&outcome.measured),
@@ -32,7 +34,9 @@ pub(crate) fn summarise(configuration: Configuration, mut outcome: Outcome) -> R
             counts: outcome.measured.latency.buckets.to_vec(),
         },
         mmu: mmu_counters(&outcome.measured),
-        kernels: kernels(stack),
+        kernels: kernels(stack, place),
+        reserved: outcome.reserved.clone(),
+        colocated: colocated(&configuration, stack, &outcome.companions),
         windows: outcome.windows,
         warm_accesses: outcome.warm_accesses,
         populated_pages: outcome.populated_pages,
@@ -50,10 +54,13 @@ pub(crate) fn summarise(configuration: Configuration, mut outcome: Outcome) -> R
     }
 }
 
-fn measure_fragmentation(stack: &Stack) -> Fragmentation {
-    let top = &stack.layers()[stack.top()];
-    let table = top.kernel.table(top.process).expect(ALIVE);
+fn measure_fragmentation(stack: &Stack, place: &Place) -> Fragmentation {
+    let table = stack.table(place, place.top());
     let measured = fragmentation::Fragmentation::of_small(table, fragmentation::everything(table));
+    spread_of(&measured)
+}
+
+fn spread_of(measured: &fragmentation::Fragmentation) -> Fragmentation {
     Fragmentation { value: measured.average(), distribution: measured.distribution, groups: measured.groups() }
 }
 
@@ -143,6 +150,42 @@ fn prefetches(counters: &Counters) -> Value {
     })
 }
 
+fn by_name(counts: Vec<(&'static str, u64)>) -> Value {
+    counts.into_iter().map(|(name, count)| (name, json!(count))).collect()
+}
+
+const ALIVE: &str = "a place's processes live as long as the place";
+
+fn kernels(stack: &Stack, place: &Place) -> Vec<KernelStatistics> {
+    let describe = |(layer, floor): (usize, &Floor)| {
+        let paging = stack.paging(floor).map_or_else(|| "ept".to_owned(), VmPaging::name);
+        KernelStatistics {
+            paging: (layer < place.top()).then_some(paging),
+            ..kernel_statistics(stack.kernel(floor), role(layer, place.depth()), floor.process)
+        }
+    };
+    place.floors().iter().enumerate().map(describe).collect()
+}
+
+/// Of `kernel`, of which `process` is the program or the VM.
+fn kernel_statistics(kernel: &Kernel, role: &'static str, process: ProcessId) -> KernelStatistics {
+    let table = kernel.table(process).expect(ALIVE);
+    KernelStatistics {
+        role,
+        paging: None,
+        manager: kernel.manager().facts().name.to_owned(),
+        frames: kernel.memory().frames().0,
+        free_frames: kernel.memory().free_frames().0,
+        table_nodes: table.node_count(),
+        table_runs: runs_of_frames(table),
+        vmas: count_vmas(kernel.vmas(process).expect(ALIVE).map(|vma| vma.range.len()).collect()),
+        counters: serde_json::to_value(kernel.counters()).expect("counters are plain numbers"),
+        reserved_frames: kernel.manager().reserved().0,
+        manager_counters: by_name(kernel.manager().statistics()),
+        table_counters: by_name(kernel.table_placement().statistics()),
+    }
+}
+
 /// On how many runs of neighbouring frames the nodes of `table` lie.
 fn runs_of_frames(table: &PageTable) -> u64 {
     let mut frames = Vec::new();
@@ -165,26 +208,30 @@ fn count_vmas(mut pages: Vec<u64>) -> [u64; 2] {
     [pages.len() as u64, most.count() as u64]
 }
 
-fn by_name(counts: Vec<(&'static str, u64)>) -> Value {
-    counts.into_iter().map(|(name, count)| (name, json!(count))).collect()
+/// What ran beside the program, by entry of the scenario.
+fn colocated(configuration: &Configuration, stack: &Stack, companions: &[Companion]) -> Vec<ColocatedStatistics> {
+    let entries = configuration.scenario.colocated.iter().zip(companions);
+    entries.map(|(config, companion)| colocated_entry(config, stack, companion)).collect()
 }
 
-fn kernels(stack: &Stack) -> Vec<KernelStatistics> {
-    let describe = |(layer, Layer { kernel, process, paging, .. }): (usize, &Layer)| KernelStatistics {
-        role: role(layer, stack.depth()),
-        paging: (layer < stack.top()).then(|| paging.name()),
-        manager: kernel.manager().facts().name.to_owned(),
-        frames: kernel.memory().frames().0,
-        free_frames: kernel.memory().free_frames().0,
-        table_nodes: kernel.table(*process).expect(ALIVE).node_count(),
-        table_runs: runs_of_frames(kernel.table(*process).expect(ALIVE)),
-        vmas: count_vmas(kernel.vmas(*process).expect(ALIVE).map(|vma| vma.range.len()).collect()),
-        counters: serde_json::to_value(kernel.counters()).expect("counters are plain numbers"),
-        reserved_frames: kernel.manager().reserved().0,
-        manager_counters: by_name(kernel.manager().statistics()),
-        table_counters: by_name(kernel.table_placement().statistics()),
-    };
-    stack.layers().iter().enumerate().map(describe).collect()
+fn colocated_entry(config: &ColocatedConfig, stack: &Stack, companion: &Companion) -> ColocatedStatistics {
+    let mut spread = fragmentation::Fragmentation::default();
+    for place in companion.places.iter().filter(|place| place.depth() > 1) {
+        let table = stack.table(place, place.top());
+        spread.add(&fragmentation::Fragmentation::of_small(table, fragmentation::everything(table)));
+    }
+    let counters = |work| serde_json::to_value(work).expect("counters are plain numbers");
+    ColocatedStatistics {
+        workload: companion.name.clone(),
+        count: config.count,
+        touches: companion.tally.touches,
+        accesses: companion.tally.accesses,
+        instructions: companion.tally.instructions,
+        restarts: companion.tally.restarts,
+        kernels: companion.work.iter().take(companion.depth).map(counters).collect(),
+        mmu: companion.counters.as_ref().map(mmu_counters),
+        host_pt_fragmentation: (companion.depth > 1 && !companion.places.is_empty()).then(|| spread_of(&spread)),
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use nestwalk_os::OsCounters;
 use serde::{Deserialize, Serialize};
 
 use crate::error::MachineError;
+use crate::schedule::SchedulerTimes;
 
 /// The machine file's part of the time model.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -35,6 +36,9 @@ pub struct Costs {
     pub description: String,
     /// By event.
     pub events: BTreeMap<String, Cost>,
+    /// How programs that share processors take turns. Only needed where programs run beside each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<SchedulerTimes>,
 }
 
 /// What one event costs.

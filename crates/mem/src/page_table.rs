@@ -228,6 +228,12 @@ impl PageTable {
         self.watched.get_or_insert_default();
     }
 
+    /// Whether somebody does.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.watched.is_some()
+    }
+
     /// What was written since this was asked for last. Empty if nobody [watches](PageTable::watch).
     pub fn take_writes(&mut self) -> Vec<Write> {
         self.watched.as_mut().map(std::mem::take).unwrap_or_default()

@@ -2,11 +2,13 @@
 //! Programs, as the machine sees them: a stream of memory accesses, first touches and memory events.
 //!
 //! A [`Workload`] is pulled: the machine hands in a [`Batch`] to fill and gets told, by a [`Step`], what came. Traces of
-//! real programs and generators look the same from there on.
+//! real programs, generators and [co-runners](churn) look the same from there on.
 
+pub mod churn;
 pub mod generator;
 pub mod stream;
 pub mod trace;
 
+pub use churn::ChurnConfig;
 pub use generator::GeneratorConfig;
 pub use stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};

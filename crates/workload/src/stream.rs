@@ -55,7 +55,9 @@ pub enum MemoryEvent {
     },
     /// The process forks; the stream goes on with the parent.
     Fork,
-    /// The last child that is alive exits.
+    /// The process forks and waits for its child; the stream goes on with the child, up to its [`MemoryEvent::ChildExit`].
+    ForkAndWait,
+    /// The last child that is alive exits. If its parent waited for it, the stream goes on with the parent.
     ChildExit,
 }
 

@@ -86,7 +86,7 @@ impl AddressSpace {
                 PageEffect::None
             }
             MemoryEvent::Madvise { range, advice } if ADVICE_THAT_FREES.contains(&advice) => PageEffect::Clear(range),
-            MemoryEvent::Fork => PageEffect::ShareAll,
+            MemoryEvent::Fork | MemoryEvent::ForkAndWait => PageEffect::ShareAll,
             MemoryEvent::Madvise { .. } | MemoryEvent::ChildExit => PageEffect::None,
         }
     }

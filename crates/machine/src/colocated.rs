@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs beside the measured one, as a scenario describes them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::scenario::{CoRunnerConfig, KernelScenario, Scenario, WorkloadConfig};
+
+/// A program that runs beside the measured one, once or several times.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ColocatedConfig {
+    /// What it does.
+    pub workload: WorkloadConfig,
+    /// How many of it run; each has a seed of its own.
+    #[serde(default = "one")]
+    pub count: u16,
+    /// Whether it is a process of the measured program's kernel, or has a VM of its own on the same host.
+    #[serde(default)]
+    pub vm: VmConfig,
+    /// The kernel of its VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelScenario>,
+    /// The cores on which its accesses run. If nothing is said, cores of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<CoresConfig>,
+    /// When it is killed.
+    #[serde(default)]
+    pub until: UntilConfig,
+}
+
+fn one() -> u16 {
+    1
+}
+
+/// Where a program beside the measured one runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VmConfig {
+    /// A further process of the measured program's kernel.
+    #[default]
+    Same,
+    /// A VM of its own, each, on the host (natively: on the machine's kernel).
+    Own,
+}
+
+/// The cores on which a program beside the measured one runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CoresConfig {
+    /// A core for each thread; with the measured program they share the last-level cache.
+    Own,
+    /// The second hardware threads of the measured program's cores: caches, TLBs and page-walk caches are shared.
+    Smt,
+    /// None: its page faults are simulated, its accesses are not.
+    None,
+}
+
+/// When a program beside the measured one is killed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UntilConfig {
+    /// When the run ends.
+    #[default]
+    End,
+    /// When the measured program has touched all its memory.
+    Populated,
+}
+
+impl ColocatedConfig {
+    /// The cores that its accesses run on.
+    pub(crate) fn cores(&self) -> CoresConfig {
+        let makes_none = matches!(self.workload, WorkloadConfig::Churn(_));
+        self.cores.unwrap_or(if makes_none { CoresConfig::None } else { CoresConfig::Own })
+    }
+}
+
+/// What is wrong with the programs beside the measured one, in a line that names the remedy.
+pub(crate) fn check(scenario: &Scenario) -> Result<(), String> {
+    if matches!(scenario.workload, WorkloadConfig::Churn(_)) {
+        return Err(
+            "workload = churn makes no accesses and never ends: give it as [[colocated]], beside a program".into()
+        );
+    }
+    scenario.colocated.iter().enumerate().try_for_each(|(number, config)| {
+        check_one(scenario, config).map_err(|what| format!("colocated program {}: {what}", number + 1))
+    })
+}
+
+fn check_one(scenario: &Scenario, config: &ColocatedConfig) -> Result<(), String> {
+    let is_churn = matches!(config.workload, WorkloadConfig::Churn(_));
+    if config.count == 0 {
+        return Err("count = 0: leave it out, or give at least 1".into());
+    }
+    if config.vm == VmConfig::Same && config.kernel.is_some() {
+        return Err("it has a kernel but no VM of its own: give vm = \"own\", or leave the kernel out".into());
+    }
+    if is_churn && config.cores.is_some_and(|cores| cores != CoresConfig::None) {
+        return Err("churn makes no accesses that could run on cores: leave `cores` out".into());
+    }
+    if config.cores() == CoresConfig::Smt && scenario.corunner != CoRunnerConfig::None {
+        return Err("cores = \"smt\": corunner has the second threads already; leave one of the two out".into());
+    }
+    if config.until == UntilConfig::Populated && matches!(scenario.workload, WorkloadConfig::Trace(_)) {
+        return Err("until = \"populated\": a trace touches memory to its end; give until = \"end\"".into());
+    }
+    if let Some(kernel) = &config.kernel {
+        kernel.geometry()?;
+        if kernel.cpus == Some(0) {
+            return Err("cpus = 0: a kernel has at least one processor".into());
+        }
+    }
+    Ok(())
+}

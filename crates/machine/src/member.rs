@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One program of the [`Crowd`](crate::crowd::Crowd), which goes on a step at a time.
+//!
+//! A step is what a program does without anybody noticing what the others do meanwhile: one first touch, one memory event, or
+//! a short run of accesses.
+
+use std::ops::Range;
+
+use nestwalk_mem::{Cpu, Va};
+use nestwalk_workload::{Batch, MemoryEvent, Step, Workload};
+
+use crate::error::MachineError;
+use crate::hardware::{Detail, Hardware, Tenant};
+use crate::meter::Meter;
+use crate::program::{Program, shoot_down};
+use crate::schedule::Seat;
+use crate::stack::Stack;
+use crate::timing::Timing;
+
+/// Accesses of a step: few enough that lines of the shared cache come and go as if the programs ran at the same time.
+pub(crate) const STEP_ACCESSES: usize = 256;
+
+/// Makes a program's stream from its beginning.
+pub(crate) type Source = Box<dyn Fn() -> Result<Box<dyn Workload>, MachineError>>;
+
+/// A member of the crowd.
+pub(crate) struct Member {
+    pub program: Program,
+    pub seat: Seat,
+    /// Its cores; none where only its memory events matter.
+    tenant: Option<Tenant>,
+    /// The first processor of the machine of those among which it moves, if it does.
+    first_cpu: Option<usize>,
+    source: Source,
+    workload: Box<dyn Workload>,
+    batch: Batch,
+    /// What the batch holds, and how much of it is done.
+    pending: Option<Step>,
+    done: usize,
+    /// Whether it begins anew when it has ended.
+    again: bool,
+    /// It was told to end, and will as soon as it runs.
+    dying: bool,
+    /// What it did.
+    pub tally: Tally,
+}
+
+/// What a member did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tally {
+    pub touches: u64,
+    pub accesses: u64,
+    pub instructions: u64,
+    /// Times that it began anew.
+    pub restarts: u64,
+}
+
+impl Tally {
+    /// Counts what `other` did, too.
+    pub fn add(&mut self, other: &Self) {
+        self.touches += other.touches;
+        self.accesses += other.accesses;
+        self.instructions += other.instructions;
+        self.restarts += other.restarts;
+    }
+}
+
+/// How a program joins the crowd.
+pub(crate) struct Joining {
+    pub program: Program,
+    pub tenant: Option<Tenant>,
+    /// The processors of the machine among which it moves; `None` where its threads have processors of their own.
+    pub among: Option<Range<usize>>,
+    pub again: bool,
+    pub source: Source,
+}
+
+/// What the crowd works with.
+pub(crate) struct Workshop<'a> {
+    pub stack: &'a mut Stack,
+    pub hardware: Option<&'a mut Hardware>,
+    pub meter: &'a mut Meter,
+}
+
+impl<'a> Workshop<'a> {
+    /// Over these; without hardware, nobody's accesses are simulated.
+    pub fn new(stack: &'a mut Stack, hardware: Option<&'a mut Hardware>, meter: &'a mut Meter) -> Self {
+        Self { stack, hardware, meter }
+    }
+
+    /// Applies the shootdowns that kernels asked for.
+    pub fn shoot_down(&mut self) {
+        match &mut self.hardware {
+            Some(hardware) => shoot_down(self.stack, hardware),
+            None => self.stack.drain_invalidations(|_, _| {}),
+        }
+    }
+}
+
+/// How a step left its program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Went {
+    /// It goes on.
+    On,
+    /// It waits for a child, which goes on in its place.
+    Forked,
+    /// The child is gone.
+    Returned,
+    /// It has ended, and does not begin again. Its memory is still there.
+    Ended,
+}
+
+impl Member {
+    /// A program that is about to begin, and has taken its `seat`.
+    ///
+    /// # Errors
+    /// When its stream cannot be opened.
+    pub fn new(joining: Joining, seat: Seat) -> Result<Self, MachineError> {
+        let Joining { program, tenant, among, again, source } = joining;
+        let mut member = Self {
+            program,
+            seat,
+            tenant,
+            first_cpu: among.map(|cpus| cpus.start),
+            workload: source()?,
+            source,
+            batch: Batch::default(),
+            pending: None,
+            done: 0,
+            again,
+            dying: false,
+            tally: Tally::default(),
+        };
+        member.fetch()?;
+        Ok(member)
+    }
+
+    /// Sends it a signal that ends it. A child for which it waits lives on to its own end.
+    pub fn terminate(&mut self) {
+        self.dying = true;
+    }
+
+    /// Its cores, if its accesses are simulated.
+    pub fn tenant(&self) -> Option<Tenant> {
+        self.tenant
+    }
+
+    /// One step, on processor `cpu` of the machine: how it went and what it cost, in cycles.
+    pub fn step(
+        &mut self,
+        cpu: usize,
+        detail: Detail,
+        timing: &Timing,
+        shop: &mut Workshop<'_>,
+    ) -> Result<(Went, u64), MachineError> {
+        let cpu = self.cpu(cpu, shop.stack);
+        if self.dying && !self.program.is_child() {
+            return Ok((Went::Ended, 0));
+        }
+        let mut work = 0;
+        let went = match self.fetch()? {
+            Step::Touches => self.touch(cpu, timing, &mut work, shop)?,
+            Step::Accesses => self.access(cpu, detail, timing, &mut work, shop)?,
+            Step::Event(event) => {
+                self.pending = None;
+                self.program.event(shop.stack, &event, cpu)?;
+                let went = match event {
+                    MemoryEvent::ForkAndWait => Went::Forked,
+                    MemoryEvent::ChildExit => Went::Returned,
+                    _ => Went::On,
+                };
+                self.follow_process(went != Went::On, shop);
+                went
+            }
+            Step::Phase(_) => {
+                self.pending = None;
+                Went::On
+            }
+            Step::End => self.end(cpu, shop)?,
+        };
+        work += self.program.read(shop.meter, shop.stack);
+        shop.shoot_down();
+        if went != Went::Ended {
+            // Which thread comes next decides which processor the next step needs.
+            self.fetch()?;
+        }
+        Ok((went, work))
+    }
+
+    /// What the batch holds, filled anew when it is used up.
+    fn fetch(&mut self) -> Result<Step, MachineError> {
+        if let Some(step) = self.pending {
+            return Ok(step);
+        }
+        let step = self.workload.next(&mut self.batch)?;
+        (self.pending, self.done) = (Some(step), 0);
+        Ok(step)
+    }
+
+    fn touch(
+        &mut self,
+        cpu: Cpu,
+        timing: &Timing,
+        work: &mut u64,
+        shop: &mut Workshop<'_>,
+    ) -> Result<Went, MachineError> {
+        let count = self.batch.touches.len();
+        if let Some(&(page, store)) = self.batch.touches.get(self.done) {
+            self.program.touch(shop.stack, page, store, cpu)?;
+            *work += self.share(timing, count, 1);
+            self.tally.touches += 1;
+        }
+        self.advance(1, count);
+        Ok(Went::On)
+    }
+
+    fn access(
+        &mut self,
+        cpu: Cpu,
+        detail: Detail,
+        timing: &Timing,
+        work: &mut u64,
+        shop: &mut Workshop<'_>,
+    ) -> Result<Went, MachineError> {
+        let count = self.batch.accesses.len();
+        let end = count.min(self.done + STEP_ACCESSES);
+        let accesses = &self.batch.accesses[self.done..end];
+        match (self.tenant, &mut shop.hardware) {
+            (Some(tenant), Some(hardware)) => {
+                self.program.run(shop.stack, hardware, tenant, self.batch.thread, accesses, detail)?;
+            }
+            // Only its faults matter.
+            _ => {
+                for access in accesses {
+                    self.program.touch(shop.stack, Va::from(access.gva()).page(), access.is_store(), cpu)?;
+                }
+            }
+        }
+        *work += self.share(timing, count, end - self.done);
+        self.tally.accesses += (end - self.done) as u64;
+        self.advance(end - self.done, count);
+        Ok(Went::On)
+    }
+
+    /// Cycles of the instructions of the next `part` of the batch's `count` accesses or touches.
+    fn share(&mut self, timing: &Timing, count: usize, part: usize) -> u64 {
+        let prefix = |at: usize| self.batch.instructions * at as u64 / count.max(1) as u64;
+        let instructions = prefix(self.done + part) - prefix(self.done);
+        self.tally.instructions += instructions;
+        timing.work(instructions)
+    }
+
+    fn advance(&mut self, by: usize, count: usize) {
+        self.done += by;
+        if self.done >= count {
+            self.pending = None;
+        }
+    }
+
+    fn end(&mut self, cpu: Cpu, shop: &mut Workshop<'_>) -> Result<Went, MachineError> {
+        if !self.again {
+            return Ok(Went::Ended);
+        }
+        self.program.restart(shop.stack, cpu)?;
+        self.follow_process(true, shop);
+        self.workload = (self.source)()?;
+        self.pending = None;
+        self.tally.restarts += 1;
+        Ok(Went::On)
+    }
+
+    /// The program may be another process than before.
+    fn follow_process(&mut self, changed: bool, shop: &mut Workshop<'_>) {
+        if changed && let (Some(tenant), Some(hardware)) = (self.tenant, &mut shop.hardware) {
+            hardware.replace(tenant, self.program.place());
+        }
+    }
+
+    /// The processor of its kernel that is number `cpu` of the machine.
+    fn cpu(&self, cpu: usize, stack: &Stack) -> Cpu {
+        match self.first_cpu {
+            Some(first) => stack.cpu(self.program.place(), (cpu - first) as u16),
+            None => stack.cpu(self.program.place(), self.batch.thread.0),
+        }
+    }
+
+    pub fn last_cpu(&self, stack: &Stack) -> Cpu {
+        stack.cpu(self.program.place(), self.batch.thread.0)
+    }
+
+    /// The processor of the machine that its next step needs, if its threads are bound.
+    pub fn next_cpu(&self, stack: &Stack) -> Option<usize> {
+        if self.first_cpu.is_some() {
+            return None;
+        }
+        let place = self.program.place();
+        Some(stack.machine_cpu(place, stack.cpu(place, self.batch.thread.0)).0.into())
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whose work the kernels did: their counters are read after each program's turn, and what is new belongs to that program.
+
+use nestwalk_os::OsCounters;
+
+use crate::stack::{Place, Stack};
+use crate::timing::CostWeights;
+
+/// What kernels did for one program, by floor of its place, bottom first.
+pub(crate) type Work = [OsCounters; Place::DEPTH_MAX];
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Meter {
+    weights: CostWeights,
+    /// What each kernel had counted when it was read last.
+    seen: Vec<OsCounters>,
+}
+
+impl Meter {
+    /// Reads nothing yet: what the kernels have done so far belongs to the first program that is read for.
+    pub fn new(weights: CostWeights) -> Self {
+        Self { weights, seen: Vec::new() }
+    }
+
+    /// Adds to `work` what the kernels of `place` did since they were read last. Returns what that cost, in cycles.
+    pub fn read(&mut self, stack: &Stack, place: &Place, work: &mut Work) -> u64 {
+        let mut cycles = 0;
+        for (layer, floor) in place.floors().iter().enumerate() {
+            if self.seen.len() <= floor.kernel {
+                self.seen.resize(floor.kernel + 1, OsCounters::default());
+            }
+            let now = *stack.kernel(floor).counters();
+            if now == self.seen[floor.kernel] {
+                continue;
+            }
+            let done = now.since(&self.seen[floor.kernel]);
+            self.seen[floor.kernel] = now;
+            work[layer].add(&done);
+            cycles += self.weights.cycles(&done, layer < place.top());
+        }
+        cycles
+    }
+
+    /// What `work` of a program on `place` cost, in cycles.
+    pub fn cycles(&self, place: &Place, work: &Work) -> u64 {
+        let layers = work.iter().take(place.depth()).enumerate();
+        layers.map(|(layer, done)| self.weights.cycles(done, layer < place.top())).sum()
+    }
+}
+
+/// What was done after `earlier`, a copy of the same program's work.
+pub(crate) fn since(work: &Work, earlier: &Work) -> Work {
+    std::array::from_fn(|layer| work[layer].since(&earlier[layer]))
+}
