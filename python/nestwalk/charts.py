@@ -134,6 +134,22 @@ def fragmentation(labelled: Labelled) -> Picture:
     return picture
 
 
+def reserved(labelled: Labelled) -> Picture:
+    """Frames set aside and not mapped, over the time of the run."""
+    titles, variants = _order(labelled)
+    chart = (
+        alt.Chart(frames.reserved(labelled))
+        .mark_line(strokeWidth=1.8)
+        .encode(
+            x=alt.X("milliseconds:Q", title="simulated time, ms"),
+            y=alt.Y("share:Q", title="reserved / in use", axis=alt.Axis(format="%", tickCount=5)),
+            color=alt.Color("title:N", sort=titles, scale=alt.Scale(range=LINE_COLOURS), title=None),
+        )
+        .properties(width=WIDTH / 2, height=160)
+    )
+    return _grid(chart, [], variants)
+
+
 def _order(labelled: Labelled) -> tuple[list[str], list[str]]:
     """Titles of configurations and of variants, each once, in their order."""
     titles = list(dict.fromkeys(title for title, _, _ in labelled))

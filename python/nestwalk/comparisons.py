@@ -142,6 +142,12 @@ class Comparison:
 
         return charts.fragmentation(self.labelled)
 
+    def plot_reserved(self) -> Picture:
+        """Frames set aside and not used, over the time of each run."""
+        from nestwalk import charts
+
+        return charts.reserved(self.labelled)
+
     def write_report(self, path: str | Path) -> Path:
         """Writes all of it as one HTML file that needs no other, whole or not at all."""
         from nestwalk import report

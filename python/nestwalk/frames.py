@@ -101,3 +101,21 @@ def fragmentation(labelled: Labelled) -> pl.DataFrame:
             found.append({"title": title, "variant": variant, "lines": lines, "share": share})
     schema = {"title": pl.String, "variant": pl.String, "lines": pl.Int64, "share": pl.Float64}
     return pl.DataFrame(found, schema=schema)
+
+
+def reserved(labelled: Labelled) -> pl.DataFrame:
+    """Frames set aside and not mapped, over those in use: ``title``, ``variant``, ``milliseconds``, ``share``.
+
+    Only of results whose memory manager ever set any aside.
+    """
+    found: list[Mapping[str, Any]] = []
+    for title, variant, result in labelled:
+        if not result.reserved["maximum_frames"]:
+            continue
+        for point in result.reserved["series"]:
+            if point["resident_frames"]:
+                share = point["reserved_frames"] / point["resident_frames"]
+                milliseconds = point["time_ns"] / 1e6
+                found.append({"title": title, "variant": variant, "milliseconds": milliseconds, "share": share})
+    schema = {"title": pl.String, "variant": pl.String, "milliseconds": pl.Float64, "share": pl.Float64}
+    return pl.DataFrame(found, schema=schema)

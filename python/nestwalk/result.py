@@ -63,6 +63,18 @@ class Result:
         return value
 
     @property
+    def reserved(self) -> dict[str, Any]:
+        """Frames that the program's kernel held in reserve: ``maximum_*``, ``mean_*``, and ``series`` over the run."""
+        value: dict[str, Any] = self.statistics["reserved"]
+        return value
+
+    @property
+    def colocated(self) -> list[dict[str, Any]]:
+        """What ran beside the program did, by ``[[colocated]]`` entry; empty where nothing did."""
+        value: list[dict[str, Any]] = self.statistics.get("colocated", [])
+        return value
+
+    @property
     def references(self) -> pl.DataFrame:
         """References of walks: ``table``, ``level``, ``level_name``, ``served_by``, ``count``, ``per_walk``."""
         import polars as pl
@@ -150,6 +162,12 @@ class Result:
         from nestwalk import charts
 
         return charts.time([(self.name, "", self)])
+
+    def plot_reserved(self) -> Picture:
+        """Frames that the memory manager set aside and nobody used, over the time of the run."""
+        from nestwalk import charts
+
+        return charts.reserved([(self.name, "", self)])
 
     @property
     def frame(self) -> pl.DataFrame:

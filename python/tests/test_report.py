@@ -47,10 +47,10 @@ def test_it_is_small(text: str) -> None:
 
 
 def test_it_has_all_pictures_and_rows(made: Made, text: str) -> None:
-    assert Page(text).tags.count("svg") == 5
+    assert Page(text).tags.count("svg") == 6
     for row in made.json["rows"]:
         assert row["title"] in text
-    for section in ("latency", "time", "references", "distribution", "fragmentation"):
+    for section in ("latency", "time", "references", "distribution", "fragmentation", "reserved"):
         assert f'<section id="{section}">' in text
 
 

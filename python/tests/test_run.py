@@ -72,6 +72,41 @@ def test_out_keeps_results(command: Command, scenario: Path, tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "tiny.toml"]
 
 
+BESIDE = """
+[[colocated]]
+workload.churn = { size = "4 MiB" }
+count = 2
+
+[[colocated]]
+workload.generator = { kind = "gups", footprint = "16 MiB" }
+vm = "own"
+kernel = { manager = { kind = "thp" } }
+"""
+
+
+def test_programs_run_beside_the_program_and_can_be_run_again(command: Command, scenario: Path, tmp_path: Path) -> None:
+    alone = nestwalk.run(scenario)
+    scenario.write_text(scenario.read_text(encoding="utf-8") + BESIDE, encoding="utf-8")
+    result = nestwalk.run(scenario)
+    assert alone.colocated == []
+    assert [entry["workload"] for entry in result.colocated] == ["churn", "gups"]
+    assert [entry["count"] for entry in result.colocated] == [2, 1]
+    assert result.statistics["accesses"] == alone.statistics["accesses"]
+    command("run", scenario, "--out", "kept")
+    again = nestwalk.run(tmp_path / "kept" / "scenarios" / "tiny.toml")
+    assert again.statistics == result.statistics
+
+
+def test_memory_held_in_reserve_is_a_series_and_a_picture(scenario: Path) -> None:
+    text = scenario.read_text(encoding="utf-8").replace('"thp"', '"ptemagnet"')
+    scenario.write_text(text, encoding="utf-8")
+    result = nestwalk.run(scenario)
+    assert result.row["reserved_share_max"] == result.reserved["maximum_share"]
+    assert 0 <= result.reserved["mean_frames"] <= result.reserved["maximum_frames"]
+    assert result.reserved["series"][-1]["resident_frames"] > 0
+    assert result.plot_reserved().to_dict()["$schema"]
+
+
 def test_bundled_scenarios_run(command: Command) -> None:
     for entry in nestwalk.catalog()["scenarios"]:
         done = command("run", entry["name"], "--quick", "--json")
@@ -120,6 +155,7 @@ def test_bench_has_its_names(command: Command) -> None:
         "nested_tenth_walks",
         "nested_sequential",
         "faults_two_level",
+        "faults_colocated",
         "trace_decode",
         "nested_tenth_walks_asap",
     ]

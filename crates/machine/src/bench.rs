@@ -4,6 +4,8 @@
 //! The accesses are made beforehand, so that only the simulation is timed: data caches on, `broadwell-asap`, a 16 GiB guest
 //! with 4 KiB pages on both sides, one core.
 
+mod colocated;
+
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
@@ -38,11 +40,12 @@ pub struct BenchResult {
 }
 
 /// The names of all benchmarks.
-pub const NAMES: [&str; 6] = [
+pub const NAMES: [&str; 7] = [
     "nested_all_walks",
     "nested_tenth_walks",
     "nested_sequential",
     "faults_two_level",
+    "faults_colocated",
     "trace_decode",
     "nested_tenth_walks_asap",
 ];
@@ -105,6 +108,9 @@ pub fn work(
 ) -> Result<(u64, &'static str), MachineError> {
     let accesses = match name {
         "faults_two_level" => return faults(scale, repetitions, timed).map(|count| (count, "guest faults/s")),
+        "faults_colocated" => {
+            return colocated::faults(scale, repetitions, timed).map(|count| (count, "guest faults/s"));
+        }
         "trace_decode" => return decode(traces, repetitions, timed).map(|count| (count, "accesses/s")),
         "nested_all_walks" => random_pages(scale),
         "nested_tenth_walks" | "nested_tenth_walks_asap" => one_in_ten(scale),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs beside the measured one, as a scenario describes them.
 
+use nestwalk_mem::PageCount;
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::{CoRunnerConfig, KernelScenario, Scenario, WorkloadConfig};
@@ -23,6 +24,9 @@ pub struct ColocatedConfig {
     /// The cores on which its accesses run. If nothing is said, cores of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<CoresConfig>,
+    /// The memory limit of its cgroup, if it has one: `ptemagnet` may look at it. The program must fit into it.
+    #[serde(default, with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
+    pub cgroup_limit: Option<PageCount>,
     /// When it is killed.
     #[serde(default)]
     pub until: UntilConfig,

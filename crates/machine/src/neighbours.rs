@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nestwalk_mem::{Cpu, PageCount};
+use nestwalk_mem::{Cpu, PageCount, size};
 use nestwalk_os::{KernelConfig, OsError};
 
 use crate::build::{add_kernel, add_process, kernel_config, open, roomy};
@@ -45,7 +45,7 @@ impl<'a> Neighbours<'a> {
     ///
     /// # Errors
     /// When the stream of one cannot be opened.
-    pub fn open(configuration: &'a Configuration, traces: &Path) -> Result<Self, MachineError> {
+    pub fn open(configuration: &'a Configuration, measured_threads: u16, traces: &Path) -> Result<Self, MachineError> {
         let scenario = &configuration.scenario;
         let paths: Arc<(PathBuf, PathBuf)> = Arc::new((configuration.base.clone(), traces.to_owned()));
         let mut all = Vec::new();
@@ -57,10 +57,12 @@ impl<'a> Neighbours<'a> {
                 let source: Source = Box::new(move || open(&workload, seed, &paths.0, &paths.1));
                 let facts = source()?.facts();
                 let (threads, footprint) = (facts.threads.max(1), facts.footprint);
+                check_limit(configuration, config.cgroup_limit, footprint)?;
                 let vm = (config.vm == VmConfig::Own).then(|| vm_size(config, threads, footprint));
                 all.push(Neighbour { entry, name: facts.name, threads, footprint, vm, source });
             }
         }
+        check_threads(configuration, &all, measured_threads)?;
         Ok(Self { configuration, all })
     }
 
@@ -118,10 +120,43 @@ impl<'a> Neighbours<'a> {
             let (place, among) = placed?;
             let tenant = tenant(self.configuration, entry, &one, &place, hardware)?;
             let program = Program::new(self.configuration.scenario.name.clone(), place);
+            let program = program.limited(entry.cgroup_limit, stack);
             let joining = Joining { program, tenant, among, again: true, source: one.source };
             members[one.entry].push(crowd.join(stack, joining)?);
         }
         Ok(members)
+    }
+}
+
+/// Whether the measured program's cores have hardware threads for all that share them.
+fn check_threads(configuration: &Configuration, all: &[Neighbour], measured: u16) -> Result<(), MachineError> {
+    let shares = |one: &&Neighbour| configuration.scenario.colocated[one.entry].cores() == CoresConfig::Smt;
+    let threads: u32 = all.iter().filter(shares).map(|one| u32::from(one.threads)).sum();
+    if threads <= u32::from(measured) {
+        return Ok(());
+    }
+    Err(configuration.scenario_error(format!(
+        "cores = \"smt\" for {threads} threads: the program's {measured} have one core each, of two hardware threads; \
+         give the others cores = \"own\""
+    )))
+}
+
+/// Whether a program fits into its cgroup.
+///
+/// # Errors
+/// When it does not.
+pub(crate) fn check_limit(
+    configuration: &Configuration,
+    limit: Option<PageCount>,
+    footprint: PageCount,
+) -> Result<(), MachineError> {
+    match limit {
+        Some(limit) if limit < footprint => Err(configuration.scenario_error(format!(
+            "cgroup_limit = \"{}\" is less than the program's {} MiB: give more, as nothing enforces the limit",
+            size::format(limit.bytes()),
+            footprint.bytes().div_ceil(1 << 20)
+        ))),
+        _ => Ok(()),
     }
 }
 

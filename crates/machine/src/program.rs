@@ -24,6 +24,8 @@ pub(crate) struct Program {
     adopted_pages: u64,
     refused_events: u64,
     work: Work,
+    /// The memory limit of its cgroup, which it keeps when it begins anew.
+    cgroup_limit: Option<PageCount>,
 }
 
 impl Program {
@@ -37,7 +39,22 @@ impl Program {
             adopted_pages: 0,
             refused_events: 0,
             work: Work::default(),
+            cgroup_limit: None,
         }
+    }
+
+    /// The same in a cgroup with that memory limit, if it has one.
+    pub fn limited(mut self, limit: Option<PageCount>, stack: &mut Stack) -> Self {
+        self.cgroup_limit = limit;
+        self.set_limit(stack);
+        self
+    }
+
+    fn set_limit(&self, stack: &mut Stack) {
+        let limit = self.cgroup_limit;
+        stack
+            .with(&self.place, self.place.top(), Cpu(0), |kernel, process, _| kernel.set_cgroup_limit(process, limit))
+            .expect("the program's process is alive");
     }
 
     /// Where it runs.
@@ -276,6 +293,7 @@ impl Program {
         let top = self.place.top();
         let process = stack.with(&self.place, top, cpu, |kernel, _, below| kernel.spawn(below));
         self.place.become_process(process.map_err(|error| self.failed(top, error))?);
+        self.set_limit(stack);
         Ok(())
     }
 

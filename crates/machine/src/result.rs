@@ -54,6 +54,14 @@ pub struct Row {
     pub walk_cycles_per_access: Option<f64>,
     /// Half the width of its 95 % interval.
     pub walk_cycles_per_access_ci95: Option<f64>,
+    /// Cycles an access in references to the guest's table (to the only table, when native).
+    pub guest_walk_cycles_per_access: Option<f64>,
+    /// Cycles an access in references to the host's table.
+    pub host_walk_cycles_per_access: Option<f64>,
+    /// The largest share of the memory in use that the program's kernel held in reserve, and nobody used, at any time.
+    pub reserved_share_max: Option<f64>,
+    /// The mean of that share over the run.
+    pub reserved_share_mean: Option<f64>,
     /// Average lines that the host PTEs of 8 neighbouring pages fill.
     pub host_pt_fragmentation: Option<f64>,
     /// Estimated cycles an access; the comparison makes `relative_time` of it.
@@ -229,6 +237,7 @@ impl Statistics {
             let count: u64 = self.references.iter().filter(|r| keep(r)).map(|r| r.count).sum();
             value(ratio(&[(count, self.total.walks)]))
         };
+        let by_table = |counter: &str| value(ratio(&[(self.mmu[counter].as_u64()?, self.total.accesses)]));
         let from_memory: u64 = self.references.iter().filter(|r| r.served_by == "memory").map(|r| r.count).sum();
         Row {
             configuration: name.to_owned(),
@@ -242,6 +251,10 @@ impl Statistics {
             memory_served_share: value(ratio(&[(from_memory, self.total.walk_references)])),
             walk_cycles_per_access: value(walk_cycles),
             walk_cycles_per_access_ci95: ci95(walk_cycles),
+            guest_walk_cycles_per_access: by_table("guest_walk_cycles"),
+            host_walk_cycles_per_access: by_table("host_walk_cycles"),
+            reserved_share_max: self.reserved.maximum_share,
+            reserved_share_mean: self.reserved.mean_share,
             host_pt_fragmentation: fragmentation.and_then(|f| f.value),
             cycles_per_access: value(cycles),
             cycles_per_access_ci95: ci95(cycles),

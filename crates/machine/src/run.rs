@@ -15,7 +15,7 @@ use crate::error::MachineError;
 use crate::hardware::{Detail, Hardware, Tenant};
 use crate::member::{STEP_ACCESSES, Workshop};
 use crate::meter::{Meter, Work, since};
-use crate::neighbours::Neighbours;
+use crate::neighbours::{Neighbours, check_limit};
 use crate::program::{Program, shoot_down};
 use crate::reserved::{Reserved, ReservedSeries};
 use crate::result::{Cycles, Window};
@@ -114,7 +114,8 @@ impl<'a> Run<'a> {
     pub fn new(configuration: &'a Configuration, workload: &dyn Workload, traces: &Path) -> Result<Self, MachineError> {
         let facts = workload.facts();
         let threads = facts.threads.max(1);
-        let neighbours = Neighbours::open(configuration, traces)?;
+        let neighbours = Neighbours::open(configuration, threads, traces)?;
+        check_limit(configuration, configuration.scenario.cgroup_limit, facts.footprint)?;
         let (mut stack, place) = build::stack(configuration, &facts, &neighbours)?;
         let memory_end: Hpa = Frame(stack.kernels()[0].memory().frames().0).address().into();
         let scenario = &configuration.scenario;
@@ -131,7 +132,7 @@ impl<'a> Run<'a> {
         };
         let piece = facts.accesses.map_or(PIECE_ACCESSES_UNKNOWN, |total| total.div_ceil(PIECES));
         Ok(Self {
-            program: Program::new(scenario.name.clone(), place),
+            program: Program::new(scenario.name.clone(), place).limited(scenario.cgroup_limit, &mut stack),
             stack,
             hardware,
             tenant,

@@ -39,6 +39,9 @@ pub struct Scenario {
     pub seed: u64,
     /// The program.
     pub workload: WorkloadConfig,
+    /// The memory limit of the program's cgroup, if it has one: `ptemagnet` may look at it. The program must fit into it.
+    #[serde(default, with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
+    pub cgroup_limit: Option<PageCount>,
     /// The kernels, bottom first: one is a native run, two are a VM on a host.
     pub kernels: Vec<KernelScenario>,
     /// Programs that run beside it.

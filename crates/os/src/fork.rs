@@ -18,10 +18,11 @@ impl Kernel {
     /// When there is no memory for the child's page table; then there is no child.
     pub fn fork(&mut self, parent: ProcessId, below: &mut dyn Below) -> Result<ProcessId, OsError> {
         let space = self.state.processes.get(parent)?;
-        let (vmas, heap, cpu) = (space.vmas.clone(), space.heap, space.cpu);
+        let (vmas, heap, cpu, limit) = (space.vmas.clone(), space.heap, space.cpu, space.cgroup_limit);
         let child = self.spawn(below)?;
         let space = self.state.processes.get_mut(child)?;
         (space.vmas, space.heap, space.cpu, space.parent) = (vmas.clone(), heap, cpu, Some(parent));
+        space.cgroup_limit = limit;
         let (cx, _) = self.context(cpu, below);
         let mut inner = TableContext { state: cx.state, below: cx.below, cpu };
         vmas.iter().for_each(|vma| cx.tables.vma_created(&mut inner, child, *vma));

@@ -86,6 +86,7 @@ impl Kernel {
             table: PageTable::new(geometry, nestwalk_mem::Frame(0)),
             cpu: Cpu(0),
             heap: None,
+            cgroup_limit: None,
             parent: None,
         };
         let id = self.state.processes.insert(process)?;
@@ -169,6 +170,15 @@ impl Kernel {
     /// When there is no such process.
     pub fn vmas(&self, process: ProcessId) -> Result<impl Iterator<Item = Vma> + '_, OsError> {
         Ok(self.state.processes.get(process)?.vmas.iter().copied())
+    }
+
+    /// Puts `process` into a cgroup whose memory limit is `limit`, if it has one. Its children will be in it, too.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn set_cgroup_limit(&mut self, process: ProcessId, limit: Option<PageCount>) -> Result<(), OsError> {
+        self.state.processes.get_mut(process)?.cgroup_limit = limit;
+        Ok(())
     }
 
     /// The processes that are alive, by number.

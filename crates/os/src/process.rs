@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Processes: an address space each, that is mappings and a page table.
 
-use nestwalk_mem::{Cpu, PageTable, Vpn};
+use nestwalk_mem::{Cpu, PageCount, PageTable, Vpn};
 
 use crate::error::OsError;
 use crate::vma::Vmas;
@@ -23,6 +23,8 @@ pub struct Process {
     pub cpu: Cpu,
     /// Start and end of its heap, once it has one.
     pub(crate) heap: Option<(Vpn, Vpn)>,
+    /// The memory limit of its cgroup (`memory.max`), if that has one. Nothing enforces it: it marks a process.
+    pub cgroup_limit: Option<PageCount>,
     /// The parent, if a fork made it.
     pub parent: Option<ProcessId>,
 }
@@ -121,6 +123,7 @@ mod tests {
             table: PageTable::new(Geometry::X86_4, Frame(0)),
             cpu: Cpu(0),
             heap: None,
+            cgroup_limit: None,
             parent: None,
         }
     }

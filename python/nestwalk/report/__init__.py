@@ -70,6 +70,8 @@ def _figures(done: Comparison) -> list[dict[str, Any]]:
     }
     if any(result.host_pt_fragmentation and result.host_pt_fragmentation["groups"] for result in done.results):
         makers["fragmentation"] = charts.fragmentation
+    if any(result.reserved["maximum_frames"] for result in done.results):
+        makers["reserved"] = charts.reserved
     return [
         {"name": name, **words.FIGURES[name], "svg": pictures.inline(maker(labelled))} for name, maker in makers.items()
     ]

@@ -49,6 +49,13 @@ FIGURES = {
             "leaves."
         ),
     },
+    "reserved": {
+        "title": "Memory set aside and not used",
+        "text": (
+            "Frames that the guest's memory manager holds in reserve and that nothing maps, as a share of the guest's "
+            "memory in use, while the program runs. Only configurations that ever reserve are shown."
+        ),
+    },
 }
 
 MODEL_CAVEATS = (
@@ -68,7 +75,7 @@ MODEL_CAVEATS = (
     ),
     (
         "The SMT co-runner issues one access to a random line for each access of the program: it competes for "
-        "caches, not for TLBs. Real neighbours are milder or worse."
+        "caches, not for TLBs. Real neighbours are milder or worse; a scenario can put real programs beside it."
     ),
 )
 

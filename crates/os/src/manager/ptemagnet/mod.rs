@@ -43,11 +43,15 @@ pub struct PteMagnetConfig {
     /// When more than this share of memory is in use, in thousandths, the daemon gives reservations back (section 4.4; the
     /// paper leaves the value to the administrator, and 950 is an assumption).
     pub threshold_permille: u16,
+    /// If given, only processes are served whose cgroup has a memory limit of at least this much (section 4.4: those that are
+    /// known to use much memory are marked so on cloud hosts). All are, if not.
+    #[serde(with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
+    pub cgroup_limit_min: Option<PageCount>,
 }
 
 impl Default for PteMagnetConfig {
     fn default() -> Self {
-        Self { threshold_permille: 950 }
+        Self { threshold_permille: 950, cgroup_limit_min: None }
     }
 }
 
@@ -123,6 +127,13 @@ impl PteMagnet {
         }
     }
 
+    /// Whether the process is one of those that it is enabled for.
+    fn serves(&self, cx: &Context<'_>, process: ProcessId) -> bool {
+        let Some(least) = self.config.cgroup_limit_min else { return true };
+        let limit = cx.state.processes.get(process).ok().and_then(|process| process.cgroup_limit);
+        limit.is_some_and(|limit| limit >= least)
+    }
+
     /// A block for the group of the fault, if nothing of the group is mapped and a block is free.
     fn reserve(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Option<Reservation> {
         let first = fault.page.align_down(GROUP.trailing_zeros());
@@ -194,7 +205,7 @@ impl MemoryManager for PteMagnet {
     }
 
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
-        if fault.vma.flags.kind != VmaKind::Anonymous {
+        if fault.vma.flags.kind != VmaKind::Anonymous || !self.serves(cx, fault.process) {
             return map_one_page(cx, fault);
         }
         let (group, bit, place) = (group_of(fault.page), bit_of(fault.page), fault.page.0 % GROUP);

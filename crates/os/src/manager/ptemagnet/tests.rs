@@ -144,9 +144,55 @@ fn under_pressure_reservations_go_and_mapped_pages_stay() {
 }
 
 #[test]
+fn only_processes_with_a_large_enough_cgroup_limit_are_served() {
+    let least = Some(PageCount(1000));
+    let mut config = KernelConfig::new(PageCount(8192));
+    config.manager =
+        ManagerConfig::PteMagnet(PteMagnetConfig { cgroup_limit_min: least, ..PteMagnetConfig::default() });
+    let mut kernel = Kernel::new(&config).unwrap();
+    let reservations = |kernel: &Kernel| statistic(kernel, "reservations");
+    for (limit, served) in [(None, 0), (Some(PageCount(999)), 0), (Some(PageCount(1000)), 1)] {
+        let process = program(&mut kernel, 64);
+        kernel.set_cgroup_limit(process, limit).unwrap();
+        touch(&mut kernel, process, 0, 0);
+        assert_eq!(reservations(&kernel), served, "{limit:?}");
+        let child = kernel.fork(process, &mut Bare).unwrap();
+        touch(&mut kernel, child, 32, 0);
+        assert_eq!(reservations(&kernel), 2 * served, "a child is in its parent's cgroup: {limit:?}");
+    }
+    kernel.check_invariants();
+}
+
+/// What the program gave to each page is still there: the daemon changed no entry of a mapped page.
+#[test]
+fn the_daemon_under_pressure_never_touches_a_mapped_page() {
+    let mut config = KernelConfig::new(PageCount(8192));
+    config.manager =
+        ManagerConfig::PteMagnet(PteMagnetConfig { threshold_permille: 100, ..PteMagnetConfig::default() });
+    let mut kernel = Kernel::new(&config).unwrap();
+    let programs: Vec<_> = (0..4).map(|_| program(&mut kernel, 2048)).collect();
+    for page in (0..2048).filter(|page| page % 5 != 0 && page % 8 < 6) {
+        programs.iter().for_each(|&process| touch(&mut kernel, process, page, 0));
+    }
+    let entries = |kernel: &Kernel| {
+        let leaf = |process, page| kernel.table(process).unwrap().leaf(FIRST + page);
+        programs.iter().flat_map(|&process| (0..2048).map(move |page| leaf(process, page))).collect::<Vec<_>>()
+    };
+    let (before, reserved) = (entries(&kernel), kernel.manager().reserved());
+    assert!(reserved > PageCount(1000) && before.iter().flatten().count() > 4000);
+    let (shootdowns, epoch) = (kernel.counters().shootdowns, kernel.has_invalidations());
+    kernel.tick(1_000_000, &mut Bare).unwrap();
+    assert_eq!(kernel.manager().reserved(), PageCount(0));
+    assert_eq!(entries(&kernel), before);
+    assert_eq!((kernel.counters().shootdowns, kernel.has_invalidations()), (shootdowns, epoch), "no TLB flush");
+    kernel.check_invariants();
+}
+
+#[test]
 fn the_daemon_keeps_use_below_the_threshold() {
     let mut config = KernelConfig::new(PageCount(8192));
-    config.manager = ManagerConfig::PteMagnet(PteMagnetConfig { threshold_permille: 200 });
+    config.manager =
+        ManagerConfig::PteMagnet(PteMagnetConfig { threshold_permille: 200, ..PteMagnetConfig::default() });
     let mut kernel = Kernel::new(&config).unwrap();
     let process = program(&mut kernel, 1 << 13);
     (0..400).for_each(|n| touch(&mut kernel, process, n * 8, 0));
