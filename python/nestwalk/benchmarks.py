@@ -34,7 +34,7 @@ REFERENCES = {
     "nested_sequential": Reference("the same, sequential accesses", 250e6, 122e6),
     "faults_two_level": Reference("page faults through guest and host kernel", 10e6),
     "faults_colocated": Reference("the same, two programs of one guest in turn", 4e6),
-    "trace_decode": Reference("decoding the bundled trace", 150e6),
+    "trace_decode": Reference("decoding the bundled traces", 150e6),
     "nested_tenth_walks_asap": Reference("one access in ten walks, with ASAP in guest and host", 21e6),
 }
 

@@ -7,7 +7,7 @@
 mod colocated;
 
 use std::hint::black_box;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use nestwalk_mem::{Access, Cpu, Gva, Hpa, PageCount, Vpn, VpnRange};
@@ -226,9 +226,11 @@ fn faults(scale: Scale, repetitions: u32, timed: &mut dyn FnMut(u64, f64)) -> Re
 }
 
 fn decode(traces: &Path, repetitions: u32, timed: &mut dyn FnMut(u64, f64)) -> Result<u64, MachineError> {
-    let path = crate::trace_path("bfs", Path::new(""), traces)?;
-    let prepare = || Ok(TraceWorkload::open(&path, PlayOptions::default())?);
-    repeat(repetitions, timed, prepare, drain)
+    let paths = crate::bundled_traces(traces).into_iter().map(|name| crate::trace_path(&name, Path::new(""), traces));
+    let paths = paths.collect::<Result<Vec<_>, _>>()?;
+    let open = |path: &PathBuf| Ok(TraceWorkload::open(path, PlayOptions::default())?);
+    let prepare = || paths.iter().map(open).collect::<Result<Vec<_>, MachineError>>();
+    repeat(repetitions, timed, prepare, |workloads| workloads.iter_mut().map(drain).sum())
 }
 
 /// Reads a workload to its end: its accesses.
