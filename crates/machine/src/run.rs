@@ -410,7 +410,8 @@ impl<'a> Run<'a> {
     }
 
     fn tick(&mut self) -> Result<(), MachineError> {
-        if self.clock.now_ns - self.clock.ticked_ns < TICK_NS {
+        let due = self.clock.now_ns - self.clock.ticked_ns >= TICK_NS;
+        if !due && !self.stack.has_background_work() {
             return Ok(());
         }
         self.clock.ticked_ns = self.clock.now_ns;

@@ -138,6 +138,11 @@ impl Stack {
         &self.kernels
     }
 
+    /// Whether a daemon of some kernel should run before the next tick is due.
+    pub fn has_background_work(&self) -> bool {
+        self.kernels.iter().any(Kernel::has_background_work)
+    }
+
     /// The kernel of a floor.
     pub fn kernel(&self, floor: &Floor) -> &Kernel {
         &self.kernels[floor.kernel]

@@ -141,6 +141,11 @@ impl Kernel {
         Ok(())
     }
 
+    /// Whether a daemon has work that should not wait until the next tick is due (a kworker that was woken).
+    pub fn has_background_work(&self) -> bool {
+        self.tables.has_work()
+    }
+
     /// The page table of `process`.
     ///
     /// # Errors

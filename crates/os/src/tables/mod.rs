@@ -123,6 +123,11 @@ pub trait TablePlacement: fmt::Debug + Send {
         Ok(())
     }
 
+    /// Whether its daemon has work that does not wait for any time to pass: the next tick should come soon.
+    fn has_work(&self) -> bool {
+        false
+    }
+
     /// Memory is short: gives back up to `want` frames that no node uses, and returns how many.
     fn pressure(&mut self, cx: &mut TableContext<'_>, want: PageCount) -> PageCount {
         let _ = (cx, want);

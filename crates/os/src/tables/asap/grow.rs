@@ -119,6 +119,7 @@ impl Asap {
             had.for_each(|(frame, _)| cx.state.memory.free(frame, Order::PAGE, cx.cpu));
             return self.move_to(cx, process, &region, side, ask, place);
         }
+        let (frames, had, required) = cut_spare(cx, frames, had, required);
         let missing = had[required].iter().filter(|had| !**had).count() as u64;
         self.counts.frames_not_had += missing + needed.saturating_sub(frames.count.0);
         let owner = Owner::Reserved { process: process.0 };
@@ -206,6 +207,22 @@ impl Asap {
             cx.state.memory.free(if moved { from } else { to }, Order::PAGE, cx.cpu);
         }
     }
+}
+
+/// What is asked for besides the `required` frames ends where one could not be had: gives back what lies beyond, so that later growth asks for
+/// it anew.
+fn cut_spare(
+    cx: &mut TableContext<'_>,
+    frames: FrameRange,
+    had: Vec<bool>,
+    required: Range<usize>,
+) -> (FrameRange, Vec<bool>, Range<usize>) {
+    let from = had[..required.start].iter().rposition(|had| !had).map_or(0, |last| last + 1);
+    let to = (required.end..had.len()).find(|&i| !had[i]).unwrap_or(had.len());
+    let beyond = (0..from).chain(to..had.len()).filter(|&i| had[i]);
+    beyond.for_each(|i| cx.state.memory.free(frames.start + i as u64, Order::PAGE, cx.cpu));
+    let kept = FrameRange::new(frames.start + from as u64, PageCount((to - from) as u64));
+    (kept, had[from..to].to_vec(), required.start - from..required.end - from)
 }
 
 /// Moves a node to the frame `to`. Whether nothing below stood against it.

@@ -347,6 +347,10 @@ impl TablePlacement for Asap {
         Ok(())
     }
 
+    fn has_work(&self) -> bool {
+        self.spaces.values().any(|space| space.grown)
+    }
+
     fn pressure(&mut self, cx: &mut TableContext<'_>, want: PageCount) -> PageCount {
         let mut given = PageCount(0);
         let processes: Vec<_> = self.spaces.keys().copied().collect();

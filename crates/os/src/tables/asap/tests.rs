@@ -187,6 +187,27 @@ fn what_does_not_move_leaves_a_hole_and_the_table_finds_the_node_elsewhere() {
 }
 
 #[test]
+fn what_is_asked_for_besides_ends_where_it_cannot_be_had() {
+    let (mut kernel, process) = kernel();
+    let end = |pages: u64| Va((START + pages) << 12);
+    kernel.brk(process, end(0), &mut Bare).unwrap();
+    kernel.brk(process, end(16 * NODE), &mut Bare).unwrap();
+    let base = regions(&kernel, process, Level::PTE)[0].base;
+    // Two frames behind the region can be had, the third cannot.
+    assert_eq!(kernel.state.memory.alloc_at(FrameRange::single(base + 18), &mut NoMoves), [true]);
+    kernel.state.memory.set_owner(base + 18, Owner::Kernel);
+    kernel.state.pinned.0 += 1;
+    kernel.brk(process, end(17 * NODE), &mut Bare).unwrap();
+    tick(&mut kernel);
+    assert_eq!(regions(&kernel, process, Level::PTE)[0].pages.len(), 18 * NODE);
+    assert_eq!(statistic(&kernel, "holes"), 0);
+    // When the third is needed, it is a hole.
+    kernel.brk(process, end(20 * NODE), &mut Bare).unwrap();
+    tick(&mut kernel);
+    assert_eq!((statistic(&kernel, "holes"), statistic(&kernel, "frames_not_had")), (1, 1));
+}
+
+#[test]
 fn pages_in_the_way_are_moved() {
     let (mut kernel, process, _) = grow_into(Owner::Cache);
     kernel.state.cache.0 += 1;
