@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""ASAP: walk latency of seven programs natively and in a VM, alone and beside a co-runner."""
+"""ASAP: walk latency of seven programs natively and in a VM, alone and beside a co-runner, without and with it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from nestwalk.reproduce.plan import (
-    UNAVAILABLE,
     Drawing,
     Experiment,
     Results,
     Run,
     Scale,
     Value,
+    change_percent,
     extreme,
     mean,
     program,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nestwalk.reproduce.paper import Paper
     from nestwalk.result import Result
@@ -43,31 +43,65 @@ MODES: dict[str, tuple[bool, bool]] = {
 }
 """Whether in a VM, and whether beside an SMT co-runner."""
 
-NOT_THERE = UNAVAILABLE + "ASAP's prefetcher is not part of this version"
+LEVELS: dict[str, dict[str, list[int]]] = {
+    "P1": {"guest_levels": [1]},
+    "P1+P2": {"guest_levels": [1, 2]},
+    "P1g": {"guest_levels": [1]},
+    "P1g+P2g": {"guest_levels": [1, 2]},
+    "P1g+P1h": {"guest_levels": [1], "host_levels": [1]},
+    "all": {"guest_levels": [1, 2], "host_levels": [1, 2]},
+}
+"""What each configuration prefetches. Natively the only table counts as the guest's."""
+
+PREFETCHED = {
+    "native-alone": ("P1", "P1+P2"),
+    "native-smt": ("P1", "P1+P2"),
+    "vm-alone": ("P1g", "P1g+P2g", "P1g+P1h", "all"),
+    "vm-smt": ("P1g+P1h", "all"),
+}
+"""The configurations whose reductions the paper gives, by mode."""
+
+BEST = ("native-alone-P1+P2", "native-smt-P1", "native-smt-P1+P2", "vm-alone-all", "vm-smt-all")
+"""Of which the paper gives the best program, too."""
+
+TIMED = ("mcf", "canneal", "bfs-60g", "pagerank-60g", "redis-50g")
+"""Programs whose speed-up the paper estimates."""
 
 
 def experiment(paper: Paper, scale: Scale) -> Experiment:
-    """The baselines' runs, and the paper's values from them."""
-    runs = [_run(paper, scale, preset, mode) for preset in PROGRAMS for mode in MODES]
+    """The baselines' runs, those with ASAP, and the paper's values from them."""
+    cells = [(mode, label) for mode in MODES for label in ("", *PREFETCHED[mode])]
+    runs = [_run(paper, scale, preset, mode, label) for preset in PROGRAMS for mode, label in cells]
     drawings = (
         Drawing("baselines", "Nestwalk, by program", "cycles a walk", _latencies),
+        *(
+            Drawing("reductions", f"change of the walk latency, {mode.replace('-', ', ')}", "%", _reductions(mode))
+            for mode in MODES
+        ),
         Drawing("speedup", "share of the estimated time that walks take, native, alone", "%", _shares),
     )
-    return Experiment(runs, lambda results: _measure(paper, results), drawings, _notes)
+    return Experiment(runs, _measure, drawings, _notes)
 
 
-def _run(paper: Paper, scale: Scale, preset: str, mode: str) -> Run:
+def _run(paper: Paper, scale: Scale, preset: str, mode: str, label: str) -> Run:
     virtual, smt = MODES[mode]
-    # "Host page-table pages scattered at random over host memory": the paper's virtualised baseline.
-    kernels: list[dict[str, Any]] = [{"tables": {"kind": "scattered"}}, {}] if virtual else [{}]
-    more = {"corunner": "random"} if smt else {}
-    name = _name(preset, mode)
+    levels = LEVELS.get(label, {})
+    more: dict[str, Any] = {"corunner": "random"} if smt else {}
+    if levels:
+        more["asap"] = levels
+    sorted_tables = {"tables": {"kind": "asap"}}
+    kernels: list[dict[str, Any]] = [sorted_tables if levels else {}]
+    if virtual:
+        # "Host page-table pages scattered at random over host memory": the paper's virtualised baseline.
+        host = sorted_tables if "host_levels" in levels else {"tables": {"kind": "scattered"}}
+        kernels.insert(0, host)
+    name = _name(preset, mode, label)
     table = program(preset, scale, machine=paper.machine, name=name, kernels=kernels, **more)
-    return Run(name, f"{PROGRAMS[preset]}, {mode}", table)
+    return Run(name, ", ".join(part for part in (PROGRAMS[preset], mode, label) if part), table)
 
 
-def _name(preset: str, mode: str) -> str:
-    return f"{preset}-{mode}"
+def _name(preset: str, mode: str, label: str = "") -> str:
+    return "-".join(part for part in (preset, mode, label) if part)
 
 
 def _latency(results: Results, preset: str, mode: str) -> float | None:
@@ -80,7 +114,18 @@ def _by_program(results: Results, mode: str) -> dict[str, float]:
     return {preset: latency for preset, latency in found.items() if latency is not None}
 
 
-def _measure(paper: Paper, results: Results) -> dict[str, Value]:
+def _changes(results: Results, mode: str, label: str) -> dict[str, float]:
+    """By how many per cent each program's walk latency changes."""
+    found = {}
+    for preset in PROGRAMS:
+        after, before = (results[_name(preset, mode, which)].row["walk_latency_cycles"] for which in (label, ""))
+        change = change_percent(after, before)
+        if change is not None:
+            found[preset] = change
+    return found
+
+
+def _measure(results: Results) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for mode in MODES:
         latencies = _by_program(results, mode)
@@ -91,8 +136,31 @@ def _measure(paper: Paper, results: Results) -> dict[str, Value]:
     values["vm-smt-mc80"] = _by_program(results, "vm-smt")["memcached-80g"]
     for preset in PROGRAMS:
         values |= _tables(preset, results[_name(preset, "native-alone")])
-    missing = {key: NOT_THERE for key in paper.claims if key not in values}
-    return values | missing
+    for mode, labels in PREFETCHED.items():
+        for label in labels:
+            changes = _changes(results, mode, label)
+            values[f"{mode}-{label}"] = mean(list(changes.values()))
+            if f"{mode}-{label}" in BEST:
+                values[f"{mode}-{label}-best"] = extreme(changes, largest=False)[1]
+    gains = {preset: _speedup(results, preset) for preset in TIMED}
+    return (
+        values
+        | {f"speedup-{preset}": gain for preset, gain in gains.items()}
+        | {"speedup-average": mean(list(gains.values()))}
+    )
+
+
+def _speedup(results: Results, preset: str) -> float:
+    """As the paper estimates it: the share of walks in the time, times their reduction; native, alone."""
+    change = _changes(results, "native-alone", "P1+P2")[preset]
+    return -change * _share(results[_name(preset, "native-alone")]) / 100
+
+
+def _share(result: Result) -> float:
+    """Per cent of the estimated time."""
+    cycles = result.statistics["cycles"]
+    share: float = 100 * cycles["walk"] / sum(cycles.values())
+    return share
 
 
 def _tables(preset: str, result: Result) -> dict[str, Value]:
@@ -114,6 +182,10 @@ def _notes(results: Results) -> dict[str, str]:
         latencies = _by_program(results, mode)
         for which, largest in (("shortest", False), ("longest", True)):
             notes[f"{mode}-{which}"] = f"Ours: {PROGRAMS[extreme(latencies, largest=largest)[0]]}."
+    for key in BEST:
+        mode = next(mode for mode in MODES if key.startswith(mode))
+        changes = _changes(results, mode, key.removeprefix(f"{mode}-"))
+        notes[f"{key}-best"] = f"Ours: {PROGRAMS[extreme(changes, largest=False)[0]]}."
     notes["native-alone-longest"] += " The paper's: redis."
     return notes
 
@@ -129,6 +201,16 @@ def _latencies(results: Results) -> Sequence[tuple[str, str, float]]:
 def _shares(results: Results) -> Sequence[tuple[str, str, float]]:
     bars = []
     for preset, title in PROGRAMS.items():
-        cycles = results[_name(preset, "native-alone")].statistics["cycles"]
-        bars.append((title, "walks", 100 * cycles["walk"] / sum(cycles.values())))
+        bars.append((title, "walks", _share(results[_name(preset, "native-alone")])))
+    return bars
+
+
+def _reductions(mode: str) -> Callable[[Results], Sequence[tuple[str, str, float]]]:
+    def bars(results: Results) -> Sequence[tuple[str, str, float]]:
+        return [
+            (PROGRAMS[preset], label, change)
+            for label in PREFETCHED[mode]
+            for preset, change in _changes(results, mode, label).items()
+        ]
+
     return bars
