@@ -54,6 +54,10 @@ def compare(
     trace: Annotated[str, typer.Option(metavar="FILE", help="A trace file, or the name of a bundled trace.")] = "redis",
     machine: Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")] = "broadwell-asap",
     matrix: Annotated[str, typer.Option(metavar="NAME", help="What is compared: a name or TOML file.")] = "standard",
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=DUMP", help="Compare dumped page tables of running guests, this one; repeatable."),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="ROW", help="Make this row only, such as vm-4k or vm-4k+smt; repeatable."),
@@ -70,10 +74,12 @@ def compare(
 ) -> None:
     """Compare a program natively and in VMs, with and without huge pages and an SMT co-runner."""
     from nestwalk import comparisons, files
+    from nestwalk import matrix as matrices
     from nestwalk.progress import watch
 
     begun = time.monotonic()
-    plan = comparisons.plan(trace, machine=machine, seed=seed, quick=quick, configurations=only, matrix_name=matrix)
+    chosen = matrices.of_tables(tables) if tables else matrix
+    plan = comparisons.plan(trace, machine=machine, seed=seed, quick=quick, configurations=only, matrix_name=chosen)
     in_out = out is not None and report is None and not json_
     target = Path("report.html") if report is None and out is None and not json_ else report
     if out is not None:
@@ -89,9 +95,9 @@ def compare(
     if json_:
         _print_json(done.to_json())
         return
-    from nestwalk import tables
+    from nestwalk import tables as pages
 
-    _print(*tables.comparison_page(done, time.monotonic() - begun, tables.console().width))
+    _print(*pages.comparison_page(done, time.monotonic() - begun, pages.console().width))
     for path in (out, target):
         if path is not None:
             typer.echo(f"wrote {path}")

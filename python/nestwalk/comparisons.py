@@ -193,10 +193,10 @@ def plan(
     seed: int = DEFAULT_SEED,
     quick: bool = False,
     configurations: Sequence[str] | None = None,
-    matrix_name: str = STANDARD,
+    matrix_name: str | Matrix = STANDARD,
 ) -> Plan:
     """What :func:`comparison` will do, checked as far as that goes without the engine."""
-    chosen = matrix.load(matrix_name)
+    chosen = matrix.load(matrix_name) if isinstance(matrix_name, str) else matrix_name
     if configurations is not None:
         chosen = chosen.only(configurations)
     if machine.endswith(scenario.SUFFIX):
@@ -220,7 +220,7 @@ def comparison(
     seed: int = DEFAULT_SEED,
     quick: bool = False,
     configurations: Sequence[str] | None = None,
-    matrix: str = STANDARD,
+    matrix: str | Matrix = STANDARD,
     jobs: int | None = None,
 ) -> Comparison:
     """Compares one program under several configurations.
@@ -231,7 +231,8 @@ def comparison(
         seed: Everything random follows from it.
         quick: Measure less: the same code, seconds instead of minutes, wider intervals.
         configurations: Names of rows to make (``"vm-4k"``, ``"vm-4k+smt"``); all if None.
-        matrix: The name or the file of the matrix that says what is compared.
+        matrix: The name or the file of the matrix that says what is compared, or one made by
+            :func:`nestwalk.matrix.of_tables`.
         jobs: Runs at a time; as many as there are processors if None. Results do not depend on it.
 
     Returns:
@@ -251,7 +252,7 @@ def compare(
     seed: int = DEFAULT_SEED,
     quick: bool = False,
     configurations: Sequence[str] | None = None,
-    matrix: str = STANDARD,
+    matrix: str | Matrix = STANDARD,
     jobs: int | None = None,
 ) -> pl.DataFrame:
     """The table of :func:`comparison`, as a frame: a row for each configuration, :data:`ROW_KEYS` first."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nestwalk.errors import NestwalkError, unknown, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 SCHEMA = 1
 STANDARD = "standard"
@@ -99,6 +99,27 @@ def load(name: str) -> Matrix:
     if name not in known:
         raise unknown("matrix", name, known)
     return parse(shelf.joinpath(f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")
+
+
+def of_tables(dumps: Sequence[str]) -> Matrix:
+    """A VM with the page tables of each of the files ``dumps`` (``NAME=FILE`` or ``FILE``), on a host with 4 KiB pages.
+
+    Raises:
+        NestwalkError: When there is no such file, or two of them have one name.
+    """
+    cells = []
+    for dump in dumps:
+        name, _, file = dump.rpartition("=")
+        path = Path(file)
+        if not path.is_file():
+            raise NestwalkError(f"{file}: no such file; linux/harness/outside.py dumps page tables")
+        name = name or path.name.split(".")[0]
+        part = {"kernels": [{"manager": {"kind": "linux4k"}}, {"dump": str(path.absolute())}]}
+        entry = Entry(name, f"VM, tables of {name}", f"the guest's page tables are those in {path.name}", part)
+        cells.append(Cell(entry, Entry("", "", "", {})))
+    if len({cell.name for cell in cells}) < len(cells):
+        raise NestwalkError("two of the tables have one name: give NAME=FILE")
+    return Matrix("The page tables of running guests", tuple(cells))
 
 
 def parse(text: str, place: str) -> Matrix:

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use nestwalk_mem::{Cpu, FrameRange, PageCount, Pfn, Vpn, size};
 use nestwalk_mmu::Segments;
-use nestwalk_os::{Bare, Kernel, KernelConfig, OsError, ProcessId};
+use nestwalk_os::{Bare, FrozenTable, Kernel, KernelConfig, OsError, ProcessId};
 use nestwalk_workload::churn::{Churn, ChurnConfig};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Workload, WorkloadFacts};
 
+use crate::dump;
 use crate::error::MachineError;
 use crate::neighbours::Neighbours;
 use crate::paging::{PagingConfig, Shadows, VmPaging};
@@ -84,7 +85,8 @@ pub(crate) fn stack(
     facts: &WorkloadFacts,
     beside: &Neighbours<'_>,
 ) -> Result<(Stack, Place), MachineError> {
-    let sizes = memory_sizes(configuration, facts, beside)?;
+    let found = found_table(configuration)?;
+    let sizes = memory_sizes(configuration, facts, beside, found.as_ref())?;
     let scenario = &configuration.scenario;
     let depth = scenario.kernels.len();
     let (mut stack, mut floors) = (Stack::default(), Vec::new());
@@ -103,7 +105,16 @@ pub(crate) fn stack(
                 }
                 floor
             }
-            _ => add_kernel(&mut stack, &floors, &config, above, Cpu(0)).map_err(failed)?,
+            (_, Some(_)) => add_kernel(&mut stack, &floors, &config, above, Cpu(0)).map_err(failed)?,
+            (_, None) => {
+                let floor = Floor { kernel: stack.add(Kernel::new(&config).map_err(failed)?), ..Floor::default() };
+                let place = Place::new(&[&floors[..], &[floor]].concat());
+                let process = stack.with(&place, layer, Cpu(0), |kernel, _, below| match &found {
+                    Some(found) => kernel.spawn_frozen(found, below),
+                    None => kernel.spawn(below),
+                });
+                Floor { process: process.map_err(failed)?, ..floor }
+            }
         };
         floors.push(floor);
     }
@@ -170,15 +181,23 @@ pub(crate) fn role(layer: usize, depth: usize) -> &'static str {
     }
 }
 
+/// The page table that the program's process is to begin with, if the scenario names a dump of one.
+fn found_table(configuration: &Configuration) -> Result<Option<FrozenTable>, MachineError> {
+    let top = configuration.scenario.kernels.last().and_then(|kernel| kernel.dump.as_ref());
+    top.map(|path| dump::read(&configuration.base.join(path))).transpose()
+}
+
 /// The memory of each kernel, bottom first. Where the scenario says nothing, half as much again as what runs there (huge pages may
 /// need more than the program touches), in whole GiB.
 fn memory_sizes(
     configuration: &Configuration,
     facts: &WorkloadFacts,
     beside: &Neighbours<'_>,
+    found: Option<&FrozenTable>,
 ) -> Result<Vec<PageCount>, MachineError> {
     let kernels = &configuration.scenario.kernels;
-    let mut needed = PageCount(facts.footprint.0 + beside.footprint().0);
+    let own = found.map_or(facts.footprint, |found| facts.footprint.max(found.memory()));
+    let mut needed = PageCount(own.0 + beside.footprint().0);
     let mut sizes = Vec::new();
     for (layer, kernel) in kernels.iter().enumerate().rev() {
         if layer == 0 {

@@ -38,6 +38,14 @@ pub enum MachineError {
         /// All that exist.
         known_names: Vec<String>,
     },
+    /// A dump of page tables is not what it should be.
+    #[error("{}: {what}", path.display())]
+    Dump {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what would be right.
+        what: String,
+    },
     /// The parts of a scenario do not fit together.
     #[error("scenario {}: {what}", name.escape_debug())]
     Scenario {

@@ -13,6 +13,7 @@ mod build;
 pub mod catalog;
 pub mod colocated;
 mod crowd;
+pub mod dump;
 mod error;
 mod estimate;
 mod hardware;

@@ -26,6 +26,8 @@ pub(crate) struct Program {
     work: Work,
     /// The memory limit of its cgroup, which it keeps when it begins anew.
     cgroup_limit: Option<PageCount>,
+    /// Whether its page table was found as it is: then its memory events, most of which made that table, change nothing.
+    frozen: bool,
 }
 
 impl Program {
@@ -40,7 +42,14 @@ impl Program {
             refused_events: 0,
             work: Work::default(),
             cgroup_limit: None,
+            frozen: false,
         }
+    }
+
+    /// The same, with a page table that was found as it is.
+    pub fn frozen(mut self, frozen: bool) -> Self {
+        self.frozen = frozen;
+        self
     }
 
     /// The same in a cgroup with that memory limit, if it has one.
@@ -218,6 +227,9 @@ impl Program {
     /// # Errors
     /// When a kernel is out of memory.
     pub fn event(&mut self, stack: &mut Stack, event: &MemoryEvent, cpu: Cpu) -> Result<(), MachineError> {
+        if self.frozen {
+            return Ok(());
+        }
         let top = self.place.top();
         let result = match *event {
             MemoryEvent::Fork => self.fork(stack, cpu).map(|child| self.children.push(child)),

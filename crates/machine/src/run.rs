@@ -132,7 +132,9 @@ impl<'a> Run<'a> {
         };
         let piece = facts.accesses.map_or(PIECE_ACCESSES_UNKNOWN, |total| total.div_ceil(PIECES));
         Ok(Self {
-            program: Program::new(scenario.name.clone(), place).limited(scenario.cgroup_limit, &mut stack),
+            program: Program::new(scenario.name.clone(), place)
+                .limited(scenario.cgroup_limit, &mut stack)
+                .frozen(scenario.kernels.last().is_some_and(|kernel| kernel.dump.is_some())),
             stack,
             hardware,
             tenant,

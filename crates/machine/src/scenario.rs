@@ -103,6 +103,9 @@ pub struct KernelScenario {
     /// Memory that is kept free (sysctl `min_free_kbytes`); as much as Linux keeps if nothing is said.
     #[serde(with = "nestwalk_mem::size::optional_pages")]
     pub min_free: Option<PageCount>,
+    /// Page tables of a real process, dumped from a running machine: the file (relative to the scenario). The program's process
+    /// then begins with them, frame by frame, and its memory events change nothing. Of the topmost kernel only.
+    pub dump: Option<String>,
     /// Swap space; none if nothing is said.
     #[serde(with = "nestwalk_mem::size::optional_pages")]
     pub swap: Option<PageCount>,
@@ -201,6 +204,9 @@ impl Configuration {
             ));
         }
         for (layer, kernel) in scenario.kernels.iter().enumerate() {
+            if kernel.dump.is_some() && layer + 1 < scenario.kernels.len() {
+                return self.refuse("dump is a key of the last of the [[kernels]], on which the program runs".into());
+            }
             kernel.paging.check(self, layer).map_err(|what| self.scenario_error(what))?;
             kernel.geometry().map_err(|what| self.scenario_error(what))?;
             if kernel.cpus == Some(0) {

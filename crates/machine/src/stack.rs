@@ -11,7 +11,7 @@ use nestwalk_os::{Bare, Below, FaultKind, Filled, HostMemory, Invalidation, Kern
 use crate::paging::VmPaging;
 
 /// A kernel that a program stands on, and what the next floor (or the program) is to it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Floor {
     /// Which of the [`Stack`]'s kernels.
     pub kernel: usize,

@@ -9,6 +9,7 @@
 //! - [`manager`]: how user memory is managed, one file a technique, stated along five events;
 //! - [`tables`]: where page-table nodes are put, one file a technique;
 //! - [`fragmentation`]: how far the host's page table is scattered, as the papers measure it;
+//! - [`frozen`]: a process whose page table is that of a real kernel;
 //! - [`op`]: a language of operations that drives tests, fuzzing and replays.
 //!
 //! Everything is deterministic: the same configuration and the same calls give the same frames.
@@ -22,6 +23,7 @@ pub mod error;
 mod fault;
 mod fork;
 pub mod fragmentation;
+pub mod frozen;
 mod gather;
 mod hypercall;
 pub mod invalidation;
@@ -48,6 +50,7 @@ pub use context::Context;
 pub use counters::OsCounters;
 pub use error::OsError;
 pub use fault::FaultKind;
+pub use frozen::{FrozenLeaf, FrozenNode, FrozenTable};
 pub use invalidation::{Invalidation, Scope};
 pub use kernel::Kernel;
 pub use madvise::Advice;

@@ -59,6 +59,16 @@ impl PhysicalMemory {
         had
     }
 
+    /// Takes this very frame if it is free, and says whether it was. Its owner is unknown then.
+    ///
+    /// # Panics
+    /// If the memory has no such frame.
+    pub fn take(&mut self, frame: Frame) -> bool {
+        let pfn = self.checked(frame);
+        self.drain();
+        self.take_free(pfn..pfn + 1).is_empty()
+    }
+
     /// The last allocated frame of the range that cannot be moved (`has_unmovable_pages`). No range that holds it will do.
     fn last_unmovable(&self, range: std::ops::Range<Pfn32>) -> Option<Pfn32> {
         let mut end = range.end;

@@ -211,3 +211,21 @@ fn owning_a_free_frame_is_caught() {
 fn a_frame_beyond_the_memory_is_caught() {
     memory(64, 1).free(Frame(1 << 32), Order::PAGE, CPU);
 }
+
+#[test]
+fn a_frame_can_be_taken_where_it_is_and_only_once() {
+    let mut memory = memory(64, 2);
+    let held = memory.alloc(Order::PAGE, MigrateType::Movable, Cpu(1)).unwrap();
+    let all = memory.free_frames();
+    for frame in [Frame(512), Frame(777), Frame(778), Frame(memory.frames().0 - 1)] {
+        assert!(memory.take(frame) && !memory.take(frame) && !memory.is_free(frame), "{frame:?}");
+    }
+    assert!(!memory.take(held), "{held:?} is in use");
+    // One that lies in a per-CPU list is free as well.
+    memory.free(held, Order::PAGE, Cpu(1));
+    assert!(memory.take(held));
+    assert_eq!(memory.free_frames(), PageCount(all.0 - 4));
+    memory.check_invariants();
+    memory.free(Frame(777), Order::PAGE, Cpu(0));
+    memory.check_invariants();
+}

@@ -7,3 +7,4 @@ mod playing;
 mod real;
 mod round_trip;
 mod sampled;
+mod system;

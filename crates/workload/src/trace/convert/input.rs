@@ -57,6 +57,19 @@ impl Input {
         self.at
     }
 
+    /// Whether what comes next is `magic`. Nothing is consumed.
+    pub fn begins_with(&mut self, magic: &[u8]) -> Result<bool, WorkloadError> {
+        let at = self.at;
+        let mut head = vec![0; magic.len()];
+        let read = self.read(&mut head)?;
+        head.truncate(read);
+        let same = head == magic;
+        let rest = std::mem::replace(&mut self.reader, Box::new(std::io::empty()));
+        self.reader = Box::new(Cursor::new(head).chain(rest));
+        self.at = at;
+        Ok(same)
+    }
+
     /// Reads until `out` is full or the input ends, and says how many bytes there were.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, WorkloadError> {
         let mut done = 0;

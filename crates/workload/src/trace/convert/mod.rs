@@ -12,6 +12,54 @@ use input::Input;
 
 mod input;
 mod raw;
+mod system;
+
+/// The formats that are known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Format {
+    Raw,
+    System,
+}
+
+impl Format {
+    /// That of `input`, by what it begins with. What no format claims is for [`raw`] to complain about.
+    fn of(input: &mut Input) -> Result<Self, WorkloadError> {
+        Ok(if input.begins_with(system::MAGIC)? { Self::System } else { Self::Raw })
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Raw => raw::NAME,
+            Self::System => system::NAME,
+        }
+    }
+
+    const fn tool(self) -> &'static str {
+        match self {
+            Self::Raw => raw::TOOL,
+            Self::System => system::TOOL,
+        }
+    }
+
+    fn count(self, input: Input) -> Result<u64, WorkloadError> {
+        match self {
+            Self::Raw => raw::count(input),
+            Self::System => system::count(input),
+        }
+    }
+
+    fn read(
+        self,
+        input: Input,
+        recorder: &mut Recorder,
+        progress: &mut dyn FnMut(&Recorder) -> Result<(), WorkloadError>,
+    ) -> Result<Option<String>, WorkloadError> {
+        match self {
+            Self::Raw => raw::read(input, recorder, progress),
+            Self::System => system::read(input, recorder, progress),
+        }
+    }
+}
 
 /// How to convert.
 #[derive(Clone, PartialEq, Debug)]
@@ -92,10 +140,11 @@ pub fn convert(
     }
     let needs_total = options.sample.is_some_and(|sample| matches!(sample.strata, Strata::Windows(_)));
     let mut total = options.total;
+    let mut input = Input::open(source)?;
+    let format = Format::of(&mut input)?;
     if total.is_none() && needs_total && Input::can_be_read_twice(source) {
-        total = Some(raw::count(Input::open(source)?)?);
+        total = Some(format.count(Input::open(source)?)?);
     }
-    let input = Input::open(source)?;
     let mut recorder = Recorder::create(destination, options.level, options.sample, total)?;
     let mut report = |recorder: &Recorder| {
         let now = Progress { accesses: recorder.position(), total, bytes: recorder.totals().bytes };
@@ -106,8 +155,8 @@ pub fn convert(
             }
         }
     };
-    let warning = raw::read(input, &mut recorder, &mut report)?;
-    let recorded = recorder.finish(metadata(source, options, warning))?;
+    let warning = format.read(input, &mut recorder, &mut report)?;
+    let recorded = recorder.finish(metadata(source, options, format, warning))?;
     let accesses = recorded.totals.accesses;
     Ok(ConvertReport {
         accesses,
@@ -117,16 +166,16 @@ pub fn convert(
     })
 }
 
-fn metadata(source: &Path, options: &ConvertOptions, warning: Option<String>) -> Metadata {
+fn metadata(source: &Path, options: &ConvertOptions, format: Format, warning: Option<String>) -> Metadata {
     let or = |given: &String, otherwise: &str| if given.is_empty() { otherwise.to_owned() } else { given.clone() };
     let name = source.file_name().map_or("", |name| name.to_str().unwrap_or(""));
     let stem = name.split('.').next().unwrap_or("");
     Metadata {
         program: or(&options.program, if stem.is_empty() || stem == STDIN { "trace" } else { stem }),
         command: options.command.clone(),
-        tool: or(&options.tool, raw::TOOL),
+        tool: or(&options.tool, format.tool()),
         date: options.date.clone(),
-        source_format: raw::NAME.into(),
+        source_format: format.name().into(),
         warning,
         ..Metadata::default()
     }

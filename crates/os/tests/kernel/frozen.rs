@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A process that begins with a page table that was found.
+
+use nestwalk_mem::{Cpu, Entry, Frame, Level, PageCount, PageSize, Vpn, VpnRange};
+use nestwalk_os::{
+    Bare, FrozenLeaf, FrozenNode, FrozenTable, HostMemory, Kernel, KernelConfig, OsError, ProcessId, VmaFlags,
+};
+use proptest::prelude::*;
+
+/// What the table of `process` looks like.
+fn found(kernel: &Kernel, process: ProcessId) -> FrozenTable {
+    let table = kernel.table(process).unwrap();
+    let mut found = FrozenTable::default();
+    table.for_each_node(|view| {
+        found.nodes.push(FrozenNode { level: view.level, first: view.first_page, frame: view.frame });
+    });
+    let whole = VpnRange { start: Vpn(0), end: table.geometry().end() };
+    table.for_each_leaf(whole, |leaf| {
+        let writable = leaf.entry.has(Entry::WRITABLE);
+        found.leaves.push(FrozenLeaf { page: leaf.page, frame: leaf.frame_of(leaf.page), size: leaf.size(), writable });
+    });
+    found.nodes.sort_unstable_by_key(|node| (node.level, node.first));
+    found.leaves.sort_unstable_by_key(|leaf| leaf.page);
+    found
+}
+
+fn kernel() -> Kernel {
+    Kernel::new(&KernelConfig::new(PageCount(1 << 14))).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn a_table_found_in_one_kernel_is_the_same_in_another(
+        others in 0_u64..600,
+        touched in proptest::collection::vec((0_u64..4096, any::<bool>()), 1..300),
+    ) {
+        let mut first = kernel();
+        let process = first.spawn(&mut Bare).unwrap();
+        let mapping = VpnRange::new(Vpn(0x7f00_0000), PageCount(4096));
+        first.mmap(process, mapping, VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+        let other = first.spawn(&mut Bare).unwrap();
+        first.mmap(other, mapping, VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+        for i in 0..others {
+            first.fault(other, mapping.start + i, true, Cpu(0), &mut Bare).unwrap();
+        }
+        for &(page, store) in &touched {
+            let _ = first.fault(process, mapping.start + page, store, Cpu(0), &mut Bare);
+        }
+        let table = found(&first, process);
+
+        let mut host = kernel();
+        let (vm, base) = host.host_vm(PageCount(1 << 13), &mut Bare).unwrap();
+        let mut second = Kernel::new(&KernelConfig::new(PageCount(1 << 13))).unwrap();
+        let mut below = HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut Bare };
+        let again = second.spawn_frozen(&table, &mut below).unwrap();
+        prop_assert_eq!(&found(&second, again), &table);
+        second.check_invariants();
+
+        // All of it is backed, and the process lives on as any other.
+        for frame in table.nodes.iter().map(|node| node.frame).chain(table.leaves.iter().map(|leaf| leaf.frame)) {
+            prop_assert!(host.table(vm).unwrap().translate(base + frame.0).is_some());
+        }
+        let mut below = HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut Bare };
+        let child = second.fork(again, &mut below).unwrap();
+        second.exit(again, &mut below).unwrap();
+        second.check_invariants();
+        second.exit(child, &mut below).unwrap();
+        second.check_invariants();
+        prop_assert_eq!(second.memory().free_frames(), PageCount(1 << 13));
+        host.check_invariants();
+    }
+}
+
+/// A table of 4 levels with one page.
+fn one_page() -> FrozenTable {
+    let node = |level, frame| FrozenNode { level: Level(level), first: Vpn(0), frame: Frame(frame) };
+    FrozenTable {
+        nodes: vec![node(4, 100), node(3, 200), node(2, 300), node(1, 400)],
+        leaves: vec![FrozenLeaf { page: Vpn(7), frame: Frame(2000), size: PageSize::Small, writable: true }],
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_remedy() {
+    let refusal = |table: &FrozenTable| match kernel().spawn_frozen(table, &mut Bare) {
+        Err(OsError::Config { key: "dump", what }) => what,
+        other => panic!("{other:?}"),
+    };
+    let mut beyond = one_page();
+    beyond.leaves[0].frame = Frame(1 << 14);
+    assert!(refusal(&beyond).contains("it needs memory"), "{}", refusal(&beyond));
+    let mut flat = one_page();
+    flat.nodes.remove(0);
+    assert_eq!(refusal(&flat), "it has 3 levels and this kernel's tables have 4");
+
+    let mut busy = kernel();
+    let process = busy.spawn(&mut Bare).unwrap();
+    let table = found(&busy, process);
+    let mut taken = one_page();
+    taken.nodes[0].frame = table.nodes[0].frame;
+    let error = busy.spawn_frozen(&taken, &mut Bare).unwrap_err().to_string();
+    assert!(error.contains("is taken: let the kernel start fresh"), "{error}");
+}
+
+#[test]
+fn a_frame_mapped_twice_is_shared_and_freed_once() {
+    let mut table = one_page();
+    table.leaves[0].writable = false;
+    table.leaves.push(FrozenLeaf { page: Vpn(9), ..table.leaves[0] });
+    let mut kernel = kernel();
+    let process = kernel.spawn_frozen(&table, &mut Bare).unwrap();
+    assert!(kernel.memory().is_shared(Frame(2000)));
+    kernel.check_invariants();
+    kernel.exit(process, &mut Bare).unwrap();
+    assert_eq!(kernel.memory().free_frames(), PageCount(1 << 14));
+}
