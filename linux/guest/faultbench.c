@@ -4,14 +4,13 @@
  *
  * Each thread touches MIB MiB of its own, page by page, and drops it, ROUNDS
  * times. Prints faults a second over all threads (drops included), and the time
- * of one touch and of dropping one page, averaged over the threads. The marks
- * are no-ops that harness/insncount.c knows.
+ * of one touch and of dropping one page, averaged over the threads. All of it
+ * stands between two marks.
  */
 #include "common.h"
+#include "marks.h"
 #include <pthread.h>
 #include <time.h>
-
-#define MARK(n) __asm__ volatile(".byte 0x0f, 0x1f, 0x84, 0x00, " #n ", 0x4d, 0x54, 0x50" ::: "memory")
 
 static size_t pages, rounds;
 static double touch_seconds, drop_seconds;
@@ -36,15 +35,11 @@ static void *faults(void *arg)
 	pthread_barrier_wait(&barrier);
 	for (r = 0; r < rounds; r++) {
 		a = seconds();
-		MARK(0x32);
 		for (i = 0; i < pages; i++)
 			p[i << PAGE_SHIFT] = 1;
-		MARK(0x33);
 		b = seconds();
 		touch += b - a;
-		MARK(0x34);
 		madvise(p, pages << PAGE_SHIFT, MADV_DONTNEED);
-		MARK(0x35);
 		drop += seconds() - b;
 	}
 	pthread_mutex_lock(&lock);
@@ -72,11 +67,13 @@ int main(int argc, char **argv)
 	for (i = 0; i < threads; i++)
 		if (pthread_create(&t, NULL, faults, NULL))
 			die("pthread_create");
+	BEGIN(0);
 	pthread_barrier_wait(&barrier);
 	wall = seconds();
 	pthread_barrier_wait(&barrier);
 	wall = seconds() - wall;
-	MARK(0x36);
+	END(0);
+	REPORT();
 	printf("FAULTS {\"tag\":\"%s\",\"threads\":%zu,\"faults\":%zu,\"per_second\":%.0f,\"touch_ns\":%.1f,\"drop_ns\":%.1f}\n",
 	       argc > 4 ? argv[4] : "", threads, threads * pages * rounds,
 	       threads * pages * rounds / wall, touch_seconds * 1e9 / (threads * pages * rounds),

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * frag MIB ORDER TAG [SEED [hold]]
+ * frag MIB ORDER TAG [SEED [FILE]]
  *
  * Touch MIB MiB of anonymous memory for the first time, one write a page, in
  * the given order, and print the fragmentation of the host page table that
  * results. ORDER: "seq", "rand" (Fisher-Yates from SEED) or "strideK" (pages
- * 0, K, 2K ..., then 1, K+1 ...). With "hold" it then says where the memory is
- * and reads it at random for ever, so that it can be looked at from outside.
+ * 0, K, 2K ..., then 1, K+1 ...). With FILE it then waits until there is such a
+ * file, says where the memory is, and reads it for ever, so that it can be looked
+ * at from outside: now a word anywhere, now one in each of four pages in a row.
  */
 #include "common.h"
 #include <time.h>
+
+#define RUN_PAGES	4
 
 static void fill_order(uint32_t *order, size_t pages, const char *name, uint64_t seed)
 {
@@ -46,6 +49,20 @@ static double seconds(void)
 	return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
+/* Reads of the pages for ever. */
+static void read_on(volatile char *p, size_t pages, uint64_t seed)
+{
+	size_t k, at;
+
+	for (;;) {
+		at = next_random(&seed) % (pages << PAGE_SHIFT);
+		(void)p[at];
+		at = next_random(&seed) % ((pages - RUN_PAGES) << PAGE_SHIFT);
+		for (k = 0; k < RUN_PAGES; k++)
+			(void)p[at + (k << PAGE_SHIFT)];
+	}
+}
+
 int main(int argc, char **argv)
 {
 	size_t pages, i, k;
@@ -56,7 +73,7 @@ int main(int argc, char **argv)
 	char *p;
 
 	if (argc < 4) {
-		fprintf(stderr, "usage: frag MIB seq|rand|strideK TAG [SEED [hold]]\n");
+		fprintf(stderr, "usage: frag MIB seq|rand|strideK TAG [SEED [FILE]]\n");
 		return 2;
 	}
 	pages = strtoul(argv[1], NULL, 0) << 8;
@@ -86,13 +103,15 @@ int main(int argc, char **argv)
 	for (k = 1; k <= GROUP_PAGES; k++)
 		printf("%zu%s", f.groups[k], k < GROUP_PAGES ? "," : "]");
 	printf(",\"fault_ns\":%.0f}\n", t * 1e9 / pages);
-	if (argc > 5 && !strcmp(argv[5], "hold")) {
+	if (argc > 5) {
+		fflush(stdout);
+		while (access(argv[5], F_OK))
+			usleep(100000);
 		printf("HOLD %#lx %zu\n", (unsigned long)p, pages);
 		fflush(stdout);
 		/* A no-op that harness/memtrace.c waits for. */
 		__asm__ volatile(".byte 0x0f, 0x1f, 0x84, 0x00, 0x31, 0x4d, 0x54, 0x50");
-		for (;;)
-			(void)*(volatile char *)(p + next_random(&seed) % (pages << PAGE_SHIFT));
+		read_on(p, pages, seed);
 	}
 	return 0;
 }

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 # With the plugin harness/insncount.c, -icount, one CPU: see instructions() in harness/suites.py.
-faultbench 1 16 1 warm
+M=/proc/sys/vm/ptemagnet
+opbench 16 1 warm
 for i in 1 2; do
-	faultbench 1 16 4 off
-	[ -e /proc/sys/vm/ptemagnet ] || continue
-	echo 2 > /proc/sys/vm/ptemagnet
-	faultbench 1 16 4 on
-	echo 0 > /proc/sys/vm/ptemagnet
+	opbench 16 3 off
+	[ -e $M ] || continue
+	echo 1 > $M	# on, but not for this process
+	opbench 16 3 others
+	echo 2 > $M
+	opbench 16 3 on
+	echo 0 > $M
 done

@@ -4,6 +4,7 @@ mkswap /dev/ram0 > /dev/null && swapon /dev/ram0
 mount -t cgroup2 none /cg && echo +memory > /cg/cgroup.subtree_control
 echo 1 > /proc/sys/vm/ptemagnet
 pmtest $(echo "$NW_only" | tr , ' ')
+[ -n "$NW_only" ] || ptemagnet | grep -v '^#'	# the kernel's own selftest
 [ -n "$NW_numa" ] && for d in /sys/devices/system/node/node*; do echo "# $d $(cat "$d/meminfo" | grep MemTotal)"; done
 [ -e /sys/kernel/tracing/events/ptemagnet ] && {
 	echo 1 > /sys/kernel/tracing/events/ptemagnet/enable

@@ -19,7 +19,7 @@ TARBALL = Path(f"/usr/src/{SOURCE_PACKAGE}.tar.xz")
 PACKAGES = {
     f"{SOURCE_PACKAGE}={SOURCE_VERSION}": TARBALL, "build-essential": "gcc", "make": "make", "flex": "flex",
     "bison": "bison", "bc": "bc", "libelf-dev": Path("/usr/include/libelf.h"), "cpio": "cpio", "xz-utils": "xz",
-    "qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "ccache": "ccache", "patch": "patch",
+    "qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "ccache": "ccache", "patch": "patch", "zstd": "zstd",
 }
 # Debug checks are a second kernel; "stock" is the unpatched tree.
 KINDS = {
@@ -30,7 +30,8 @@ KINDS = {
 }
 # Directory of the patched and of the stock tree.
 TREES = ("linux-source-6.1", "source-stock")
-PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "faultbench", "minivmm", "hcprobe"]
+PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe"]
+DIRECTORIES = ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")
 JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
 
 
@@ -191,7 +192,27 @@ def guest_programs():
         if exe.exists() and exe.stat().st_mtime > max(f.stat().st_mtime for f in (src, *headers)):
             continue
         run("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", exe, src)
-    return [out / name for name in PROGRAMS]
+    return [out / name for name in PROGRAMS] + [selftest()]
+
+
+def selftest():
+    """The series' own program of tools/testing/selftests/vm."""
+    tests, exe = source("nestwalk") / "tools/testing/selftests/vm", BUILD / "guest" / "ptemagnet"
+    sources = [tests / "ptemagnet.c", tests / "vm_util.c"]
+    if not exe.exists() or exe.stat().st_mtime < max(f.stat().st_mtime for f in sources):
+        run("gcc", "-O2", "-Wall", "-static", "-o", exe, *sources)
+    return exe
+
+
+def qemu_files():
+    """QEMU with all that it needs, as entries of an initramfs: a host in which it runs is 50 MB larger."""
+    program = Path(shutil.which("qemu-system-x86_64"))
+    libraries = [Path(w) for w in run("ldd", program).split() if w.startswith("/")]
+    share = Path("/usr/share/qemu")
+    firmware = [share / "pvh.bin", share / "kvmvapic.bin", share / "linuxboot_dma.bin"]
+    bios = next(p for p in (share / "bios-256k.bin", Path("/usr/share/seabios/bios-256k.bin")) if p.exists())
+    return [("/bin/qemu-system-x86_64", program, 755), (share / "bios-256k.bin", bios, 644),
+            *((p, p, 755) for p in libraries), *((p, p, 644) for p in firmware)]
 
 
 def initramfs(name="initramfs", extra=()):
@@ -203,11 +224,13 @@ def initramfs(name="initramfs", extra=()):
     if not gen.exists():
         run("gcc", "-O2", "-o", gen, source("nestwalk") / "usr/gen_init_cpio.c")
     scripts = sorted((LINUX / "guest").glob("*.sh"))
-    lines = [f"dir /{d} 755 0 0" for d in ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")]
+    lines = [f"dir /{d} 755 0 0" for d in DIRECTORIES]
     lines += ["nod /dev/console 600 0 0 c 5 1", "nod /dev/null 666 0 0 c 1 3",
               f"file /bin/busybox {shutil.which('busybox')} 755 0 0", "slink /bin/sh busybox 777 0 0",
               f"file /init {LINUX}/guest/init 755 0 0"]
     lines += [f"file /bin/{p.name} {p} 755 0 0" for p in (*guest_programs(), *scripts)]
+    folders = {folder for path, _, _ in extra for folder in Path(path).parents} - {Path(f"/{d}") for d in DIRECTORIES} - {Path("/")}
+    lines += [f"dir {folder} 755 0 0" for folder in sorted(folders)]
     lines += [f"file {path} {file} {mode} 0 0" for path, file, mode in extra]
     spec, out = BUILD / f"{name}.list", BUILD / f"{name}.cpio.gz"
     spec.write_text("\n".join(lines) + "\n")

@@ -8,7 +8,8 @@
  *
  * A record is two little-endian 64-bit words: virtual address, and physical
  * address with bit 0 set for a store (addresses of accesses narrower than
- * 8 bytes are rounded down to 8). Only accesses in [low, high) are recorded,
+ * 8 bytes are rounded down to 8) and with the instructions that user mode has
+ * executed since the record before in bits 52 to 63 (4095: or more). Only accesses in [low, high) are recorded,
  * so that one process's memory can be picked; with gate=on, only once the guest
  * has executed the 8-byte no-op that guest/frag.c has before its loop. No header
  * package is shipped for this QEMU, so the API is declared here.
@@ -37,6 +38,7 @@ struct insn *qemu_plugin_tb_get_insn(const struct block *, size_t);
 uint64_t qemu_plugin_insn_vaddr(const struct insn *);
 const void *qemu_plugin_insn_data(const struct insn *);
 size_t qemu_plugin_insn_size(const struct insn *);
+void qemu_plugin_register_vcpu_insn_exec_inline(struct insn *, int op, void *, uint64_t);
 void qemu_plugin_register_vcpu_insn_exec_cb(struct insn *, void (*)(unsigned int, void *),
 					    int flags, void *);
 struct hwaddr *qemu_plugin_get_hwaddr(meminfo, uint64_t);
@@ -46,6 +48,11 @@ bool qemu_plugin_mem_is_store(meminfo);
 EXPORT int qemu_plugin_version = 1;
 
 static uint64_t low, high = 1ULL << 47, max = ~0ULL, recorded;
+/* Instructions of user mode, of all CPUs; approximate where two run in it at once. */
+static uint64_t executed, executed_at_last;
+
+enum { INSTRUCTIONS_SHIFT = 52, INSTRUCTIONS_MAX = 4095 };
+
 static FILE *out;
 static bool open_gate = true;
 
@@ -61,7 +68,7 @@ static void mark_cb(unsigned int cpu, void *unused)
 
 static void access_cb(unsigned int cpu, meminfo info, uint64_t va, void *unused)
 {
-	uint64_t record[2];
+	uint64_t record[2], since;
 	struct hwaddr *hw;
 
 	(void)cpu;
@@ -74,6 +81,9 @@ static void access_cb(unsigned int cpu, meminfo info, uint64_t va, void *unused)
 	record[0] = va;
 	record[1] = (qemu_plugin_hwaddr_phys_addr(hw) & ~7ULL) | qemu_plugin_mem_is_store(info);
 	flockfile(out);
+	since = executed - executed_at_last;
+	executed_at_last = executed;
+	record[1] |= (since < INSTRUCTIONS_MAX ? since : INSTRUCTIONS_MAX) << INSTRUCTIONS_SHIFT;
 	if (recorded < max) {
 		fwrite_unlocked(record, sizeof(record), 1, out);
 		if (++recorded == max)
@@ -93,6 +103,7 @@ static void translated(plugin_id id, struct block *block)
 		/* User space is the lower half. */
 		if (qemu_plugin_insn_vaddr(insn) >> 63)
 			continue;
+		qemu_plugin_register_vcpu_insn_exec_inline(insn, 0, &executed, 1);
 		qemu_plugin_register_vcpu_mem_cb(insn, access_cb, 0, 3, NULL);
 		if (qemu_plugin_insn_size(insn) == sizeof(mark) &&
 		    !memcmp(qemu_plugin_insn_data(insn), mark, sizeof(mark)))

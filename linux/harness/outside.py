@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """Look at a running guest from outside: walk its page tables in the file that is its memory.
 
-    outside.py KIND MODE [TABLES [TRACE]]     e.g. outside.py nestwalk 2 /some/tables.bin.gz /some/trace.bin.gz
+    outside.py KIND MODE [TABLES [TRACE]]     e.g. outside.py nestwalk 2 /some/tables.zst /some/trace.zst
 
 Measures fragmentation without asking the guest, and compares with what the guest says of itself.
 TABLES: every page-table page of the process; TRACE: accesses of the process with their physical addresses, by a QEMU
 plugin. Both in the formats of linux/data/README.md.
 """
-import gzip
 import json
 import mmap
 import re
@@ -22,6 +21,8 @@ import qemu
 
 ADDRESS = 0x000F_FFFF_FFFF_F000
 PRESENT, HUGE = 1, 1 << 7
+# Accesses in a trace that is saved. At the beginning the guest's shell may run, too: twice as many are recorded.
+SAVED = 50000
 
 
 class Monitor:
@@ -90,26 +91,31 @@ def fragmentation(gfns):
     return distribution
 
 
+def pack(path, data):
+    subprocess.run(["zstd", "-q", "-f", "-19", "-o", path], input=data, check=True)
+
+
 def dump(path, found):
     """Page tables as records: level, first address, gpa, 512 entries; all little-endian 64-bit."""
-    with gzip.open(path, "wb", 9) as f:
-        f.write(b"NWPT0001" + struct.pack("<Q", len(found)))
-        for level, va, gpa, entries in found:
-            f.write(struct.pack("<3Q512Q", level, va, gpa, *entries))
+    nodes = (struct.pack("<3Q512Q", level, va, gpa, *entries) for level, va, gpa, entries in found)
+    pack(path, b"NWPT0001" + struct.pack("<Q", len(found)) + b"".join(nodes))
 
 
-def disagreements(found, records):
-    """(records whose physical address is that of the page tables, records where it is another one)."""
+def agreeing(found, records):
+    """The records whose physical address is that of the page tables; others are of another process, or of a page since moved."""
     leaf = {va: entries for level, va, _, entries in found if level == 1}
-    agree = differ = 0
-    for va, pa in struct.iter_unpack("<QQ", records):
+    kept = []
+    for va, rest in struct.iter_unpack("<QQ", records):
         entries = leaf.get(va & ~0x1FFFFF)
         e = entries[va >> 12 & 511] if entries else 0
-        if e & PRESENT and (e & ADDRESS) >> 12 == pa >> 12:
-            agree += 1
-        else:
-            differ += 1
-    return agree, differ
+        if e & PRESENT and e & ADDRESS == rest & ADDRESS:
+            kept.append((va, rest))
+    return kept
+
+
+def save_trace(path, records):
+    """Accesses: number of records, then their two words."""
+    pack(path, b"NWSM0001" + struct.pack("<Q", len(records)) + b"".join(struct.pack("<QQ", *r) for r in records))
 
 
 def walk(kind, mode, mib=64, mem=768, path=None, append="", trace=None, records=100000):
@@ -163,16 +169,14 @@ def main():
     kind, mode = sys.argv[1], sys.argv[2]
     trace = build.BUILD / "outside.trace" if len(sys.argv) > 4 else None
     inside, outside, found = walk(kind, mode, path=sys.argv[3] if len(sys.argv) > 3 else None, trace=trace,
-                                  mib=16 if trace else 64, records=20000,
-                                  append="nw.quiet=1" if trace else "")
+                                  mib=192 if trace else 64, records=2 * SAVED, append="nw.corunners=12")
     regions = {gpa >> 21 for _, _, gpa, _ in found}
     print(f"inside  {inside['distribution']}\noutside {outside}\n{len(found)} page-table pages in {len(regions)} blocks of 2 MiB")
     if trace:
         data = trace.read_bytes()
-        agree, differ = disagreements(found, data)
-        print(f"trace: {agree} accesses agree with the page tables, {differ} do not")
-        with gzip.open(sys.argv[4], "wb", 9) as f:
-            f.write(data)
+        records = agreeing(found, data)
+        print(f"trace: {len(records)} accesses agree with the page tables, {len(data) // 16 - len(records)} do not and are left out")
+        save_trace(sys.argv[4], records[:SAVED])
 
 
 if __name__ == "__main__":

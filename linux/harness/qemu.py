@@ -15,10 +15,10 @@ class Failure(Exception):
     """A test that did not hold; the message says which."""
 
 
-def command(kernel, initrd, test, *, cpu="max", cpus=2, mem=1024, append="", extra=(), icount=False):
-    """The QEMU command line of one boot."""
-    accel = ["-icount", "shift=0,sleep=off"] if icount else []
-    thread = "single" if icount else "multi"
+def command(kernel, initrd, test, *, cpu="max", cpus=2, mem=1024, append="", extra=(), icount=None):
+    """The QEMU command line of one boot. With icount=N the guest's clock goes on by 2^N ns an instruction, and its CPUs take turns."""
+    accel = [] if icount is None else ["-icount", f"shift={icount},sleep=off"]
+    thread = "multi" if icount is None else "single"
     return ["qemu-system-x86_64", "-M", "pc", "-accel", f"tcg,thread={thread}", *accel, "-cpu", cpu,
             "-smp", f"{cpus},sockets={cpus}", "-m", str(mem), "-nodefaults", "-no-user-config", "-display", "none",
             "-serial", "stdio", "-no-reboot", "-kernel", str(kernel), "-initrd", str(initrd),

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: GPL-2.0
+# How much can be allocated before somebody is killed: the same on the stock kernel and with reservations for everyone.
+# Boot with little memory (400 MiB).
+M=/proc/sys/vm/ptemagnet
+[ -e $M ] && echo 2 > $M
+mount -t cgroup2 none /cg && echo +memory > /cg/cgroup.subtree_control
+mkdir /cg/l && echo 48M > /cg/l/memory.max
+limited() { (echo 0 > /cg/l/cgroup.procs; exec "$@"); }
+
+grower 1 warm > /dev/null
+for i in 1 2 3; do
+	grower 1 "machine, dense"
+	grower 8 "machine, sparse"
+	# Somebody else holds reservations that are in the way.
+	toucher 160 8 60 > /dev/null &
+	A=$!
+	sleep 1
+	grower 1 "machine, dense beside sparse"
+	kill $A
+	wait $A 2>/dev/null
+	limited grower 1 "cgroup, dense"
+	limited grower 8 "cgroup, sparse"
+	limited toucher 32 8 60 > /dev/null &
+	A=$!
+	sleep 1
+	limited grower 1 "cgroup, dense beside sparse"
+	kill $A
+	wait $A 2>/dev/null
+done
