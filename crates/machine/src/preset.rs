@@ -25,6 +25,9 @@ pub enum PresetChoice {
         name: String,
         /// The footprint is this many times smaller: the same program at another scale.
         divide_footprint: Option<u64>,
+        /// Accesses to data structures that warm up, and that are measured. With the local ones between them there are more, so that programs
+        /// that seldom miss the TLB fill the caches as those do that always miss it.
+        data_accesses: Option<[u64; 2]>,
         /// Parameters of the generator that differ.
         #[serde(flatten)]
         changes: toml::Table,
@@ -52,9 +55,11 @@ impl PresetChoice {
     /// When there is no such preset, or its generator does not know a parameter.
     pub fn resolve(&self, base: &Path) -> Result<GeneratorConfig, MachineError> {
         let none = toml::Table::new();
-        let (name, divisor, changes) = match self {
-            Self::Name(name) => (name, None, &none),
-            Self::Changed { name, divide_footprint, changes } => (name, *divide_footprint, changes),
+        let (name, divisor, data_accesses, changes) = match self {
+            Self::Name(name) => (name, None, None, &none),
+            Self::Changed { name, divide_footprint, data_accesses, changes } => {
+                (name, *divide_footprint, *data_accesses, changes)
+            }
         };
         let preset: Preset = Shelf::Presets.load(name, base)?;
         let refuse = |what: String| MachineError::Scenario { name: format!("preset {}", preset.name), what };
@@ -74,7 +79,18 @@ impl PresetChoice {
             let pages = PageCount(pages.0.max(PAGES_MIN.min(pages.0 * divisor)));
             table.insert("footprint".into(), toml::Value::String(size::format(pages.bytes())));
         }
-        table.try_into().map_err(|error: toml::de::Error| refuse(error.message().to_owned()))
+        let read = |table: toml::Table| -> Result<GeneratorConfig, MachineError> {
+            table.try_into().map_err(|error: toml::de::Error| refuse(error.message().to_owned()))
+        };
+        let config = read(table.clone())?;
+        let Some(counts) = data_accesses else { return Ok(config) };
+        let all = toml::Table::try_from(&config).map_err(|error| refuse(error.to_string()))?;
+        let local = all.get("local_permille").and_then(toml::Value::as_integer).unwrap_or(0).clamp(0, 999) as u64;
+        for (key, count) in ["warm_accesses", "measured_accesses"].into_iter().zip(counts) {
+            let with_local = i64::try_from(count.saturating_mul(1000) / (1000 - local)).unwrap_or(i64::MAX);
+            table.insert(key.into(), with_local.into());
+        }
+        read(table)
     }
 }
 
@@ -111,6 +127,17 @@ mod tests {
         let changed = choice("preset = { name = 'redis-50g', divide_footprint = 50, seed = 7 }");
         let GeneratorConfig::KeyValue(config) = changed.resolve(Path::new("")).unwrap() else { panic!() };
         assert_eq!((config.footprint, config.seed), (PageCount(1 << 18), 7));
+    }
+
+    #[test]
+    fn accesses_to_data_have_their_local_ones_besides() {
+        let changed = choice("preset = { name = 'redis-50g', data_accesses = [100, 49] }");
+        let GeneratorConfig::KeyValue(config) = changed.resolve(Path::new("")).unwrap() else { panic!() };
+        // 951 of 1000 are local.
+        assert_eq!((config.warm_accesses, config.measured_accesses), (100_000 / 49, 1000));
+        let gups = choice("preset = { name = 'gups-128g', data_accesses = [7, 8] }").resolve(Path::new("")).unwrap();
+        let GeneratorConfig::Gups(config) = gups else { panic!() };
+        assert_eq!((config.warm_accesses, config.measured_accesses), (7, 8));
     }
 
     #[test]

@@ -178,8 +178,11 @@ impl Configuration {
     pub fn parse(text: &str, path: &Path) -> Result<Self, MachineError> {
         let mut scenario: Scenario = toml::from_str(text).map_err(|error| MachineError::toml(path, text, &error))?;
         let base = path.parent().unwrap_or(Path::new("")).to_owned();
-        if let WorkloadConfig::Preset(choice) = &scenario.workload {
-            scenario.workload = WorkloadConfig::Generator(choice.resolve(&base)?);
+        let beside = scenario.colocated.iter_mut().map(|colocated| &mut colocated.workload);
+        for workload in std::iter::once(&mut scenario.workload).chain(beside) {
+            if let WorkloadConfig::Preset(choice) = workload {
+                *workload = WorkloadConfig::Generator(choice.resolve(&base)?);
+            }
         }
         let machine = Shelf::Machines.load(&scenario.machine, &base)?;
         let costs = Shelf::Costs.load(&scenario.costs, &base)?;

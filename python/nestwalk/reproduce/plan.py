@@ -31,20 +31,18 @@ class Scale:
     divide_footprint: int
 
     @property
-    def accesses(self) -> dict[str, int]:
-        """Accesses that warm up and that are measured, of all threads together."""
-        if self.quick:
-            return {"warm_accesses": 500_000, "measured_accesses": 500_000}
-        return {"warm_accesses": 5_000_000, "measured_accesses": 10_000_000}
+    def data_accesses(self) -> tuple[int, int]:
+        """Accesses to data structures that warm up and that are measured, of all threads together."""
+        return (500_000, 500_000) if self.quick else (10_000_000, 10_000_000)
 
     @property
     def sentence(self) -> str:
         """It in words."""
-        counts = self.accesses
+        warm, measured = self.data_accesses
         size = f"footprints divided by {self.divide_footprint}" if self.divide_footprint > 1 else "full footprints"
         return (
-            f"{size}; {counts['warm_accesses']:,} accesses that warm up and "
-            f"{counts['measured_accesses']:,} measured, of each program"
+            f"{size}; {warm:,} accesses to data structures that warm up and {measured:,} measured, "
+            "and those to locals between them, of each program"
         )
 
 
@@ -119,7 +117,7 @@ def program(
     preset: str, scale: Scale, *, machine: str, name: str, kernels: Sequence[Mapping[str, Any]], **more: Any
 ) -> dict[str, Any]:
     """The scenario of a preset's run."""
-    chosen: dict[str, Any] = {"name": preset, **scale.accesses}
+    chosen: dict[str, Any] = {"name": preset, "data_accesses": list(scale.data_accesses)}
     if scale.divide_footprint > 1:
         chosen["divide_footprint"] = scale.divide_footprint
     return {

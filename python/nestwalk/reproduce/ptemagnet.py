@@ -31,8 +31,8 @@ GUEST_CPUS = 20
 
 NEIGHBOURS: dict[str, list[dict[str, Any]]] = {
     "alone": [],
-    # stress-ng's 12 workers with its default of 256 MB between them, "stopped once pagerank has its memory". They do what
-    # the co-runner does that was run on a real Linux 6.1 as well (linux/data).
+    # stress-ng: 12 workers, 256 MB between them (its default), "stopped once pagerank has its memory"; they do what the
+    # co-runner does that was run on a real Linux 6.1 as well (linux/data).
     "stress": [{"workload": {"churn": {"size": "21 MiB"}}, "count": 12, "until": "populated"}],
     "objdet": [{"workload": {"preset": "objdet"}, "cores": "none"}],
     "all": [{"workload": {"preset": "all-corunners"}, "cores": "none"}],
