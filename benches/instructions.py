@@ -65,6 +65,10 @@ def main() -> int:
     same_compiler = stored["compiler"] == compiler
     slower = 0
     for name, count in counts.items():
+        if name not in stored["instructions"]:
+            print(f"{name:20} {count:9.2f} instructions, none stored: run with --update")
+            slower += 1
+            continue
         ratio = count / stored["instructions"][name]
         verdict = "ok" if ratio <= 1 + stored["tolerance"] else "MORE"
         slower += verdict != "ok"
