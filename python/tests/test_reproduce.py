@@ -80,7 +80,7 @@ def test_an_unknown_paper_is_refused_with_the_nearest(command: Command) -> None:
 
 
 def test_what_cannot_be_run_is_a_sentence(command: Command) -> None:
-    done = command("reproduce", "compromis-mmu", "--json")
+    done = command("reproduce", "compromis-mmu", "--quick", "--json")
     assert done.returncode == 0, done.stderr
     for row in json.loads(done.stdout)["rows"]:
         assert isinstance(row["ours"], int | float) or row["ours"].startswith("unavailable, because ")
