@@ -5,7 +5,7 @@
 
     import nestwalk
 
-    frame = nestwalk.compare(quick=True)          # the bundled trace under twenty-four configurations, a polars frame
+    frame = nestwalk.compare(quick=True)          # the bundled trace under twenty-six configurations, a polars frame
     both = nestwalk.comparison("bfs")             # the same as an object, with pictures and a report
     both.plot_latency()
     result = nestwalk.run("scenario.toml")        # one run

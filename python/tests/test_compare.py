@@ -27,6 +27,7 @@ NAMES = [
     "vm-shadow",
     "vm-ds",
     "vm-in-vm",
+    "vm-clustered",
 ]
 
 
@@ -96,7 +97,7 @@ def test_asap_hides_latency_and_leaves_references_alone(made: Made) -> None:
         assert asap["references_per_walk"] == pytest.approx(stock["references_per_walk"], rel=0.05)
         run = next(run for run in saved["runs"] if run["name"] == "vm-asap" + variant)
         prefetches = run["statistics"]["mmu"]["prefetches"]
-        assert prefetches["useful"] > 0 and prefetches["issued"] > 0
+        assert min(prefetches["useful"], prefetches["issued"]) > 0
         covered = prefetches["walks_covered_by_registers"]
         assert 0.9 * prefetches["walks"] < covered["16"] <= prefetches["walks"]
 
@@ -173,7 +174,7 @@ def test_shadow_paging_walks_one_table_and_pays_with_exits(made: Made) -> None:
     assert rows["vm-shadow"]["host_pt_fragmentation"] is None
     assert rows["vm-shadow"]["walk_latency_cycles"] < rows["vm-4k"]["walk_latency_cycles"]
     counters = kernel_counters(made, "vm-shadow", 0)
-    assert counters["shadow_fills"] > 0 and counters["shadow_writes"] > 0 and counters["shadow_reflected"] > 0
+    assert min(counters[name] for name in ["shadow_fills", "shadow_writes", "shadow_reflected"]) > 0
     assert kernel_counters(made, "vm-4k", 0)["shadow_fills"] == 0
 
 
@@ -191,4 +192,9 @@ def test_a_vm_in_a_vm_walks_as_a_vm_and_exits_more(made: Made) -> None:
     rows = {row["configuration"]: row for row in made.json["rows"]}
     assert rows["vm-in-vm"]["references_per_walk"] == pytest.approx(rows["vm-4k"]["references_per_walk"], rel=0.1)
     counters = kernel_counters(made, "vm-in-vm", 0)
-    assert counters["shadow_fills"] > 0 and counters["shadow_reflected"] > 0
+    assert min(counters[name] for name in ["shadow_fills", "shadow_reflected"]) > 0
+
+
+def test_clustered_entries_reach_further(made: Made) -> None:
+    rows = {row["configuration"]: row for row in made.json["rows"]}
+    assert rows["vm-clustered"]["walks_per_kiloaccess"] < rows["vm-ptemagnet"]["walks_per_kiloaccess"]

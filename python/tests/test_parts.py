@@ -55,7 +55,7 @@ def test_percentiles_are_those_of_the_sorted_walks(counts: list[int], width: int
 
 def test_every_name_of_the_standard_matrix_is_its_own() -> None:
     cells = matrix.load("standard").cells
-    assert len({cell.name for cell in cells}) == len(cells) == 24
+    assert len({cell.name for cell in cells}) == len(cells) == 26
     assert all(cell.configuration.description for cell in cells)
 
 

@@ -59,6 +59,9 @@ pub struct Scenario {
     /// Hardware that prefetches page-table lines (ASAP); none if nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asap: Option<AsapScenario>,
+    /// Whether an entry of the second-level TLB may hold up to 8 neighbouring 4 KiB pages (Clustered TLB).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub clustered_tlb: bool,
 }
 
 fn default_costs() -> String {
@@ -184,7 +187,11 @@ impl Configuration {
                 *workload = WorkloadConfig::Generator(choice.resolve(&base)?);
             }
         }
-        let machine = Shelf::Machines.load(&scenario.machine, &base)?;
+        let mut machine: MachineConfig = Shelf::Machines.load(&scenario.machine, &base)?;
+        if scenario.clustered_tlb {
+            let failed = |source| MachineError::Mmu { name: scenario.machine.clone(), source };
+            machine.mmu = machine.mmu.with_clustered_tlb().map_err(failed)?;
+        }
         let costs = Shelf::Costs.load(&scenario.costs, &base)?;
         let configuration = Self { scenario, machine, costs, base };
         configuration.check()?;

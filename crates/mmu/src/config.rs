@@ -3,9 +3,11 @@
 //!
 //! Nothing here has a default that stands for hardware: what a file does not mention does not exist.
 
+use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Hpa, PageSize};
 use serde::{Deserialize, Serialize};
 
+use crate::clustered;
 use crate::error::MmuError;
 use crate::tape::Reference;
 
@@ -98,6 +100,9 @@ pub struct TlbConfig {
     pub entries: u32,
     /// Ways of a set.
     pub ways: u32,
+    /// Whether one entry may hold up to 8 neighbouring 4 KiB pages (Clustered TLB). Of the second level only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub clustered: bool,
 }
 
 /// Page-walk caches split by level: `plN` holds entries of level N that point to a node of level N - 1.
@@ -149,6 +154,12 @@ impl MmuConfig {
         cache_sets("llc", self.llc.bytes, self.llc.ways)?;
         validate_tlb_level("l1_tlb", &self.l1_tlb)?;
         validate_tlb_level("l2_tlb", &self.l2_tlb)?;
+        let holds_small = |array: &TlbConfig| array.sizes.contains(&PageSize::Small);
+        if self.l1_tlb.iter().any(|array| array.clustered)
+            || self.l2_tlb.iter().any(|array| array.clustered && !holds_small(array))
+        {
+            return Err(MmuError::Clusters);
+        }
         if !self.l1_tlb.iter().any(|array| array.sizes.contains(&PageSize::Small)) {
             return Err(MmuError::NoSmallPages);
         }
@@ -179,6 +190,11 @@ impl MmuConfig {
     /// # Errors
     /// Names the cache that cannot, and how much would do.
     pub fn validate_memory(&self, end: Hpa) -> Result<(), MmuError> {
+        let limit = clustered::FRAMES_MAX << PAGE_SHIFT;
+        if self.l2_tlb.iter().any(|array| array.clustered) && end.0 > limit {
+            let place = "l2_tlb, clustered".into();
+            return Err(MmuError::MemoryTooLarge { place, sets: 1, bytes: end.0, limit });
+        }
         let caches = [
             ("l1d", self.l1d.bytes, self.l1d.ways),
             ("l2", self.l2.bytes, self.l2.ways),
@@ -193,6 +209,18 @@ impl MmuConfig {
             }
         }
         Ok(())
+    }
+}
+
+impl MmuConfig {
+    /// The same with clustered entries for 4 KiB pages in the second-level TLB.
+    ///
+    /// # Errors
+    /// When no array of the second level holds such pages.
+    pub fn with_clustered_tlb(mut self) -> Result<Self, MmuError> {
+        let array = self.l2_tlb.iter_mut().find(|array| array.sizes.contains(&PageSize::Small));
+        array.ok_or(MmuError::Clusters)?.clustered = true;
+        Ok(self)
     }
 }
 

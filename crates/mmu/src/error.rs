@@ -57,6 +57,9 @@ pub enum MmuError {
     /// The first-level TLB must be able to hold every translation, if need be in pieces.
     #[error("[[l1_tlb]]: no array holds \"4KiB\" translations; add it to the sizes of one")]
     NoSmallPages,
+    /// Clusters of 4 KiB pages stand in the second-level array for these.
+    #[error("clustered TLB entries take an array of the second level, [[l2_tlb]], that holds \"4KiB\" translations")]
+    Clusters,
     /// Two arrays of one level hold the same page size.
     #[error("[[{place}]]: more than one array holds {size} translations; each size belongs to one")]
     SizeTwice {

@@ -17,6 +17,7 @@
 
 mod asap;
 mod cache;
+mod clustered;
 mod config;
 mod corunner;
 mod counters;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A native walk: one table, whose nodes and pages lie in physical memory.
 
-use nestwalk_mem::{Entry, Gva, PageTable, Va};
+use nestwalk_mem::{Entry, Gva, PageTable, Pfn, Va};
 
 use crate::counters::{Table, WalkEvents};
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, index_of, leaf_of};
+use crate::walker::{Fault, Found, Walker, descend, index_of, leaf_of, leaves_beside};
 
 /// Translation through one page table.
 #[derive(Debug)]
@@ -63,6 +63,10 @@ impl Walker for Native<'_> {
         let page = Va::from(gva).page();
         let found = leaf_of(self.table, page, store).ok_or(Fault::Guest { gva, store })?;
         Ok(self.finish(gva, found, store))
+    }
+
+    fn neighbours(&self, gva: Gva) -> [Option<Pfn>; 8] {
+        leaves_beside(self.table, Va::from(gva).page()).map(|leaf| Some(leaf?.entry.frame().into()))
     }
 
     fn set_dirty(&mut self, gva: Gva) {

@@ -6,7 +6,7 @@
 //! both sides and 35 with five. The TLBs get the combined translation, of the smaller one of the two leaves.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
+use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, PageTable, Pfn, Va, Vpn};
 
 use crate::counters::{Table, WalkEvents};
 use crate::prefetcher::Prefetcher;
@@ -14,7 +14,7 @@ use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_cache::HostPage;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, index_of, leaf_of};
+use crate::walker::{Fault, Found, Walker, are_alike, descend, index_of, leaf_of, leaves_beside};
 
 /// Translation through a guest's table over its host's. A VM is a process of the host, and its guest-physical memory is
 /// one range of that process's virtual memory.
@@ -143,6 +143,21 @@ impl Walker for Nested<'_> {
         let host = leaf_of(self.host, host_page, store).ok_or(Fault::Host { gpa, store })?;
         host.mark(self.host, host_page, store);
         Ok(self.finish(gva, found, HostPage::of(host, host_page, store), store))
+    }
+
+    fn neighbours(&self, gva: Gva) -> [Option<Pfn>; 8] {
+        let page = Va::from(gva).page();
+        let none = [None; 8];
+        let Some(own) = leaf_of(self.guest, page, false) else { return none };
+        // The line of host entries that the walk has read is that of the data page's own group of guest frames.
+        let gfn = own.frame_of(page);
+        let host_page = |gfn: u64| self.base + gfn;
+        let Some(host) = leaf_of(self.host, host_page(gfn), false) else { return none };
+        leaves_beside(self.guest, page).map(|leaf| {
+            let frame = leaf?.entry.frame().0;
+            let leaf = leaf_of(self.host, host_page(frame), false).filter(|_| frame >> 3 == gfn >> 3)?;
+            are_alike(host, leaf).then(|| leaf.entry.frame().into())
+        })
     }
 
     fn set_dirty(&mut self, gva: Gva) {

@@ -13,7 +13,7 @@ use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, index_of, leaf_of};
+use crate::walker::{Fault, Found, Walker, descend, index_of, leaf_of, leaves_beside};
 
 /// The segment registers of a VM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,6 +181,11 @@ impl Walker for Segmented<'_> {
         let gpa = Self::data_gpa(gva, found);
         let hpa = self.segments.translate(gpa).ok_or(Fault::Boundary { gpa })?;
         Ok(self.finish(gva, found, hpa, store))
+    }
+
+    fn neighbours(&self, gva: Gva) -> [Option<Pfn>; 8] {
+        leaves_beside(self.guest, Va::from(gva).page())
+            .map(|leaf| Some(self.segments.translate(Gpa(leaf?.entry.frame().0 << PAGE_SHIFT))?.page()))
     }
 
     fn set_dirty(&mut self, gva: Gva) {

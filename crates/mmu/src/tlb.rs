@@ -5,11 +5,13 @@
 //!   well; a walk brings it into both. What an array evicts goes nowhere.
 //! - A level that has no array for a translation's size takes in the piece of it around the access, of the largest size
 //!   that it holds (as processors without 1 GiB entries do).
+//! - The second level may hold 4 KiB pages in [clusters](crate::clustered).
 //! - A store that finds a translation without write permission is a miss, and takes the translation out: the hardware
 //!   walks again before it raises a fault.
 
 use nestwalk_mem::{Gva, Gvn, PageSize, Pfn, VpnRange};
 
+use crate::clustered::{self, Clusters, Neighbours};
 use crate::config::{MmuConfig, TlbConfig, entry_sets};
 use crate::error::MmuError;
 use crate::lru::Lru;
@@ -77,8 +79,10 @@ struct TlbLevel {
     array_of: [u8; 3],
     /// By a translation's page size: the size of the piece of it that this level takes in, if it takes any.
     piece_of: [Option<PageSize>; 3],
-    /// By page size: entries that are there. A size of which there are none need not be searched.
-    resident: [u32; 3],
+    /// By page size, and at last of clusters: entries that are there. A size of which there are none need not be searched.
+    resident: [u32; 4],
+    /// Whether 4 KiB pages stand in [clusters](crate::clustered).
+    clustered: bool,
 }
 
 #[inline(always)]
@@ -86,10 +90,13 @@ fn key(page: Gvn, size: PageSize, asid: u64) -> u64 {
     (page.0 >> size.order()) << 2 | size as u64 | asid
 }
 
+/// The page size of the entry with `key`, as a number, or [`clustered::KIND`].
 #[inline(always)]
 fn size_of_key(key: u64) -> usize {
     (key & 3) as usize
 }
+
+const CLUSTERS: usize = clustered::KIND as usize;
 
 impl TlbLevel {
     const NO_ARRAY: u8 = u8::MAX;
@@ -105,7 +112,8 @@ impl TlbLevel {
         }
         let held = |size: &PageSize| array_of[*size as usize] != Self::NO_ARRAY;
         let piece_of = PageSize::ALL.map(|size| PageSize::ALL[..=size as usize].iter().copied().rfind(held));
-        Ok(Self { arrays: built.into(), array_of, piece_of, resident: [0; 3] })
+        let clustered = arrays.iter().any(|array| array.clustered);
+        Ok(Self { arrays: built.into(), array_of, piece_of, resident: [0; 4], clustered })
     }
 
     /// The array that holds `size`, if there is one.
@@ -122,6 +130,12 @@ impl TlbLevel {
 
     #[inline(always)]
     fn find<S: Simd>(&mut self, simd: S, page: Gvn, asid: u64) -> Option<Mapping> {
+        if self.resident[CLUSTERS] != 0
+            && let Some(array) = self.array_mut(PageSize::Small)
+            && let Some(mapping) = Clusters::of(page, asid).find(array, simd)
+        {
+            return Some(mapping);
+        }
         for size in PageSize::ALL {
             if self.resident[size as usize] == 0 {
                 continue;
@@ -138,6 +152,12 @@ impl TlbLevel {
     /// What [`TlbLevel::find`] would find. Changes nothing.
     #[inline(always)]
     fn peek<S: Simd>(&self, simd: S, page: Gvn, asid: u64) -> Option<Mapping> {
+        if self.resident[CLUSTERS] != 0
+            && let Some(array) = self.array(PageSize::Small)
+            && let Some(mapping) = Clusters::of(page, asid).peek(array, simd)
+        {
+            return Some(mapping);
+        }
         PageSize::ALL.into_iter().filter(|&size| self.resident[size as usize] != 0).find_map(|size| {
             let array = self.array(size)?;
             let bits = array.peek(simd, array.set_of(page.0 >> size.order()), key(page, size, asid))?;
@@ -163,7 +183,26 @@ impl TlbLevel {
         Some(piece)
     }
 
-    /// Every entry that covers `page`.
+    /// Takes in a 4 KiB page with those of its neighbours that one entry can hold.
+    fn insert_cluster<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, neighbours: &Neighbours, asid: u64) {
+        let Some(array) = self.array_mut(PageSize::Small) else { return };
+        let (more, gone) = Clusters::of(page, asid).insert(array, simd, mapping, neighbours);
+        self.resident[CLUSTERS] += u32::from(more);
+        if let Some(gone) = gone {
+            self.resident[size_of_key(gone)] -= 1;
+        }
+    }
+
+    /// Takes `page` out of the cluster that holds it, if one does, and says what it was.
+    fn take_from_cluster(&mut self, page: Gvn, asid: u64) -> Option<Mapping> {
+        let array = self.array_mut(PageSize::Small)?;
+        let clusters = Clusters::of(page, asid);
+        let mapping = clusters.peek(array, Plain)?;
+        self.resident[CLUSTERS] -= u32::from(clusters.remove(array, Plain));
+        Some(mapping)
+    }
+
+    /// Every entry that covers `page`, but for clusters.
     fn for_each_covering(&mut self, page: Gvn, asid: u64, mut act: impl FnMut(&mut Lru, usize, u64) -> bool) {
         for size in PageSize::ALL {
             if let Some(array) = self.array_mut(size) {
@@ -180,13 +219,17 @@ impl TlbLevel {
     }
 
     fn check_invariants(&self) {
-        let mut counted = [0; 3];
+        let mut counted = [0; 4];
         for (index, array) in self.arrays.iter().enumerate() {
             array.check_invariants();
             array.for_each(|set, key| {
-                let size = size_of_key(key);
-                assert_eq!(self.array_of[size], index as u8, "{key:#x} stands in an array of other sizes");
-                assert_eq!(array.set_of((key & Asid::MASK) >> 2), set, "{key:#x} stands in a wrong set");
+                let (size, page) = (size_of_key(key), key & Asid::MASK);
+                let (held, at) = match size {
+                    CLUSTERS => (PageSize::Small as usize, Clusters::set_of_key(array, page)),
+                    _ => (size, array.set_of(page >> 2)),
+                };
+                assert_eq!(self.array_of[held], index as u8, "{key:#x} stands in an array of other sizes");
+                assert_eq!(at, set, "{key:#x} stands in a wrong set");
                 counted[size] += 1;
             });
         }
@@ -243,6 +286,25 @@ impl Tlbs {
         self.l1.peek(simd, page, self.asid).is_some() || self.l2.peek(simd, page, self.asid).is_some()
     }
 
+    /// Whether walks are to say what stands beside the translation that they found.
+    #[inline(always)]
+    pub(crate) fn is_clustered(&self) -> bool {
+        self.l2.clustered
+    }
+
+    /// Takes in what a walk found, a 4 KiB page, and in the second level its neighbours. What the first level holds of it now.
+    #[inline(never)]
+    pub(crate) fn insert_cluster<S: Simd>(
+        &mut self,
+        simd: S,
+        page: Gvn,
+        mapping: Mapping,
+        neighbours: &Neighbours,
+    ) -> Mapping {
+        self.l2.insert_cluster(simd, page, mapping, neighbours, self.asid);
+        self.fill_l1(simd, page, mapping)
+    }
+
     /// Takes in what a walk found. What the first level holds of it now.
     #[inline(always)]
     pub(crate) fn insert<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping) -> Mapping {
@@ -259,12 +321,22 @@ impl Tlbs {
                 false
             });
         }
+        if self.l2.clustered
+            && let Some(mapping) = self.l2.take_from_cluster(page, self.asid)
+        {
+            // It stands with dirty pages now.
+            let alone = [None; clustered::GROUP];
+            self.l2.insert_cluster(Plain, page, Mapping { dirty: true, ..mapping }, &alone, self.asid);
+        }
     }
 
     #[cold]
     fn drop_page(&mut self, page: Gvn) {
         for level in [&mut self.l1, &mut self.l2] {
             level.for_each_covering(page, self.asid, |array, set, key| array.remove(set, key));
+        }
+        if self.l2.clustered {
+            self.l2.take_from_cluster(page, self.asid);
         }
     }
 
@@ -280,9 +352,12 @@ impl Tlbs {
             return;
         }
         let overlaps = |key: u64| {
-            let order = PageSize::ALL[size_of_key(key)].order();
-            let first = ((key & Asid::MASK) >> 2) << order;
-            first < pages.end.0 && pages.start.0 < first + (1 << order)
+            let page = key & Asid::MASK;
+            let (first, count) = match size_of_key(key) {
+                CLUSTERS => (Clusters::first_page(page), clustered::GROUP as u64),
+                size => ((page >> 2) << PageSize::ALL[size].order(), PageSize::ALL[size].pages()),
+            };
+            first < pages.end.0 && pages.start.0 < first + count
         };
         self.l1.retain(|key| Asid::part(key) != asid || !overlaps(key));
         self.l2.retain(|key| Asid::part(key) != asid || !overlaps(key));

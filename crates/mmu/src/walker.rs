@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The seam between a core and a way to translate.
 
-use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Vpn};
+use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Pfn, Vpn};
 
 use crate::counters::Table;
 use crate::prefetcher::Prefetcher;
@@ -95,6 +95,21 @@ pub(crate) fn leaf_of(table: &PageTable, page: Vpn, write: bool) -> Option<Found
     (entry.is_present() && found.allows(write)).then_some(found)
 }
 
+/// Whether one TLB entry may hold the page of this leaf and that of `other`, as far as their flags say.
+pub(crate) fn are_alike(one: Found, other: Found) -> bool {
+    const FLAGS: u64 = Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY;
+    one.level == Level::PTE && other.level == Level::PTE && (one.entry.flags() ^ other.entry.flags()) & FLAGS == 0
+}
+
+/// For each page of the aligned group of 8 around `page` the leaf of `table`, where it is like the one of `page`.
+pub(crate) fn leaves_beside(table: &PageTable, page: Vpn) -> [Option<Found>; 8] {
+    let own = leaf_of(table, page, false);
+    std::array::from_fn(|place| {
+        let leaf = leaf_of(table, Vpn((page.0 & !7) + place as u64), false)?;
+        are_alike(own?, leaf).then_some(leaf)
+    })
+}
+
 /// The way down one table for `page`, from what its page-walk caches know. Each entry's level and address in the space
 /// that the table lies in go to `refer` before it is read. The leaf, or `None` if an entry is not present or `refer` says
 /// `None`.
@@ -153,6 +168,10 @@ pub trait Walker {
     /// # Errors
     /// As [`Walker::walk`].
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault>;
+
+    /// The frames of the 8 pages of the aligned group around `gva`, which was just walked for, as far as the lines of the leaf
+    /// entries that were read say: of 4 KiB pages with the same rights, and the same accessed and dirty bits.
+    fn neighbours(&self, gva: Gva) -> [Option<Pfn>; 8];
 
     /// Sets the dirty bits of the leaves behind `gva`, a page that is mapped and writable: a store hit a TLB entry that
     /// a load had brought. Costs no time.

@@ -108,10 +108,12 @@ proptest! {
         oracle in oracle_strategy(8, 8),
         geometry in geometry_strategy(),
         picks in access_strategy(),
+        clustered in any::<bool>(),
         functional in any::<bool>(),
     ) {
         let mut table = oracle.table(geometry, 1 << 22);
-        let mut rig = Rig::new(&machine());
+        let config = if clustered { machine().with_clustered_tlb().unwrap() } else { machine() };
+        let mut rig = Rig::new(&config);
         let accesses = accesses_in(&oracle, &picks);
         let run = |accesses: &[Access]| {
             let end = if functional {
@@ -134,7 +136,12 @@ proptest! {
         mut host in oracle_strategy(4, 8),
         geometries in (geometry_strategy(), geometry_strategy()),
         picks in access_strategy(),
-        config in prop::sample::select(vec![machine(), machine_without_pwc(), machine_with_nested_tlb()]),
+        config in prop::sample::select(vec![
+            machine(),
+            machine_without_pwc(),
+            machine_with_nested_tlb(),
+            machine().with_clustered_tlb().unwrap(),
+        ]),
         functional in any::<bool>(),
     ) {
         let mut guest_table = guest.table(geometries.0, GUEST_NODES);

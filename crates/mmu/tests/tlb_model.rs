@@ -122,7 +122,7 @@ fn assert_equal(config: &MmuConfig, table: &mut PageTable, accesses: &[Access]) 
 
 /// Unified, odd numbers of sets, no second level, a level without giant pages.
 fn machines() -> Vec<MmuConfig> {
-    let tlb = |sizes: &[PageSize], entries, ways| TlbConfig { sizes: sizes.to_vec(), entries, ways };
+    let tlb = |sizes: &[PageSize], entries, ways| TlbConfig { sizes: sizes.to_vec(), entries, ways, clustered: false };
     let base = machine();
     let unified = vec![tlb(&PageSize::ALL, 64, 8)];
     vec![

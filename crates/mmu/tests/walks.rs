@@ -8,7 +8,7 @@ use common::{
     Rig, TestTable, WRITABLE, load_native, load_nested, machine, machine_with_nested_tlb, machine_without_pwc,
 };
 use nestwalk_mem::{Access, Geometry, Gpa, Gva, Level, PageSize, Pfn, Vpn};
-use nestwalk_mmu::{Fault, Nested, NoCoRunner, RunEnd, Segmented, Segments, Served, Table, Walker};
+use nestwalk_mmu::{Fault, MmuConfig, Nested, NoCoRunner, RunEnd, Segmented, Segments, Served, Table, Walker};
 
 const MEMORY: u64 = 191;
 const L1D: u64 = 4;
@@ -263,4 +263,44 @@ fn segments_translate_as_a_host_table_of_the_same_frames_does() {
         let segmented = Segmented { guest: &mut guest.table, segments: &segments }.resolve(gva, page % 2 == 0).unwrap();
         assert_eq!((segmented.frame, segmented.size), (nested.frame, nested.size), "{gva:?}");
     }
+}
+
+/// Walks for one load of each of 64 pages, whose guest frames lie as `gfn_of` says, in a VM whose frames lie as the guest's.
+fn walks_for_64_pages(config: &MmuConfig, gfn_of: impl Fn(u64) -> u64) -> u64 {
+    let mut guest = TestTable::new(Geometry::X86_4, 0x10, 1);
+    let mut host = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+    (0..0x1000).for_each(|gfn| host.map(gfn, 0x8000 + gfn, PageSize::Small, WRITABLE));
+    (0..64).for_each(|page| guest.map(0x2000 + page, gfn_of(page), PageSize::Small, WRITABLE));
+    let mut rig = Rig::new(config);
+    let mut load = |page: u64| {
+        load_nested(&mut rig, &mut guest.table, &mut host.table, (0x2000 + page) << 12);
+        assert_eq!(
+            rig.core.tlbs().peek(Gva((0x2000 + page) << 12)).unwrap().frame,
+            Pfn(0x8000 + gfn_of(page)),
+            "page {page}"
+        );
+    };
+    // Once for the accessed bits, which neighbours in an entry must share, and again after the TLBs were flushed.
+    (0..64).for_each(&mut load);
+    rig.core.flush_all();
+    let before = rig.core.counters().tlb.walks();
+    let mut again = |page: u64| {
+        load_nested(&mut rig, &mut guest.table, &mut host.table, (0x2000 + page) << 12);
+    };
+    (0..64).for_each(&mut again);
+    rig.core.check_invariants();
+    rig.core.counters().tlb.walks() - before
+}
+
+#[test]
+fn a_clustered_tlb_walks_once_for_8_neighbours_that_lie_together() {
+    let clustered = machine().with_clustered_tlb().unwrap();
+    // In order, and backwards within each group: an entry holds any order.
+    assert_eq!(walks_for_64_pages(&clustered, |page| 0x200 + page), 8);
+    assert_eq!(walks_for_64_pages(&clustered, |page| 0x200 + (page ^ 7)), 8);
+    // Four to a group of frames: two entries, two walks.
+    assert_eq!(walks_for_64_pages(&clustered, |page| 0x200 + page / 4 * 8 + page % 4), 16);
+    // Each elsewhere: as without.
+    assert_eq!(walks_for_64_pages(&clustered, |page| 0x200 + page * 16), 64);
+    assert_eq!(walks_for_64_pages(&machine(), |page| 0x200 + page), 64);
 }

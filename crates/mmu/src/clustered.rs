@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Clustered TLB entries (Pham, Bhattacharjee, Eckert, Loh, HPCA 2014; compared and combined with ASAP in section 5.4.1 of that
+//! paper): one entry holds up to 8 pages of an aligned group whose frames lie in one aligned group of 8 frames, in any order.
+//!
+//! They stand in the array of the second level that holds 4 KiB pages, one to a way. Pages of a group whose frames lie in several
+//! groups of frames take as many entries, all in the same set. A walk fills an entry with what stands in the lines of the
+//! entries that it has read: the neighbours whose translations have the same rights and the same accessed and dirty bits.
+
+use nestwalk_mem::{Gvn, PageSize, Pfn};
+
+use crate::lru::Lru;
+use crate::simd::Simd;
+use crate::tlb::Mapping;
+
+/// Pages of a group, and frames of one.
+pub(crate) const GROUP: usize = 8;
+const ORDER: u32 = 3;
+
+/// The lowest bits of a key that stands for a cluster.
+pub(crate) const KIND: u64 = 3;
+
+/// The most frames of a memory in which entries can tell all groups apart.
+pub(crate) const FRAMES_MAX: u64 = 1 << (Cluster::BASE_BITS + ORDER);
+
+/// The frames of a page and its neighbours in the group, where one entry may hold them.
+pub(crate) type Neighbours = [Option<Pfn>; GROUP];
+
+/// What an entry holds. From the lowest bit of its value: for each page whether it is there and which frame of the group it
+/// has, 4 bits; dirty; writable; the number of the group of frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Cluster(u64);
+
+impl Cluster {
+    const SLOTS_BITS: u32 = 32;
+    const DIRTY: u64 = 1 << Self::SLOTS_BITS;
+    const WRITABLE: u64 = 2 << Self::SLOTS_BITS;
+    const BASE: u32 = Self::SLOTS_BITS + 2;
+    const BASE_BITS: u32 = 64 - Self::BASE;
+
+    /// An empty one for pages like `mapping`.
+    fn for_pages_like(mapping: Mapping) -> Self {
+        let dirty = if mapping.dirty { Self::DIRTY } else { 0 };
+        let writable = if mapping.writable { Self::WRITABLE } else { 0 };
+        Self((mapping.frame.0 >> ORDER) << Self::BASE | writable | dirty)
+    }
+
+    /// Whether pages of the other could stand in this one.
+    fn is_like(self, other: Self) -> bool {
+        self.0 >> Self::SLOTS_BITS == other.0 >> Self::SLOTS_BITS
+    }
+
+    fn slot(place: usize) -> u32 {
+        4 * place as u32
+    }
+
+    /// The same with the page at `place` of the group in `frame`, if that is in the group of frames.
+    #[must_use]
+    fn with(self, place: usize, frame: Pfn) -> Self {
+        if frame.0 >> ORDER != self.0 >> Self::BASE {
+            return self;
+        }
+        let within = frame.0 & (GROUP as u64 - 1);
+        Self(self.without(place).0 | (1 | within << 1) << Self::slot(place))
+    }
+
+    #[must_use]
+    fn without(self, place: usize) -> Self {
+        Self(self.0 & !(0xf << Self::slot(place)))
+    }
+
+    fn is_empty(self) -> bool {
+        self.0 & ((1 << Self::SLOTS_BITS) - 1) == 0
+    }
+
+    /// The translation of the page at `place`, if it is there.
+    fn mapping(self, place: usize) -> Option<Mapping> {
+        let slot = self.0 >> Self::slot(place);
+        (slot & 1 != 0).then(|| Mapping {
+            frame: Pfn((self.0 >> Self::BASE) << ORDER | slot >> 1 & (GROUP as u64 - 1)),
+            size: PageSize::Small,
+            writable: self.0 & Self::WRITABLE != 0,
+            dirty: self.0 & Self::DIRTY != 0,
+        })
+    }
+}
+
+/// What an array that holds clusters does with them. `asid` is part of each key.
+#[derive(Clone, Copy)]
+pub(crate) struct Clusters {
+    group: u64,
+    place: usize,
+    asid: u64,
+}
+
+impl Clusters {
+    /// Those that may hold `page`.
+    pub fn of(page: Gvn, asid: u64) -> Self {
+        Self { group: page.0 >> ORDER, place: page.0 as usize % GROUP, asid }
+    }
+
+    fn key(self, number: u64) -> u64 {
+        (self.group << ORDER | number) << 2 | KIND | self.asid
+    }
+
+    /// The pages that the entry with `key`, less what is not the page, holds: the first of the group.
+    pub fn first_page(key: u64) -> u64 {
+        key >> 2 & !(GROUP as u64 - 1)
+    }
+
+    /// The set of the entry with `key`, less what is not the page.
+    pub fn set_of_key(array: &Lru, key: u64) -> usize {
+        array.set_of(key >> (2 + ORDER))
+    }
+
+    /// The entry that holds the page: its key and the translation.
+    fn holder<S: Simd>(self, array: &Lru, simd: S, set: usize) -> Option<(u64, Mapping)> {
+        (0..GROUP as u64).find_map(|number| {
+            let key = self.key(number);
+            let mapping = Cluster(array.peek(simd, set, key)?).mapping(self.place)?;
+            Some((key, mapping))
+        })
+    }
+
+    /// The translation of the page. Changes nothing.
+    pub fn peek<S: Simd>(self, array: &Lru, simd: S) -> Option<Mapping> {
+        self.holder(array, simd, array.set_of(self.group)).map(|(_, mapping)| mapping)
+    }
+
+    /// The same; its entry becomes the latest of the set.
+    pub fn find<S: Simd>(self, array: &mut Lru, simd: S) -> Option<Mapping> {
+        let set = array.set_of(self.group);
+        let (key, mapping) = self.holder(array, simd, set)?;
+        array.find(simd, set, key);
+        Some(mapping)
+    }
+
+    /// Takes in the page, which no entry holds, with those of its neighbours that fit. Whether that is an entry more, and the
+    /// key of one that had to go for it.
+    pub fn insert<S: Simd>(
+        self,
+        array: &mut Lru,
+        simd: S,
+        mapping: Mapping,
+        neighbours: &Neighbours,
+    ) -> (bool, Option<u64>) {
+        let set = array.set_of(self.group);
+        let all = |cluster: Cluster| {
+            let own = cluster.with(self.place, mapping.frame);
+            neighbours.iter().enumerate().fold(own, |cluster, (place, frame)| match frame {
+                Some(frame) if self.at(place).peek(array, simd).is_none() => cluster.with(place, *frame),
+                _ => cluster,
+            })
+        };
+        let empty = Cluster::for_pages_like(mapping);
+        let mut free = None;
+        let mut like = None;
+        for number in 0..GROUP as u64 {
+            match array.peek(simd, set, self.key(number)).map(Cluster) {
+                Some(cluster) if cluster.is_like(empty) => like = like.or(Some((number, cluster))),
+                Some(_) => {}
+                None => free = free.or(Some(number)),
+            }
+        }
+        if let Some((number, cluster)) = like {
+            let filled = all(cluster);
+            array.find(simd, set, self.key(number));
+            array.update(set, self.key(number), |_| filled.0);
+            return (false, None);
+        }
+        // Eight entries of one group without this page hold its seven neighbours: one of them is empty but for pages that
+        // stand in another one, too, which cannot be. So one is free.
+        let filled = all(empty);
+        let gone = free.and_then(|number| array.insert(simd, set, self.key(number), filled.0));
+        (free.is_some(), gone)
+    }
+
+    fn at(self, place: usize) -> Self {
+        Self { place, ..self }
+    }
+
+    /// Takes the page out. Whether its entry went with it.
+    pub fn remove<S: Simd>(self, array: &mut Lru, simd: S) -> bool {
+        let set = array.set_of(self.group);
+        let Some((key, _)) = self.holder(array, simd, set) else { return false };
+        let mut left = Cluster(0);
+        array.update(set, key, |bits| {
+            left = Cluster(bits).without(self.place);
+            left.0
+        });
+        left.is_empty() && array.remove(set, key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::Plain;
+
+    const GROUP_OF_FRAMES: u64 = 0x1_2345 << 3;
+
+    fn mapping(frame: u64, dirty: bool) -> Mapping {
+        Mapping { frame: Pfn(frame), size: PageSize::Small, writable: true, dirty }
+    }
+
+    fn clusters(page: u64) -> Clusters {
+        Clusters::of(Gvn(page), 5 << 48)
+    }
+
+    #[test]
+    fn one_entry_holds_a_group_in_any_order() {
+        let mut array = Lru::new(4, 2);
+        let frame = |page: u64| GROUP_OF_FRAMES + (page * 3 + 1) % 8;
+        let neighbours: Neighbours = std::array::from_fn(|place| Some(Pfn(frame(place as u64))));
+        assert_eq!(clusters(0x82).insert(&mut array, Plain, mapping(frame(2), true), &neighbours), (true, None));
+        for page in 0..8 {
+            assert_eq!(clusters(0x80 + page).find(&mut array, Plain), Some(mapping(frame(page), true)));
+        }
+        assert_eq!(clusters(0x88).find(&mut array, Plain), None);
+        assert_eq!(Clusters::of(Gvn(0x82), 6 << 48).find(&mut array, Plain), None, "another process");
+    }
+
+    #[test]
+    fn frames_of_several_groups_take_several_entries() {
+        let mut array = Lru::new(1, 4);
+        let far = GROUP_OF_FRAMES + 64;
+        let neighbours: Neighbours =
+            std::array::from_fn(|place| Some(Pfn(if place < 4 { GROUP_OF_FRAMES } else { far } + place as u64)));
+        assert_eq!(clusters(0).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES, false), &neighbours), (true, None));
+        assert_eq!(clusters(3).peek(&array, Plain).unwrap().frame, Pfn(GROUP_OF_FRAMES + 3));
+        assert_eq!(clusters(4).peek(&array, Plain), None);
+        assert_eq!(clusters(5).insert(&mut array, Plain, mapping(far + 5, false), &neighbours), (true, None));
+        assert_eq!((0..8).filter(|&page| clusters(page).peek(&array, Plain).is_some()).count(), 8);
+        // A dirty page does not stand with clean ones.
+        assert!(!clusters(6).remove(&mut array, Plain));
+        assert_eq!(clusters(6).insert(&mut array, Plain, mapping(far + 6, true), &[None; GROUP]), (true, None));
+        assert_eq!(clusters(6).find(&mut array, Plain), Some(mapping(far + 6, true)));
+        assert!(clusters(6).remove(&mut array, Plain), "it was alone");
+        assert_eq!(clusters(7).peek(&array, Plain).unwrap().frame, Pfn(far + 7));
+    }
+
+    #[test]
+    fn pages_that_come_one_by_one_fill_the_entry_that_is_there() {
+        let mut array = Lru::new(1, 1);
+        assert_eq!(
+            clusters(1).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 1, true), &[None; GROUP]),
+            (true, None)
+        );
+        assert_eq!(
+            clusters(2).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 7, true), &[None; GROUP]),
+            (false, None)
+        );
+        assert_eq!(clusters(1).peek(&array, Plain).unwrap().frame, Pfn(GROUP_OF_FRAMES + 1));
+        // Another group of pages pushes both out.
+        let (more, gone) = clusters(9).insert(&mut array, Plain, mapping(0x40, true), &[None; GROUP]);
+        assert!(more && gone.is_some());
+        assert_eq!(clusters(1).peek(&array, Plain), None);
+    }
+}
