@@ -22,6 +22,11 @@ NAMES = [
     "faults_two_level",
     "trace_decode",
     "nested_tenth_walks_asap",
+    "nested_tenth_walks_clustered",
+    "nested_tenth_walks_hugegpt",
+    "nested_tenth_walks_segments",
+    "nested_tenth_walks_shadow",
+    "faults_ptemagnet",
 ]
 
 

@@ -36,6 +36,11 @@ REFERENCES = {
     "faults_colocated": Reference("the same, two programs of one guest in turn", 4e6),
     "trace_decode": Reference("decoding the bundled traces", 150e6),
     "nested_tenth_walks_asap": Reference("one access in ten walks, with ASAP in guest and host", 21e6),
+    "nested_tenth_walks_clustered": Reference("one access in ten walks, Clustered TLB", 21e6),
+    "nested_tenth_walks_hugegpt": Reference("one access in ten walks, guest tables on huge pages of the host", 21e6),
+    "nested_tenth_walks_segments": Reference("one access in ten walks, DS-1", 21e6),
+    "nested_tenth_walks_shadow": Reference("one access in ten walks, shadow table", 21e6),
+    "faults_ptemagnet": Reference("page faults of guest and host, PTEMagnet in the guest", 8.5e6),
 }
 
 

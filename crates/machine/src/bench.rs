@@ -12,8 +12,10 @@ use std::time::Instant;
 
 use nestwalk_mem::{Access, Cpu, Gva, Hpa, PageCount, Vpn, VpnRange};
 use nestwalk_mmu::RunEnd;
+use nestwalk_os::manager::ptemagnet::PteMagnetConfig;
 use nestwalk_os::tables::asap::AsapConfig;
-use nestwalk_os::{KernelConfig, TablesConfig, VmaFlags};
+use nestwalk_os::tables::hugegpt::HugeGptConfig;
+use nestwalk_os::{KernelConfig, ManagerConfig, TablesConfig, VmaFlags};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Batch, Step, Workload};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -21,10 +23,11 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
 use crate::asap::AsapScenario;
-use crate::build::add_kernel;
+use crate::build::{add_kernel, add_vm_in_segments, registers};
 use crate::catalog::Shelf;
 use crate::error::MachineError;
 use crate::hardware::{Detail, Hardware};
+use crate::paging::{Fallback, PagingConfig, Shadows, VmPaging};
 use crate::scenario::{CoRunnerConfig, MachineConfig};
 use crate::stack::{Place, Stack};
 
@@ -40,7 +43,7 @@ pub struct BenchResult {
 }
 
 /// The names of all benchmarks.
-pub const NAMES: [&str; 7] = [
+pub const NAMES: [&str; 12] = [
     "nested_all_walks",
     "nested_tenth_walks",
     "nested_sequential",
@@ -48,6 +51,11 @@ pub const NAMES: [&str; 7] = [
     "faults_colocated",
     "trace_decode",
     "nested_tenth_walks_asap",
+    "nested_tenth_walks_clustered",
+    "nested_tenth_walks_hugegpt",
+    "nested_tenth_walks_segments",
+    "nested_tenth_walks_shadow",
+    "faults_ptemagnet",
 ];
 
 /// How large a benchmark is.
@@ -107,19 +115,54 @@ pub fn work(
     timed: &mut dyn FnMut(u64, f64),
 ) -> Result<(u64, &'static str), MachineError> {
     let accesses = match name {
-        "faults_two_level" => return faults(scale, repetitions, timed).map(|count| (count, "guest faults/s")),
+        "faults_two_level" | "faults_ptemagnet" => {
+            let technique = Technique::of(name);
+            return faults(scale, &technique, repetitions, timed).map(|count| (count, "guest faults/s"));
+        }
         "faults_colocated" => {
             return colocated::faults(scale, repetitions, timed).map(|count| (count, "guest faults/s"));
         }
         "trace_decode" => return decode(traces, repetitions, timed).map(|count| (count, "accesses/s")),
         "nested_all_walks" => random_pages(scale),
-        "nested_tenth_walks" | "nested_tenth_walks_asap" => one_in_ten(scale),
-        _ => sequential(scale),
+        "nested_sequential" => sequential(scale),
+        _ => one_in_ten(scale),
     };
-    let both = || vec![1, 2];
-    let asap = AsapScenario { registers: 16, guest_levels: both(), host_levels: both() };
-    walks(scale, (name == "nested_tenth_walks_asap").then_some(&asap), &accesses, repetitions, timed)?;
+    walks(scale, &Technique::of(name), &accesses, repetitions, timed)?;
     Ok((accesses.len() as u64, "accesses/s"))
+}
+
+/// What a benchmark has besides a plain VM.
+#[derive(Default)]
+struct Technique {
+    asap: Option<AsapScenario>,
+    clustered_tlb: bool,
+    guest_manager: ManagerConfig,
+    /// Of guest and host.
+    tables: [TablesConfig; 2],
+    paging: PagingConfig,
+}
+
+impl Technique {
+    fn of(name: &str) -> Self {
+        let plain = Self::default();
+        match name {
+            "nested_tenth_walks_asap" => Self {
+                asap: Some(AsapScenario { registers: 16, guest_levels: vec![1, 2], host_levels: vec![1, 2] }),
+                tables: [TablesConfig::Asap(AsapConfig::default()), TablesConfig::Asap(AsapConfig::default())],
+                ..plain
+            },
+            "nested_tenth_walks_clustered" => Self { clustered_tlb: true, ..plain },
+            "nested_tenth_walks_hugegpt" => {
+                Self { tables: [TablesConfig::HugeGpt(HugeGptConfig::default()), TablesConfig::Buddy], ..plain }
+            }
+            "nested_tenth_walks_segments" => {
+                Self { paging: PagingConfig::Segments { max: 1, fallback: Fallback::Ept }, ..plain }
+            }
+            "nested_tenth_walks_shadow" => Self { paging: PagingConfig::Shadow, ..plain },
+            "faults_ptemagnet" => Self { guest_manager: ManagerConfig::PteMagnet(PteMagnetConfig::default()), ..plain },
+            _ => plain,
+        }
+    }
 }
 
 fn access(offset: u64) -> Access {
@@ -147,14 +190,27 @@ fn sequential(scale: Scale) -> Vec<Access> {
     (0..16 * scale.accesses as u64).map(|n| access(n * 8 % scale.footprint.bytes())).collect()
 }
 
-/// A VM, its program's memory mapped but not yet touched. Both kernels place table nodes by `tables`.
-fn virtual_machine(scale: Scale, tables: &TablesConfig) -> Result<(Stack, Place), MachineError> {
+/// A VM, its program's memory mapped but not yet touched.
+fn virtual_machine(scale: Scale, technique: &Technique) -> Result<(Stack, Place), MachineError> {
     let failed = |source| MachineError::Os { name: "bench".into(), kernel: "bench".into(), source };
     let (mut stack, first) = (Stack::default(), Cpu(0));
-    let kernel = |memory| KernelConfig { tables: tables.clone(), ..KernelConfig::new(memory) };
-    let host_config = kernel(scale.host());
-    let host = add_kernel(&mut stack, &[], &host_config, Some(scale.guest()), first).map_err(failed)?;
-    let guest_config = kernel(scale.guest());
+    let [guest_tables, host_tables] = technique.tables.clone();
+    let host_config = KernelConfig { tables: host_tables, ..KernelConfig::new(scale.host()) };
+    let mut host = match technique.paging {
+        PagingConfig::Segments { max, .. } => {
+            let (mut host, segments) =
+                add_vm_in_segments(&mut stack, &host_config, scale.guest(), max).map_err(failed)?;
+            let segments = segments.expect("fresh memory is one segment");
+            stack.add_paging(&mut host, VmPaging::Segments(registers(&segments, 1).expect("it is one")));
+            host
+        }
+        _ => add_kernel(&mut stack, &[], &host_config, Some(scale.guest()), first).map_err(failed)?,
+    };
+    if technique.paging == PagingConfig::Shadow {
+        stack.add_paging(&mut host, VmPaging::Shadow(Shadows::new(host_config.geometry)));
+    }
+    let manager = technique.guest_manager.clone();
+    let guest_config = KernelConfig { tables: guest_tables, manager, ..KernelConfig::new(scale.guest()) };
     let guest = add_kernel(&mut stack, &[host], &guest_config, None, first).map_err(failed)?;
     let place = Place::new(&[host, guest]);
     let range = VpnRange::new(FIRST_PAGE, scale.footprint);
@@ -192,20 +248,30 @@ fn repeat<T>(
 
 fn walks(
     scale: Scale,
-    asap: Option<&AsapScenario>,
+    technique: &Technique,
     accesses: &[Access],
     repetitions: u32,
     timed: &mut dyn FnMut(u64, f64),
 ) -> Result<u64, MachineError> {
     let machine: MachineConfig = Shelf::Machines.load("broadwell-asap", Path::new(""))?;
     let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
-    let tables = if asap.is_some() { TablesConfig::Asap(AsapConfig::default()) } else { TablesConfig::Buddy };
-    let (mut stack, place) = virtual_machine(scale, &tables)?;
+    let (mut stack, place) = virtual_machine(scale, technique)?;
     populate(&mut stack, &place, scale)?;
+    if stack.shadows(&place) {
+        let failed = |source| MachineError::Os { name: "bench".into(), kernel: "bench".into(), source };
+        for page in 0..scale.footprint.0 {
+            stack.shadow_fault(&place, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
+        }
+    }
     let memory_end = Hpa(scale.host().bytes());
-    let prefetcher = asap.map(AsapScenario::build).transpose().expect("the levels are possible");
+    let prefetcher = technique.asap.as_ref().map(AsapScenario::build).transpose().expect("the levels are possible");
+    let mmu = if technique.clustered_tlb {
+        machine.mmu.clone().with_clustered_tlb().map_err(failed)?
+    } else {
+        machine.mmu.clone()
+    };
     let prepare = || {
-        let mut hardware = Hardware::new(&machine.mmu, prefetcher.clone(), CoRunnerConfig::None, memory_end, 1)?;
+        let mut hardware = Hardware::new(&mmu, prefetcher.clone(), CoRunnerConfig::None, memory_end, 1)?;
         let tenant = hardware.add(&place, 1)?;
         Ok((hardware, tenant))
     };
@@ -220,8 +286,13 @@ fn walks(
     )
 }
 
-fn faults(scale: Scale, repetitions: u32, timed: &mut dyn FnMut(u64, f64)) -> Result<u64, MachineError> {
-    let prepare = || virtual_machine(scale, &TablesConfig::Buddy);
+fn faults(
+    scale: Scale,
+    technique: &Technique,
+    repetitions: u32,
+    timed: &mut dyn FnMut(u64, f64),
+) -> Result<u64, MachineError> {
+    let prepare = || virtual_machine(scale, technique);
     repeat(repetitions, timed, prepare, |(stack, place)| populate(stack, place, scale).map(|()| scale.footprint.0))
 }
 

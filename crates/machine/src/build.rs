@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use nestwalk_mem::{Cpu, FrameRange, PageCount, Pfn, Vpn, size};
-use nestwalk_mmu::Segments;
+use nestwalk_mmu::{Segments, SegmentsError};
 use nestwalk_os::{Bare, FrozenTable, Kernel, KernelConfig, OsError, ProcessId};
 use nestwalk_workload::churn::{Churn, ChurnConfig};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
@@ -101,7 +101,10 @@ pub(crate) fn stack(
             (PagingConfig::Segments { max, .. }, Some(above)) => {
                 let (mut floor, segments) = add_vm_in_segments(&mut stack, &config, above, max).map_err(failed)?;
                 if let Some(segments) = segments {
-                    stack.add_paging(&mut floor, VmPaging::Segments(registers(configuration, &segments)?));
+                    let latency = configuration.machine.mmu.segment_latency_cycles.unwrap_or_default();
+                    let registers = registers(&segments, latency);
+                    let registers = registers.map_err(|error| configuration.scenario_error(error.to_string()))?;
+                    stack.add_paging(&mut floor, VmPaging::Segments(registers));
                 }
                 floor
             }
@@ -128,7 +131,7 @@ pub(crate) fn stack(
 }
 
 /// The lowest kernel, with a VM of `above` frames in at most `max` segments, which are returned if that was possible.
-fn add_vm_in_segments(
+pub(crate) fn add_vm_in_segments(
     stack: &mut Stack,
     config: &KernelConfig,
     above: PageCount,
@@ -140,11 +143,10 @@ fn add_vm_in_segments(
     Ok((Floor { kernel, process, base, first_cpu: Cpu(0), paging: None }, segments))
 }
 
-/// The registers of a VM in `segments`.
-fn registers(configuration: &Configuration, segments: &[FrameRange]) -> Result<Segments, MachineError> {
-    let latency = configuration.machine.mmu.segment_latency_cycles.unwrap_or_default();
+/// The registers of a VM in `segments`, whose translations take `latency_cycles`.
+pub(crate) fn registers(segments: &[FrameRange], latency_cycles: u32) -> Result<Segments, SegmentsError> {
     let segments: Vec<_> = segments.iter().map(|segment| (Pfn::from(segment.start), segment.count.0)).collect();
-    Segments::new(&segments, latency).map_err(|error| configuration.scenario_error(error.to_string()))
+    Segments::new(&segments, latency_cycles)
 }
 
 /// Adds a kernel that stands on `under`, with a process for the program, or for the VM of `above` frames, that runs on it.
