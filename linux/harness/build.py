@@ -211,7 +211,7 @@ def qemu_files():
     share = Path("/usr/share/qemu")
     firmware = [share / "pvh.bin", share / "kvmvapic.bin", share / "linuxboot_dma.bin"]
     bios = next(p for p in (share / "bios-256k.bin", Path("/usr/share/seabios/bios-256k.bin")) if p.exists())
-    return [("/bin/qemu-system-x86_64", program, 755), (share / "bios-256k.bin", bios, 644),
+    return [("/usr/bin/qemu-system-x86_64", program, 755), (share / "bios-256k.bin", bios, 644),
             *((p, p, 755) for p in libraries), *((p, p, 644) for p in firmware)]
 
 
