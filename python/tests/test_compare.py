@@ -52,9 +52,9 @@ def test_documented_keys_are_those_of_the_rows() -> None:
 
 def test_what_needs_a_host_table_is_null_without_one(made: Made) -> None:
     for row in made.json["rows"]:
-        native = row["configuration"].startswith("native")
-        assert (row["host_references_per_walk"] == 0) == native or row["host_references_per_walk"] is None
-        if native:
+        one_table = row["configuration"].removesuffix("+smt") in ["native-4k", "native-thp", "vm-shadow", "vm-ds"]
+        assert (row["host_references_per_walk"] == 0) == one_table or row["host_references_per_walk"] is None
+        if one_table:
             assert row["host_pt_fragmentation"] is None
 
 
@@ -110,7 +110,7 @@ def test_no_configuration_silently_runs_another(made: Made) -> None:
 
 def test_standard_output_is_json_and_progress_goes_to_standard_error(made: Made) -> None:
     assert made.process.stdout.startswith("{")
-    assert "[16/16]" in made.process.stderr
+    assert f"[{2 * len(NAMES)}/{2 * len(NAMES)}]" in made.process.stderr
 
 
 def test_results_are_kept_as_parquet(made: Made) -> None:
@@ -192,7 +192,8 @@ def test_a_vm_in_a_vm_walks_as_a_vm_and_exits_more(made: Made) -> None:
     rows = {row["configuration"]: row for row in made.json["rows"]}
     assert rows["vm-in-vm"]["references_per_walk"] == pytest.approx(rows["vm-4k"]["references_per_walk"], rel=0.1)
     counters = kernel_counters(made, "vm-in-vm", 0)
-    assert min(counters[name] for name in ["shadow_fills", "shadow_reflected"]) > 0
+    assert counters["shadow_fills"] > 0
+    assert kernel_counters(made, "vm-in-vm", 1)["shadow_fills"] == 0, "only the lowest hypervisor keeps one"
 
 
 def test_clustered_entries_reach_further(made: Made) -> None:
