@@ -158,6 +158,11 @@ def test_bench_has_its_names(command: Command) -> None:
         "faults_colocated",
         "trace_decode",
         "nested_tenth_walks_asap",
+        "nested_tenth_walks_clustered",
+        "nested_tenth_walks_hugegpt",
+        "nested_tenth_walks_segments",
+        "nested_tenth_walks_shadow",
+        "faults_ptemagnet",
     ]
     assert [result["name"] for result in value["results"]] == names
     assert all(result["value"] > 0 and result["unit"].endswith("/s") for result in value["results"])
