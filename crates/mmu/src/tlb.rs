@@ -158,11 +158,18 @@ impl TlbLevel {
         {
             return Some(mapping);
         }
-        PageSize::ALL.into_iter().filter(|&size| self.resident[size as usize] != 0).find_map(|size| {
-            let array = self.array(size)?;
-            let bits = array.peek(simd, array.set_of(page.0 >> size.order()), key(page, size, asid))?;
-            Some(Mapping::unpack(bits, size))
-        })
+        // A loop, as in `find`: chained iterators do not become straight code here.
+        for size in PageSize::ALL {
+            if self.resident[size as usize] == 0 {
+                continue;
+            }
+            if let Some(array) = self.array(size)
+                && let Some(bits) = array.peek(simd, array.set_of(page.0 >> size.order()), key(page, size, asid))
+            {
+                return Some(Mapping::unpack(bits, size));
+            }
+        }
+        None
     }
 
     /// Takes in the largest piece of `mapping` around `page` that this level can hold, and returns it.
