@@ -144,38 +144,28 @@ impl Clusters {
         neighbours: &Neighbours,
     ) -> (bool, Option<u64>) {
         let set = array.set_of(self.group);
+        let there: [Option<Cluster>; GROUP] =
+            std::array::from_fn(|number| array.peek(simd, set, self.key(number as u64)).map(Cluster));
+        let held = there.iter().flatten().fold(0, |held, cluster| held | cluster.0);
         let all = |cluster: Cluster| {
             let own = cluster.with(self.place, mapping.frame);
             neighbours.iter().enumerate().fold(own, |cluster, (place, frame)| match frame {
-                Some(frame) if self.at(place).peek(array, simd).is_none() => cluster.with(place, *frame),
+                Some(frame) if held >> Cluster::slot(place) & 1 == 0 => cluster.with(place, *frame),
                 _ => cluster,
             })
         };
         let empty = Cluster::for_pages_like(mapping);
-        let mut free = None;
-        let mut like = None;
-        for number in 0..GROUP as u64 {
-            match array.peek(simd, set, self.key(number)).map(Cluster) {
-                Some(cluster) if cluster.is_like(empty) => like = like.or(Some((number, cluster))),
-                Some(_) => {}
-                None => free = free.or(Some(number)),
-            }
-        }
-        if let Some((number, cluster)) = like {
+        let like = there.iter().position(|cluster| cluster.is_some_and(|cluster| cluster.is_like(empty)));
+        if let Some((number, cluster)) = like.and_then(|number| Some((number as u64, there[number]?))) {
             let filled = all(cluster);
             array.find(simd, set, self.key(number));
             array.update(set, self.key(number), |_| filled.0);
             return (false, None);
         }
-        // Eight entries of one group without this page hold its seven neighbours: one of them is empty but for pages that
-        // stand in another one, too, which cannot be. So one is free.
-        let filled = all(empty);
-        let gone = free.and_then(|number| array.insert(simd, set, self.key(number), filled.0));
+        // Eight entries of one group would hold eight pages, and this page is in none: so there are fewer.
+        let free = there.iter().position(Option::is_none);
+        let gone = free.and_then(|number| array.insert(simd, set, self.key(number as u64), all(empty).0));
         (free.is_some(), gone)
-    }
-
-    fn at(self, place: usize) -> Self {
-        Self { place, ..self }
     }
 
     /// Takes the page out. Whether its entry went with it.
