@@ -30,14 +30,9 @@ impl Meter {
             if self.seen.len() <= floor.kernel {
                 self.seen.resize(floor.kernel + 1, OsCounters::default());
             }
-            let now = *stack.kernel(floor).counters();
-            if now == self.seen[floor.kernel] {
-                continue;
-            }
-            let done = now.since(&self.seen[floor.kernel]);
-            self.seen[floor.kernel] = now;
-            work[layer].add(&done);
-            cycles += self.weights.cycles(&done, layer < place.top());
+            let weights = self.weights.of(layer < place.top());
+            let now = stack.kernel(floor).counters();
+            work[layer].take_news(now, &mut self.seen[floor.kernel], |counter, more| cycles += more * weights[counter]);
         }
         cycles
     }

@@ -69,38 +69,36 @@ impl Costs {
             return Err(MachineError::unknown("event in the cost table", unknown, known()));
         }
         let cycles = |name: &str| self.events.get(name).map_or(0, |cost| cost.cycles);
+        let exits = |name: &str| if FAULTS.contains(&name) { cycles(VM_EXIT) } else { 0 };
         Ok(CostWeights {
-            by_counter: OsCounters::NAMES.iter().map(|name| cycles(name)).collect(),
-            vm_exit: cycles(VM_EXIT),
+            alone: OsCounters::NAMES.iter().map(|name| cycles(name)).collect(),
+            under_guest: OsCounters::NAMES.iter().map(|name| cycles(name) + exits(name)).collect(),
         })
     }
 }
 
-/// A cost table ready to be multiplied with counters.
+/// Page faults of all kinds.
+const FAULTS: [&str; 7] =
+    ["faults_4k", "faults_2m", "faults_1g", "faults_spurious", "faults_copied", "faults_reused", "faults_swapped_in"];
+
+/// A cost table ready to be multiplied with counters, in the order of [`OsCounters::NAMES`].
 #[derive(Clone, Debug)]
 pub(crate) struct CostWeights {
-    by_counter: Vec<u64>,
-    vm_exit: u64,
+    alone: Vec<u64>,
+    under_guest: Vec<u64>,
 }
 
 impl CostWeights {
-    /// Cycles of what a kernel did. Under a guest, each fault that it took is a VM exit, too.
-    pub(crate) fn cycles(&self, done: &OsCounters, under_guest: bool) -> u64 {
-        let own: u64 = done.values().zip(&self.by_counter).map(|(count, cycles)| count * cycles).sum();
-        let exits = if under_guest { faults(done) } else { 0 };
-        own + exits * self.vm_exit
+    /// The costs of what a kernel does, by counter. Under a guest, each fault that it takes is a VM exit, too.
+    #[inline]
+    pub(crate) fn of(&self, under_guest: bool) -> &[u64] {
+        if under_guest { &self.under_guest } else { &self.alone }
     }
-}
 
-/// Page faults of all kinds.
-fn faults(done: &OsCounters) -> u64 {
-    done.faults_4k
-        + done.faults_2m
-        + done.faults_1g
-        + done.faults_spurious
-        + done.faults_copied
-        + done.faults_reused
-        + done.faults_swapped_in
+    /// Cycles of what a kernel did.
+    pub(crate) fn cycles(&self, done: &OsCounters, under_guest: bool) -> u64 {
+        done.values().zip(self.of(under_guest)).map(|(count, cycles)| count * cycles).sum()
+    }
 }
 
 impl Timing {
@@ -134,6 +132,13 @@ mod tests {
         let done = OsCounters { faults_4k: 3, splits: 9, ..Default::default() };
         assert_eq!(weights.cycles(&done, false), 21);
         assert_eq!(weights.cycles(&done, true), 321);
+    }
+
+    #[test]
+    fn every_fault_is_a_counter() {
+        assert!(FAULTS.iter().all(|name| OsCounters::NAMES.contains(name)));
+        let faults = OsCounters::NAMES.iter().filter(|name| name.starts_with("faults_"));
+        assert_eq!(faults.count(), FAULTS.len());
     }
 
     #[test]

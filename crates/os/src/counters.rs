@@ -26,6 +26,23 @@ macro_rules! counters {
                 $(self.$name += other.$name;)*
             }
 
+            /// Counts what is new in `now` since `seen`, which is brought up to date. Tells `each` of the place in
+            /// [`OsCounters::NAMES`] of every count that went on, and by how much. Most did not: that is what makes it cheap.
+            #[inline]
+            pub fn take_news(&mut self, now: &Self, seen: &mut Self, mut each: impl FnMut(usize, u64)) {
+                let mut place = 0;
+                $(
+                    if now.$name != seen.$name {
+                        let more = now.$name - seen.$name;
+                        self.$name += more;
+                        seen.$name = now.$name;
+                        each(place, more);
+                    }
+                    place += 1;
+                )*
+                debug_assert_eq!(place, Self::NAMES.len());
+            }
+
             /// What was done after `earlier`, a copy that was taken of the same kernel's counters.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
@@ -141,6 +158,10 @@ mod tests {
         let mut again = before;
         again.add(&phase);
         assert_eq!(again, after);
+        let (mut taken, mut seen, mut news) = (OsCounters::default(), before, Vec::new());
+        taken.take_news(&after, &mut seen, |place, more| news.push((OsCounters::NAMES[place], more)));
+        assert_eq!((taken, seen), (phase, after));
+        assert_eq!(news, [("faults_4k", 7), ("splits", 1)]);
         let at = OsCounters::NAMES.iter().position(|&name| name == "splits").unwrap();
         assert_eq!(phase.values().nth(at), Some(1));
     }
