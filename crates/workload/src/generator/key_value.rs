@@ -94,6 +94,8 @@ struct Filling {
     table: Vec<u64>,
     /// Table pages looked at after the last key.
     swept: u64,
+    /// Pages of the last key for which there was no room any more.
+    surplus: Vec<(Vpn, bool)>,
 }
 
 /// Bytes of a key's objects, if its draw is `draw`.
@@ -143,6 +145,7 @@ impl KeyValue {
                 next_page: 0,
                 table: vec![0; table.pages.len().div_ceil(64) as usize],
                 swept: 0,
+                surplus: Vec::new(),
             },
             layout,
             table,
@@ -286,6 +289,9 @@ impl Pattern for KeyValue {
     }
 
     fn touch(&mut self, _: u16, touches: &mut Vec<(Vpn, bool)>, most: usize) {
+        let surplus = &mut self.filling.surplus;
+        let fits = surplus.len().min(most.saturating_sub(touches.len()));
+        touches.extend(surplus.drain(..fits));
         while self.filling.buffers < self.buffers.pages.len() && touches.len() < most {
             touches.push((self.buffers.pages.start + self.filling.buffers, true));
             self.filling.buffers += 1;
@@ -301,6 +307,9 @@ impl Pattern for KeyValue {
             if self.filling.table[(page / 64) as usize] >> (page % 64) & 1 == 0 {
                 touches.push((self.table.pages.start + page, true));
             }
+        }
+        if touches.len() > most {
+            self.filling.surplus.extend(touches.drain(most..));
         }
     }
 

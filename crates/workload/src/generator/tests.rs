@@ -283,3 +283,10 @@ proptest::proptest! {
         }
     }
 }
+
+/// A key's pages need not fit into what is left of a batch (once found by the test above).
+#[test]
+fn a_batch_of_first_touches_is_never_longer_than_it_may_be() {
+    let text = "kind = 'key_value'\nfootprint = '118 MiB'\nseed = 2\nwarm_accesses = 0\nmeasured_accesses = 1";
+    play(&toml::from_str(text).unwrap());
+}
