@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import shlex
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-
 from nestwalk import charts, tables
-from nestwalk.report import pictures, words
+from nestwalk.report import pages, pictures, words
 
 if TYPE_CHECKING:
     from nestwalk.comparisons import Comparison
@@ -20,11 +17,8 @@ PERCENTILES = (50, 90, 99)
 
 def render(done: Comparison) -> str:
     """The report on a comparison."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    text = resources.files("nestwalk.report").joinpath("template.html").read_text(encoding="utf-8")
-    page: str = environment.from_string(text).render(
+    return pages.fill(
+        "report/template.html",
         plan=done.plan,
         version=done.results[0].version,
         command=_command(done),
@@ -37,7 +31,6 @@ def render(done: Comparison) -> str:
         machine=words.machine(done.results[0]),
         scenarios=[(cell.title, cell.configuration.description) for cell in done.plan.matrix.cells],
     )
-    return page
 
 
 def _sections(done: Comparison) -> list[dict[str, Any]]:

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-
 from nestwalk import _native
+from nestwalk.report import pages, words
 from nestwalk.report import pictures as inlining
-from nestwalk.report import words
 from nestwalk.reproduce import pictures
 from nestwalk.reproduce.pictures import number
 
@@ -20,13 +17,10 @@ if TYPE_CHECKING:
 
 def render(done: Reproduction) -> str:
     """The page on a reproduction."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    text = resources.files("nestwalk.reproduce").joinpath("page.html").read_text(encoding="utf-8")
     made = list(done.results.made.values())
     quick = ["--quick"] if done.scale.quick else []
-    page: str = environment.from_string(text).render(
+    return pages.fill(
+        "reproduce/page.html",
         paper=done.paper,
         scale=done.scale,
         version=_native.version(),
@@ -35,7 +29,6 @@ def render(done: Reproduction) -> str:
         caveats=[*done.paper.caveats, *words.MODEL_CAVEATS],
         command=" ".join(["nestwalk reproduce", done.paper.name, *quick, "--seed", str(done.scale.seed)]),
     )
-    return page
 
 
 def _figure(done: Reproduction, index: int) -> dict[str, Any]:
