@@ -4,7 +4,9 @@
 Counts are repeatable for one compiler, whatever else the machine does, so they can fail a build where times cannot. Each benchmark
 is run once and twice under callgrind: the difference is its work, without set-up.
 
-    python benches/instructions.py [--update]
+    python benches/instructions.py [--update] [NAME ...]
+
+Without names, all benchmarks. With --update the counts are stored instead.
 """
 
 import re
@@ -15,19 +17,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED = ROOT / "benches" / "instructions.toml"
-NAMES = [
-    "nested_all_walks",
-    "nested_tenth_walks",
-    "nested_sequential",
-    "faults_two_level",
-    "trace_decode",
-    "nested_tenth_walks_asap",
-    "nested_tenth_walks_clustered",
-    "nested_tenth_walks_hugegpt",
-    "nested_tenth_walks_segments",
-    "nested_tenth_walks_shadow",
-    "faults_ptemagnet",
-]
 
 
 def output(*command: str) -> tuple[str, str]:
@@ -48,23 +37,36 @@ def executed(binary: str, name: str, times: int) -> tuple[int, int]:
     return int(collected[1]), int(stdout)
 
 
+def store(compiler: str, counts: dict[str, float]) -> None:
+    """Stores `counts`, beside those that are stored of other benchmarks."""
+    before = tomllib.loads(STORED.read_text())["instructions"] if STORED.exists() else {}
+    lines = [f"{name} = {count:.2f}" for name, count in (before | counts).items()]
+    head = (
+        "# SPDX-License-Identifier: MIT OR Apache-2.0\n"
+        "# Instructions an access (or a guest's fault), written by instructions.py --update.\n"
+        f'compiler = "{compiler}"\ntolerance = 0.03\n\n[instructions]\n'
+    )
+    STORED.write_text(head + "\n".join(lines) + "\n")
+    print(f"wrote {STORED.relative_to(ROOT)}")
+
+
 def main() -> int:
     output("cargo", "build", "--quiet", "--release", "--locked", "--package", "nestwalk-machine", "--example", "repeat")
     metadata, _ = output("cargo", "metadata", "--format-version", "1", "--no-deps")
     target = re.search(r'"target_directory":"([^"]+)"', metadata)
     binary = f"{target[1] if target else 'target'}/release/examples/repeat"
     compiler = output("rustc", "--version")[0].strip()
+    known = output(binary, "--list")[0].split()
+    wanted = [argument for argument in sys.argv[1:] if argument != "--update"] or known
+    if unknown := set(wanted) - set(known):
+        print(f"instructions: no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}", file=sys.stderr)
+        return 2
     counts = {}
-    for name in NAMES:
+    for name in wanted:
         (once, done), (twice, _) = executed(binary, name, 1), executed(binary, name, 2)
         counts[name] = (twice - once) / done
     if "--update" in sys.argv[1:]:
-        lines = [f"{name} = {count:.2f}" for name, count in counts.items()]
-        head = "# SPDX-License-Identifier: MIT OR Apache-2.0\n# Instructions an access (or a guest's fault), written by instructions.py --update.\n"
-        STORED.write_text(
-            head + f'compiler = "{compiler}"\ntolerance = 0.03\n\n[instructions]\n' + "\n".join(lines) + "\n"
-        )
-        print(f"wrote {STORED.relative_to(ROOT)}")
+        store(compiler, counts)
         return 0
     stored = tomllib.loads(STORED.read_text())
     same_compiler = stored["compiler"] == compiler

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Does the work of one benchmark a few times at small scale, for instruction counts: `repeat NAME TIMES TRACES`. Prints how much
-//! one repetition does. What two repetitions execute more than one is the work itself, without set-up.
+//! one repetition does. What two repetitions execute more than one is the work itself, without set-up. `repeat --list` prints the names.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use nestwalk_machine::bench::{Scale, work};
+use nestwalk_machine::bench::{NAMES, Scale, work};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == ["--list"] {
+        println!("{}", NAMES.join("\n"));
+        return ExitCode::SUCCESS;
+    }
     let [name, times, traces] = &arguments[..] else {
-        eprintln!("usage: repeat NAME TIMES TRACES");
+        eprintln!("usage: repeat NAME TIMES TRACES | repeat --list");
         return ExitCode::from(2);
     };
     let Ok(times) = times.parse() else {

@@ -266,6 +266,16 @@ impl PageTable {
         self.entries[self.slot(node, index)]
     }
 
+    /// The 8 entries in whose line entry `index` of `node` lies.
+    ///
+    /// # Panics
+    /// When nodes of this geometry are smaller than a line.
+    #[inline]
+    pub fn line(&self, node: NodeId, index: usize) -> &[Entry; 8] {
+        assert!(self.geometry.index_bits() >= 3, "a node of less than 8 entries");
+        &self.entries.as_chunks().0[self.slot(node, index) / 8]
+    }
+
     /// The entry for `page` in `node`, a node of `level` that covers it.
     #[inline]
     pub fn entry_for(&self, node: NodeId, level: Level, page: Vpn) -> Entry {

@@ -22,8 +22,17 @@ pub(crate) const KIND: u64 = 3;
 /// The most frames of a memory in which entries can tell all groups apart.
 pub(crate) const FRAMES_MAX: u64 = 1 << (Cluster::BASE_BITS + ORDER);
 
-/// The frames of a page and its neighbours in the group, where one entry may hold them.
-pub(crate) type Neighbours = [Option<Pfn>; GROUP];
+/// The frames of the pages of a group, where they may stand in one entry with the one that was walked for.
+/// [`NO_FRAME`] where they may not.
+pub(crate) type Neighbours = [Pfn; GROUP];
+
+/// No frame: in no group of frames.
+pub(crate) const NO_FRAME: Pfn = Pfn(u64::MAX);
+
+/// Nobody beside `page`, which is in `frame`.
+pub(crate) fn alone(page: Gvn, frame: Pfn) -> Neighbours {
+    std::array::from_fn(|place| if place == page.0 as usize % GROUP { frame } else { NO_FRAME })
+}
 
 /// What an entry holds. From the lowest bit of its value: for each page whether it is there and which frame of the group it
 /// has, 4 bits; dirty; writable; the number of the group of frames.
@@ -32,6 +41,8 @@ struct Cluster(u64);
 
 impl Cluster {
     const SLOTS_BITS: u32 = 32;
+    /// For each page the bit that says that it is there.
+    const THERE: u64 = 0x1111_1111;
     const DIRTY: u64 = 1 << Self::SLOTS_BITS;
     const WRITABLE: u64 = 2 << Self::SLOTS_BITS;
     const BASE: u32 = Self::SLOTS_BITS + 2;
@@ -53,14 +64,21 @@ impl Cluster {
         4 * place as u32
     }
 
-    /// The same with the page at `place` of the group in `frame`, if that is in the group of frames.
+    /// What each page of the group would be in this entry: nothing where it lies in another group of frames.
+    #[inline(always)]
+    fn slots(self, neighbours: &Neighbours) -> u64 {
+        let slot = |(place, frame): (usize, &Pfn)| {
+            let fits = frame.0 >> ORDER == self.0 >> Self::BASE;
+            let slot = (1 | (frame.0 & (GROUP as u64 - 1)) << 1) << Self::slot(place);
+            if fits { slot } else { 0 }
+        };
+        neighbours.iter().enumerate().map(slot).fold(0, |slots, slot| slots | slot)
+    }
+
+    /// The same with the pages of `slots`, where they are not in an entry already: those have their bit in `held`.
     #[must_use]
-    fn with(self, place: usize, frame: Pfn) -> Self {
-        if frame.0 >> ORDER != self.0 >> Self::BASE {
-            return self;
-        }
-        let within = frame.0 & (GROUP as u64 - 1);
-        Self(self.without(place).0 | (1 | within << 1) << Self::slot(place))
+    fn filled(self, slots: u64, held: u64) -> Self {
+        Self(self.0 | slots & !((held & Self::THERE) * 0xf))
     }
 
     #[must_use]
@@ -98,8 +116,16 @@ impl Clusters {
         Self { group: page.0 >> ORDER, place: page.0 as usize % GROUP, asid }
     }
 
+    /// Entries of one group differ in a number, so that each has a key of its own.
     fn key(self, number: u64) -> u64 {
         (self.group << ORDER | number) << 2 | KIND | self.asid
+    }
+
+    /// What of a key is the group's.
+    const MASK: u64 = !((GROUP as u64 - 1) << 2);
+
+    fn number_of_key(key: u64) -> u64 {
+        key >> 2 & (GROUP as u64 - 1)
     }
 
     /// The pages that the entry with `key`, less what is not the page, holds: the first of the group.
@@ -112,30 +138,31 @@ impl Clusters {
         array.set_of(key >> (2 + ORDER))
     }
 
-    /// The entry that holds the page: its key and the translation.
-    fn holder<S: Simd>(self, array: &Lru, simd: S, set: usize) -> Option<(u64, Mapping)> {
-        (0..GROUP as u64).find_map(|number| {
-            let key = self.key(number);
-            let mapping = Cluster(array.peek(simd, set, key)?).mapping(self.place)?;
-            Some((key, mapping))
-        })
+    /// The entry that holds the page: its key, and what it holds.
+    #[inline(always)]
+    fn holder<S: Simd>(self, array: &Lru, simd: S) -> Option<(u64, Cluster)> {
+        let set = array.set_of(self.group);
+        let (key, bits) = array.peek_where(simd, set, self.key(0), Self::MASK, Cluster::slot(self.place))?;
+        Some((key, Cluster(bits)))
     }
 
     /// The translation of the page. Changes nothing.
+    #[inline(always)]
     pub fn peek<S: Simd>(self, array: &Lru, simd: S) -> Option<Mapping> {
-        self.holder(array, simd, array.set_of(self.group)).map(|(_, mapping)| mapping)
+        self.holder(array, simd)?.1.mapping(self.place)
     }
 
     /// The same; its entry becomes the latest of the set.
+    #[inline(always)]
     pub fn find<S: Simd>(self, array: &mut Lru, simd: S) -> Option<Mapping> {
         let set = array.set_of(self.group);
-        let (key, mapping) = self.holder(array, simd, set)?;
-        array.find(simd, set, key);
-        Some(mapping)
+        let bits = array.find_where(simd, set, self.key(0), Self::MASK, Cluster::slot(self.place))?;
+        Cluster(bits).mapping(self.place)
     }
 
-    /// Takes in the page, which no entry holds, with those of its neighbours that fit. Whether that is an entry more, and the
-    /// key of one that had to go for it.
+    /// Takes in the page, which no entry holds, with those of its `neighbours` (it is one of them) that fit. Whether that is
+    /// an entry more, and the key of one that had to go for it.
+    #[inline(always)]
     pub fn insert<S: Simd>(
         self,
         array: &mut Lru,
@@ -143,40 +170,34 @@ impl Clusters {
         mapping: Mapping,
         neighbours: &Neighbours,
     ) -> (bool, Option<u64>) {
+        debug_assert!(neighbours[self.place] == mapping.frame);
         let set = array.set_of(self.group);
-        let there: [Option<Cluster>; GROUP] =
-            std::array::from_fn(|number| array.peek(simd, set, self.key(number as u64)).map(Cluster));
-        let held = there.iter().flatten().fold(0, |held, cluster| held | cluster.0);
-        let all = |cluster: Cluster| {
-            let own = cluster.with(self.place, mapping.frame);
-            neighbours.iter().enumerate().fold(own, |cluster, (place, frame)| match frame {
-                Some(frame) if held >> Cluster::slot(place) & 1 == 0 => cluster.with(place, *frame),
-                _ => cluster,
-            })
-        };
         let empty = Cluster::for_pages_like(mapping);
-        let like = there.iter().position(|cluster| cluster.is_some_and(|cluster| cluster.is_like(empty)));
-        if let Some((number, cluster)) = like.and_then(|number| Some((number as u64, there[number]?))) {
-            let filled = all(cluster);
-            array.find(simd, set, self.key(number));
-            array.update(set, self.key(number), |_| filled.0);
+        let (mut held, mut numbers, mut like) = (0, 0_u64, None);
+        for (place, (key, bits)) in array.pairs(set).enumerate() {
+            if (key ^ self.key(0)) & Self::MASK == 0 {
+                held |= bits;
+                numbers |= 1 << Self::number_of_key(key);
+                if Cluster(bits).is_like(empty) {
+                    like = Some((place, Cluster(bits)));
+                }
+            }
+        }
+        let slots = empty.slots(neighbours);
+        if let Some((place, cluster)) = like {
+            array.renew(simd, set, place, cluster.filled(slots, held).0);
             return (false, None);
         }
         // Eight entries of one group would hold eight pages, and this page is in none: so there are fewer.
-        let free = there.iter().position(Option::is_none);
-        let gone = free.and_then(|number| array.insert(simd, set, self.key(number as u64), all(empty).0));
-        (free.is_some(), gone)
+        let free = u64::from(numbers.trailing_ones());
+        (true, array.insert(simd, set, self.key(free), empty.filled(slots, held).0))
     }
 
     /// Takes the page out. Whether its entry went with it.
     pub fn remove<S: Simd>(self, array: &mut Lru, simd: S) -> bool {
-        let set = array.set_of(self.group);
-        let Some((key, _)) = self.holder(array, simd, set) else { return false };
-        let mut left = Cluster(0);
-        array.update(set, key, |bits| {
-            left = Cluster(bits).without(self.place);
-            left.0
-        });
+        let Some((key, cluster)) = self.holder(array, simd) else { return false };
+        let (set, left) = (array.set_of(self.group), cluster.without(self.place));
+        array.update(set, key, |_| left.0);
         left.is_empty() && array.remove(set, key)
     }
 }
@@ -192,6 +213,10 @@ mod tests {
         Mapping { frame: Pfn(frame), size: PageSize::Small, writable: true, dirty }
     }
 
+    fn alone(place: usize, frame: u64) -> Neighbours {
+        super::alone(Gvn(place as u64), Pfn(frame))
+    }
+
     fn clusters(page: u64) -> Clusters {
         Clusters::of(Gvn(page), 5 << 48)
     }
@@ -200,7 +225,7 @@ mod tests {
     fn one_entry_holds_a_group_in_any_order() {
         let mut array = Lru::new(4, 2);
         let frame = |page: u64| GROUP_OF_FRAMES + (page * 3 + 1) % 8;
-        let neighbours: Neighbours = std::array::from_fn(|place| Some(Pfn(frame(place as u64))));
+        let neighbours: Neighbours = std::array::from_fn(|place| Pfn(frame(place as u64)));
         assert_eq!(clusters(0x82).insert(&mut array, Plain, mapping(frame(2), true), &neighbours), (true, None));
         for page in 0..8 {
             assert_eq!(clusters(0x80 + page).find(&mut array, Plain), Some(mapping(frame(page), true)));
@@ -214,7 +239,7 @@ mod tests {
         let mut array = Lru::new(1, 4);
         let far = GROUP_OF_FRAMES + 64;
         let neighbours: Neighbours =
-            std::array::from_fn(|place| Some(Pfn(if place < 4 { GROUP_OF_FRAMES } else { far } + place as u64)));
+            std::array::from_fn(|place| Pfn(if place < 4 { GROUP_OF_FRAMES } else { far } + place as u64));
         assert_eq!(clusters(0).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES, false), &neighbours), (true, None));
         assert_eq!(clusters(3).peek(&array, Plain).unwrap().frame, Pfn(GROUP_OF_FRAMES + 3));
         assert_eq!(clusters(4).peek(&array, Plain), None);
@@ -222,7 +247,7 @@ mod tests {
         assert_eq!((0..8).filter(|&page| clusters(page).peek(&array, Plain).is_some()).count(), 8);
         // A dirty page does not stand with clean ones.
         assert!(!clusters(6).remove(&mut array, Plain));
-        assert_eq!(clusters(6).insert(&mut array, Plain, mapping(far + 6, true), &[None; GROUP]), (true, None));
+        assert_eq!(clusters(6).insert(&mut array, Plain, mapping(far + 6, true), &alone(6, far + 6)), (true, None));
         assert_eq!(clusters(6).find(&mut array, Plain), Some(mapping(far + 6, true)));
         assert!(clusters(6).remove(&mut array, Plain), "it was alone");
         assert_eq!(clusters(7).peek(&array, Plain).unwrap().frame, Pfn(far + 7));
@@ -232,16 +257,16 @@ mod tests {
     fn pages_that_come_one_by_one_fill_the_entry_that_is_there() {
         let mut array = Lru::new(1, 1);
         assert_eq!(
-            clusters(1).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 1, true), &[None; GROUP]),
+            clusters(1).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 1, true), &alone(1, GROUP_OF_FRAMES + 1)),
             (true, None)
         );
         assert_eq!(
-            clusters(2).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 7, true), &[None; GROUP]),
+            clusters(2).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 7, true), &alone(2, GROUP_OF_FRAMES + 7)),
             (false, None)
         );
         assert_eq!(clusters(1).peek(&array, Plain).unwrap().frame, Pfn(GROUP_OF_FRAMES + 1));
         // Another group of pages pushes both out.
-        let (more, gone) = clusters(9).insert(&mut array, Plain, mapping(0x40, true), &[None; GROUP]);
+        let (more, gone) = clusters(9).insert(&mut array, Plain, mapping(0x40, true), &alone(1, 0x40));
         assert!(more && gone.is_some());
         assert_eq!(clusters(1).peek(&array, Plain), None);
     }

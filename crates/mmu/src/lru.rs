@@ -63,6 +63,40 @@ impl Lru {
         simd.place_of(row, key).map(|place| row[place / 4].values[place % 4])
     }
 
+    /// The value of the first key of the set that is `key` in the bits of `mask` and whose value has its bit `bit`. It becomes
+    /// the latest of its set.
+    #[inline(always)]
+    pub fn find_where<S: Simd>(&mut self, simd: S, set: usize, key: u64, mask: u64, bit: u32) -> Option<u64> {
+        let row = self.set_mut(set);
+        let place = simd.place_where(row, key, mask, bit)?;
+        let (key, value) = (row[place / 4].keys[place % 4], row[place / 4].values[place % 4]);
+        simd.put_in_front(row, place, key, value);
+        Some(value)
+    }
+
+    /// The key and value that [`Lru::find_where`] would find. Changes nothing.
+    #[inline(always)]
+    pub fn peek_where<S: Simd>(&self, simd: S, set: usize, key: u64, mask: u64, bit: u32) -> Option<(u64, u64)> {
+        let row = self.set(set);
+        let place = simd.place_where(row, key, mask, bit)?;
+        Some((row[place / 4].keys[place % 4], row[place / 4].values[place % 4]))
+    }
+
+    /// The keys of a set and their values, the latest first.
+    #[inline(always)]
+    pub fn pairs(&self, set: usize) -> impl Iterator<Item = (u64, u64)> {
+        let pairs = self.set(set).iter().flat_map(|quad| quad.keys.into_iter().zip(quad.values));
+        pairs.take_while(|(key, _)| *key != NO_KEY)
+    }
+
+    /// Gives the key at `place` in the order of its set the value `value`, and makes it the latest.
+    #[inline(always)]
+    pub fn renew<S: Simd>(&mut self, simd: S, set: usize, place: usize, value: u64) {
+        let row = self.set_mut(set);
+        let key = row[place / 4].keys[place % 4];
+        simd.put_in_front(row, place, key, value);
+    }
+
     /// Puts in `key`, which is not there, as the latest of its set. The key that had to go for it.
     #[inline(always)]
     pub fn insert<S: Simd>(&mut self, simd: S, set: usize, key: u64, value: u64) -> Option<u64> {

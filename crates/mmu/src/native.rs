@@ -8,7 +8,7 @@ use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, index_of, leaf_of, leaves_beside};
+use crate::walker::{Fault, Found, Walker, descend, frames_beside, index_of, leaf_of};
 
 /// Translation through one page table.
 #[derive(Debug)]
@@ -65,8 +65,9 @@ impl Walker for Native<'_> {
         Ok(self.finish(gva, found, store))
     }
 
-    fn neighbours(&self, gva: Gva) -> [Option<Pfn>; 8] {
-        leaves_beside(self.table, Va::from(gva).page()).map(|leaf| Some(leaf?.entry.frame().into()))
+    #[inline(always)]
+    fn neighbours(&self, gva: Gva) -> [Pfn; 8] {
+        frames_beside(self.table, Va::from(gva).page()).map(Pfn)
     }
 
     fn set_dirty(&mut self, gva: Gva) {

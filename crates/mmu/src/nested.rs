@@ -8,13 +8,14 @@
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, PageTable, Pfn, Va, Vpn};
 
+use crate::clustered::NO_FRAME;
 use crate::counters::{Table, WalkEvents};
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_cache::HostPage;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, are_alike, descend, index_of, leaf_of, leaves_beside};
+use crate::walker::{Fault, Found, Walker, descend, frames_beside, index_of, leaf_of};
 
 /// Translation through a guest's table over its host's. A VM is a process of the host, and its guest-physical memory is
 /// one range of that process's virtual memory.
@@ -145,18 +146,21 @@ impl Walker for Nested<'_> {
         Ok(self.finish(gva, found, HostPage::of(host, host_page, store), store))
     }
 
-    fn neighbours(&self, gva: Gva) -> [Option<Pfn>; 8] {
+    #[inline(always)]
+    fn neighbours(&self, gva: Gva) -> [Pfn; 8] {
         let page = Va::from(gva).page();
-        let none = [None; 8];
-        let Some(own) = leaf_of(self.guest, page, false) else { return none };
-        // The line of host entries that the walk has read is that of the data page's own group of guest frames.
-        let gfn = own.frame_of(page);
-        let host_page = |gfn: u64| self.base + gfn;
-        let Some(host) = leaf_of(self.host, host_page(gfn), false) else { return none };
-        leaves_beside(self.guest, page).map(|leaf| {
-            let frame = leaf?.entry.frame().0;
-            let leaf = leaf_of(self.host, host_page(frame), false).filter(|_| frame >> 3 == gfn >> 3)?;
-            are_alike(host, leaf).then(|| leaf.entry.frame().into())
+        let guest = frames_beside(self.guest, page);
+        let own = guest[page.0 as usize % 8];
+        if own == NO_FRAME.0 {
+            return [NO_FRAME; 8];
+        }
+        // The line of host entries that the walk has read is that of the data page's own group.
+        let own = self.base + own;
+        let host = frames_beside(self.host, own);
+        guest.map(|frame| {
+            let page = self.base.0.wrapping_add(frame);
+            let is_read = frame != NO_FRAME.0 && page >> 3 == own.0 >> 3;
+            if is_read { Pfn(host[page as usize % 8]) } else { NO_FRAME }
         })
     }
 

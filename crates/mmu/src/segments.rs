@@ -8,12 +8,13 @@
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Entry, Gpa, Gva, Hpa, PageSize, PageTable, Pfn, Va};
 
+use crate::clustered::NO_FRAME;
 use crate::counters::{Table, WalkEvents};
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, index_of, leaf_of, leaves_beside};
+use crate::walker::{Fault, Found, Walker, descend, frames_beside, index_of, leaf_of};
 
 /// The segment registers of a VM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -183,9 +184,12 @@ impl Walker for Segmented<'_> {
         Ok(self.finish(gva, found, hpa, store))
     }
 
-    fn neighbours(&self, gva: Gva) -> [Option<Pfn>; 8] {
-        leaves_beside(self.guest, Va::from(gva).page())
-            .map(|leaf| Some(self.segments.translate(Gpa(leaf?.entry.frame().0 << PAGE_SHIFT))?.page()))
+    #[inline(always)]
+    fn neighbours(&self, gva: Gva) -> [Pfn; 8] {
+        frames_beside(self.guest, Va::from(gva).page()).map(|frame| {
+            let gpa = (frame != NO_FRAME.0).then_some(Gpa(frame << PAGE_SHIFT));
+            gpa.and_then(|gpa| self.segments.translate(gpa)).map_or(NO_FRAME, |hpa| hpa.page())
+        })
     }
 
     fn set_dirty(&mut self, gva: Gva) {

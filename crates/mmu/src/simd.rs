@@ -66,6 +66,9 @@ pub trait Simd: Copy + Debug {
     /// The place of `key` in `row`.
     fn place_of(self, row: &[Quad], key: u64) -> Option<usize>;
 
+    /// The first place of a key in `row` that is `key` in the bits of `mask`, and whose value has its bit `bit`.
+    fn place_where(self, row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize>;
+
     /// Everything before `place`, which `row` has, moves back by one; what stood there is gone, and `key` with `value`
     /// stands in front. The key that is gone.
     fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64;
@@ -132,6 +135,12 @@ impl Simd for Plain {
     }
 
     #[inline(always)]
+    fn place_where(self, row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize> {
+        let mut pairs = row.iter().flat_map(|quad| quad.keys.into_iter().zip(quad.values));
+        pairs.position(|(there, value)| (there ^ key) & mask == 0 && value >> (bit & 63) & 1 != 0)
+    }
+
+    #[inline(always)]
     fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64 {
         let mut carry = (key, value);
         let pairs = row.iter_mut().flat_map(|quad| quad.keys.iter_mut().zip(&mut quad.values));
@@ -148,11 +157,12 @@ pub use wide::{Wide, Wider};
 #[cfg(target_arch = "x86_64")]
 mod wide {
     use std::arch::x86_64::{
-        __m256i, _mm256_add_epi32, _mm256_alignr_epi32, _mm256_blend_epi32, _mm256_blendv_epi8, _mm256_castsi256_pd,
-        _mm256_castsi256_ps, _mm256_cmpeq_epi32, _mm256_cmpeq_epi32_mask, _mm256_cmpeq_epi64, _mm256_cmpgt_epi32,
-        _mm256_load_si256, _mm256_mask_mov_epi32, _mm256_movemask_epi8, _mm256_movemask_pd, _mm256_movemask_ps,
-        _mm256_or_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_set1_epi32, _mm256_set1_epi64x,
-        _mm256_setr_epi32, _mm256_setzero_si256, _mm256_store_si256,
+        __m256i, _mm_cvtsi32_si128, _mm256_add_epi32, _mm256_alignr_epi32, _mm256_and_si256, _mm256_blend_epi32,
+        _mm256_blendv_epi8, _mm256_castsi256_pd, _mm256_castsi256_ps, _mm256_cmpeq_epi32, _mm256_cmpeq_epi32_mask,
+        _mm256_cmpeq_epi64, _mm256_cmpgt_epi32, _mm256_load_si256, _mm256_mask_mov_epi32, _mm256_movemask_epi8,
+        _mm256_movemask_pd, _mm256_movemask_ps, _mm256_or_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
+        _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setr_epi32, _mm256_setzero_si256, _mm256_sll_epi64,
+        _mm256_store_si256,
     };
 
     use super::{NO_KEY, Oct, Quad, Simd};
@@ -296,6 +306,26 @@ mod wide {
             let wanted = _mm256_set1_epi64x(key as i64);
             for (index, quad) in row.iter().enumerate() {
                 let there = pairs_with(quad, wanted);
+                if there != 0 {
+                    return Some(index * 4 + there.trailing_zeros() as usize);
+                }
+            }
+            None
+        }
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn place_where(row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize> {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            let (wanted, mask) = (_mm256_set1_epi64x((key & mask) as i64), _mm256_set1_epi64x(mask as i64));
+            // The bit comes to where the vector's sign is.
+            let up = _mm_cvtsi32_si128(63 - (bit & 63) as i32);
+            for (index, quad) in row.iter().enumerate() {
+                let equal = _mm256_cmpeq_epi64(_mm256_and_si256(load(&quad.keys), mask), wanted);
+                let has = _mm256_and_si256(equal, _mm256_sll_epi64(load(&quad.values), up));
+                let there = _mm256_movemask_pd(_mm256_castsi256_pd(has)) as u32;
                 if there != 0 {
                     return Some(index * 4 + there.trailing_zeros() as usize);
                 }
@@ -458,6 +488,11 @@ mod wide {
         }
 
         #[inline(always)]
+        fn place_where(self, row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize> {
+            self.0.place_where(row, key, mask, bit)
+        }
+
+        #[inline(always)]
         fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64 {
             self.0.put_in_front(row, place, key, value)
         }
@@ -508,6 +543,12 @@ mod wide {
         fn place_of(self, row: &[Quad], key: u64) -> Option<usize> {
             // SAFETY: see above.
             unsafe { place_of(row, key) }
+        }
+
+        #[inline(always)]
+        fn place_where(self, row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize> {
+            // SAFETY: see above.
+            unsafe { place_where(row, key, mask, bit) }
         }
 
         #[inline(always)]
@@ -563,6 +604,9 @@ mod tests {
         for &(key, place) in pairs {
             let found = said.iter().position(|pair| pair.0 == key);
             prop_assert_eq!(simd.place_of(&row, key), found);
+            // Keys that are the same but for their lowest bit, with an odd value, that is of an even key.
+            let even = said.iter().position(|pair| pair.0 != NO_KEY && pair.0 >> 1 == key >> 1 && pair.1 % 2 == 1);
+            prop_assert_eq!(simd.place_where(&row, key, !1, 0), even);
             let place = found.unwrap_or(place % ways);
             let (gone, _) = said.remove(place);
             said.insert(0, (key, key + 1));

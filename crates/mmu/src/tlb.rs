@@ -191,6 +191,7 @@ impl TlbLevel {
     }
 
     /// Takes in a 4 KiB page with those of its neighbours that one entry can hold.
+    #[inline(always)]
     fn insert_cluster<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, neighbours: &Neighbours, asid: u64) {
         let Some(array) = self.array_mut(PageSize::Small) else { return };
         let (more, gone) = Clusters::of(page, asid).insert(array, simd, mapping, neighbours);
@@ -300,7 +301,7 @@ impl Tlbs {
     }
 
     /// Takes in what a walk found, a 4 KiB page, and in the second level its neighbours. What the first level holds of it now.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn insert_cluster<S: Simd>(
         &mut self,
         simd: S,
@@ -332,7 +333,7 @@ impl Tlbs {
             && let Some(mapping) = self.l2.take_from_cluster(page, self.asid)
         {
             // It stands with dirty pages now.
-            let alone = [None; clustered::GROUP];
+            let alone = clustered::alone(page, mapping.frame);
             self.l2.insert_cluster(Plain, page, Mapping { dirty: true, ..mapping }, &alone, self.asid);
         }
     }

@@ -3,6 +3,7 @@
 
 use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Pfn, Vpn};
 
+use crate::clustered::NO_FRAME;
 use crate::counters::Table;
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
@@ -95,18 +96,18 @@ pub(crate) fn leaf_of(table: &PageTable, page: Vpn, write: bool) -> Option<Found
     (entry.is_present() && found.allows(write)).then_some(found)
 }
 
-/// Whether one TLB entry may hold the page of this leaf and that of `other`, as far as their flags say.
-pub(crate) fn are_alike(one: Found, other: Found) -> bool {
-    const FLAGS: u64 = Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY;
-    one.level == Level::PTE && other.level == Level::PTE && (one.entry.flags() ^ other.entry.flags()) & FLAGS == 0
-}
-
-/// For each page of the aligned group of 8 around `page` the leaf of `table`, where it is like the one of `page`.
-pub(crate) fn leaves_beside(table: &PageTable, page: Vpn) -> [Option<Found>; 8] {
-    let own = leaf_of(table, page, false);
-    std::array::from_fn(|place| {
-        let leaf = leaf_of(table, Vpn((page.0 & !7) + place as u64), false)?;
-        are_alike(own?, leaf).then_some(leaf)
+/// For each page of the aligned group of 8 around `page`, its frame in `table`, as far as the line that has the leaf of `page`
+/// says (else [`NO_FRAME`]): where that leaf is a larger page's, or the page's own leaf has the same rights, accessed and dirty bits.
+#[inline(always)]
+pub(crate) fn frames_beside(table: &PageTable, page: Vpn) -> [u64; 8] {
+    const FLAGS: u64 = Entry::PRESENT | Entry::LEAF | Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY;
+    let Some(own) = leaf_of(table, page, false) else { return [NO_FRAME.0; 8] };
+    if own.level != Level::PTE {
+        return std::array::from_fn(|place| own.frame_of(Vpn(page.0 & !7 | place as u64)));
+    }
+    table.line(own.node, index_of(page, own.level)).map(|entry| {
+        let alike = (own.entry.flags() ^ entry.flags()) & FLAGS == 0;
+        if alike { entry.frame().0 } else { NO_FRAME.0 }
     })
 }
 
@@ -170,8 +171,8 @@ pub trait Walker {
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault>;
 
     /// The frames of the 8 pages of the aligned group around `gva`, which was just walked for, as far as the lines of the leaf
-    /// entries that were read say: of 4 KiB pages with the same rights, and the same accessed and dirty bits.
-    fn neighbours(&self, gva: Gva) -> [Option<Pfn>; 8];
+    /// entries that were read say: of pages with the same rights, and the same accessed and dirty bits.
+    fn neighbours(&self, gva: Gva) -> [Pfn; 8];
 
     /// Sets the dirty bits of the leaves behind `gva`, a page that is mapped and writable: a store hit a TLB entry that
     /// a load had brought. Costs no time.

@@ -265,11 +265,13 @@ fn segments_translate_as_a_host_table_of_the_same_frames_does() {
     }
 }
 
-/// Walks for one load of each of 64 pages, whose guest frames lie as `gfn_of` says, in a VM whose frames lie as the guest's.
-fn walks_for_64_pages(config: &MmuConfig, gfn_of: impl Fn(u64) -> u64) -> u64 {
+/// Walks for one load of each of 64 pages, whose guest frames lie as `gfn_of` says, in a VM whose frames lie as the guest's on
+/// pages of size `host_size`.
+fn walks_for_64_pages(config: &MmuConfig, host_size: PageSize, gfn_of: impl Fn(u64) -> u64) -> u64 {
     let mut guest = TestTable::new(Geometry::X86_4, 0x10, 1);
     let mut host = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
-    (0..0x1000).for_each(|gfn| host.map(gfn, 0x8000 + gfn, PageSize::Small, WRITABLE));
+    let first_of_each = (0..0x1000).step_by(host_size.pages() as usize);
+    first_of_each.for_each(|gfn| host.map(gfn, 0x8000 + gfn, host_size, WRITABLE));
     (0..64).for_each(|page| guest.map(0x2000 + page, gfn_of(page), PageSize::Small, WRITABLE));
     let mut rig = Rig::new(config);
     let mut load = |page: u64| {
@@ -296,11 +298,13 @@ fn walks_for_64_pages(config: &MmuConfig, gfn_of: impl Fn(u64) -> u64) -> u64 {
 fn a_clustered_tlb_walks_once_for_8_neighbours_that_lie_together() {
     let clustered = machine().with_clustered_tlb().unwrap();
     // In order, and backwards within each group: an entry holds any order.
-    assert_eq!(walks_for_64_pages(&clustered, |page| 0x200 + page), 8);
-    assert_eq!(walks_for_64_pages(&clustered, |page| 0x200 + (page ^ 7)), 8);
+    assert_eq!(walks_for_64_pages(&clustered, PageSize::Small, |page| 0x200 + page), 8);
+    assert_eq!(walks_for_64_pages(&clustered, PageSize::Small, |page| 0x200 + (page ^ 7)), 8);
     // Four to a group of frames: two entries, two walks.
-    assert_eq!(walks_for_64_pages(&clustered, |page| 0x200 + page / 4 * 8 + page % 4), 16);
+    assert_eq!(walks_for_64_pages(&clustered, PageSize::Small, |page| 0x200 + page / 4 * 8 + page % 4), 16);
+    // The host's leaf may be a larger page's: the entry is of the guest's small pages.
+    assert_eq!(walks_for_64_pages(&clustered, PageSize::Huge, |page| 0x200 + page), 8);
     // Each elsewhere: as without.
-    assert_eq!(walks_for_64_pages(&clustered, |page| 0x200 + page * 16), 64);
-    assert_eq!(walks_for_64_pages(&machine(), |page| 0x200 + page), 64);
+    assert_eq!(walks_for_64_pages(&clustered, PageSize::Small, |page| 0x200 + page * 16), 64);
+    assert_eq!(walks_for_64_pages(&machine(), PageSize::Small, |page| 0x200 + page), 64);
 }
