@@ -22,6 +22,7 @@ mod config;
 mod corunner;
 mod counters;
 mod error;
+mod familiar;
 mod hierarchy;
 mod lru;
 mod native;

@@ -6,6 +6,7 @@ use nestwalk_mem::VpnRange;
 use crate::config::MmuConfig;
 use crate::counters::{Counters, Served, WalkEvents};
 use crate::error::MmuError;
+use crate::familiar::Familiar;
 use crate::hierarchy::PrivateCaches;
 use crate::play::Player;
 use crate::prefetcher::{NoPrefetch, Prefetcher};
@@ -53,10 +54,10 @@ pub struct Core<P = NoPrefetch> {
     pub(crate) player: Player,
     /// Whether to fetch ahead from the simulation's own memory.
     pub(crate) hints: bool,
-    /// Walks of the batch before: how many to expect of the next ...
+    /// Walks of the batch before: how many to expect of the next.
     pub(crate) recent_walks: usize,
-    /// ... and its accesses.
-    pub(crate) recent_accesses: usize,
+    /// Whose pages need not be fetched ahead for.
+    pub(crate) familiar: Familiar,
 }
 
 impl Core {
@@ -82,7 +83,7 @@ impl<P: Prefetcher> Core<P> {
             player: Player::new(config, miss_registers)?,
             hints: true,
             recent_walks: 0,
-            recent_accesses: 0,
+            familiar: Familiar::nobody(),
         })
     }
 

@@ -231,7 +231,7 @@ impl<P: Prefetcher> Core<P> {
             let rest = &accesses[done..];
             let mut batch = &rest[..rest.len().min(BATCH)];
             if self.hints && self.recent_walks >= HINT_WALKS_MIN {
-                batch = &batch[..self.hint(simd, walker, batch)];
+                batch = &batch[..self.hint(walker, batch)];
             }
             let end = self.translate(simd, walker, batch, &mut detail, &mut last);
             detail.finish(self);
@@ -277,7 +277,10 @@ impl<P: Prefetcher> Core<P> {
                 let hit = on_hit(&mut self.tlbs, D::tlb(&mut self.unit.counters), walker, access, lookup);
                 let mapping = match hit {
                     Some(mapping) => mapping,
-                    None => match self.walk::<S, W, D>(simd, walker, access) {
+                    None => match simd.apart(
+                        #[inline(always)]
+                        || self.walk::<S, W, D>(simd, walker, access),
+                    ) {
                         Ok(mapping) => mapping,
                         Err(fault) => return Some((index, fault)),
                     },
@@ -293,7 +296,7 @@ impl<P: Prefetcher> Core<P> {
             }
             index += 1;
         }
-        (self.recent_walks, self.recent_accesses) = (walks, batch.len());
+        self.recent_walks = walks;
         None
     }
 
@@ -325,20 +328,17 @@ impl<P: Prefetcher> Core<P> {
     /// Fetches ahead what the walks of `batch` will need of the simulation's own memory, and says how far in `batch` that
     /// goes. Changes nothing.
     #[inline(always)]
-    fn hint<S: Simd, W: Walker>(&self, simd: S, walker: &W, batch: &[Access]) -> usize {
+    fn hint<W: Walker>(&mut self, walker: &W, batch: &[Access]) -> usize {
         let mut hints = [W::Hint::default(); HINTS];
         let (mut count, mut seen) = (0, 0);
-        let mut before = None;
-        // If nearly all accesses walk, do not even ask the TLBs who will.
-        let all = self.recent_walks >= self.recent_accesses / 2;
         for access in batch {
             let page = access.gva().page();
-            if before != Some(page) && (all || !self.tlbs.holds(simd, page)) {
+            if !self.familiar.knows(page) {
                 let Some(hint) = hints.get_mut(count) else { break };
                 *hint = walker.hint_first(access.gva());
+                self.familiar.meet(page);
                 count += 1;
             }
-            before = Some(page);
             seen += 1;
         }
         hints[..count].iter().for_each(|&hint| walker.hint_second(hint));

@@ -288,12 +288,6 @@ impl Tlbs {
         self.l1.insert(simd, page, mapping, self.asid).unwrap_or(mapping)
     }
 
-    /// Whether [`Tlbs::find`] would find `page`. Changes nothing.
-    #[inline(always)]
-    pub(crate) fn holds<S: Simd>(&self, simd: S, page: Gvn) -> bool {
-        self.l1.peek(simd, page, self.asid).is_some() || self.l2.peek(simd, page, self.asid).is_some()
-    }
-
     /// Whether walks are to say what stands beside the translation that they found.
     #[inline(always)]
     pub(crate) fn is_clustered(&self) -> bool {
