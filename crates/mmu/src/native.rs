@@ -8,7 +8,7 @@ use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, frames_beside, index_of, leaf_of};
+use crate::walker::{Fault, Found, Walker, descend, frames_beside, hint_leaf, leaf_of, set_dirty};
 
 /// Translation through one page table.
 #[derive(Debug)]
@@ -71,17 +71,12 @@ impl Walker for Native<'_> {
     }
 
     fn set_dirty(&mut self, gva: Gva) {
-        let page = Va::from(gva).page();
-        if let Some(found) = leaf_of(self.table, page, true) {
-            found.mark(self.table, page, true);
-        }
+        set_dirty(self.table, Va::from(gva).page());
     }
 
     #[inline(always)]
     fn hint_first(&self, gva: Gva) {
-        let page = Va::from(gva).page();
-        let (node, level) = self.table.lowest_node(page);
-        self.table.prefetch(node, index_of(page, level));
+        hint_leaf(self.table, Va::from(gva).page());
     }
 
     #[inline(always)]

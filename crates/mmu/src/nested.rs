@@ -5,7 +5,6 @@
 //! at last a host walk translates the data page. Cold and without large pages that is 24 references with four levels on
 //! both sides and 35 with five. The TLBs get the combined translation, of the smaller one of the two leaves.
 
-use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, PageTable, Pfn, Va, Vpn};
 
 use crate::clustered::NO_FRAME;
@@ -15,7 +14,7 @@ use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_cache::HostPage;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, frames_beside, index_of, leaf_of};
+use crate::walker::{Fault, Found, Walker, descend, frames_beside, hint_leaf, index_of, leaf_of, set_dirty};
 
 /// Translation through a guest's table over its host's. A VM is a process of the host, and its guest-physical memory is
 /// one range of that process's virtual memory.
@@ -76,12 +75,6 @@ impl Nested<'_> {
         self.base + gpa.page().0
     }
 
-    /// The guest-physical address of `gva`, which `found` maps.
-    #[inline(always)]
-    fn data_gpa(gva: Gva, found: Found) -> Gpa {
-        Gpa(found.frame_of(Va::from(gva).page()) << PAGE_SHIFT | gva.page_offset())
-    }
-
     /// Both leaves are known: sets the guest's bits and combines.
     #[inline(always)]
     fn finish(&mut self, gva: Gva, found: Found, host: HostPage, store: bool) -> Mapping {
@@ -131,7 +124,7 @@ impl Walker for Nested<'_> {
         let Some(found) = found.filter(|found| found.allows(store)) else {
             return Err(violation.map_or(Fault::Guest { gva, store }, |gpa| Fault::Host { gpa, store: true }));
         };
-        let gpa = Self::data_gpa(gva, found);
+        let gpa = found.gpa_of(gva);
         let host = host_walk(self.host, unit, simd, of_host(gpa), store, 0).ok_or(Fault::Host { gpa, store })?;
         Ok(self.finish(gva, found, host, store))
     }
@@ -139,7 +132,7 @@ impl Walker for Nested<'_> {
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault> {
         let page = Va::from(gva).page();
         let found = leaf_of(self.guest, page, store).ok_or(Fault::Guest { gva, store })?;
-        let gpa = Self::data_gpa(gva, found);
+        let gpa = found.gpa_of(gva);
         let host_page = self.host_page(gpa);
         let host = leaf_of(self.host, host_page, store).ok_or(Fault::Host { gpa, store })?;
         host.mark(self.host, host_page, store);
@@ -165,23 +158,17 @@ impl Walker for Nested<'_> {
     }
 
     fn set_dirty(&mut self, gva: Gva) {
-        let page = Va::from(gva).page();
-        if let Some(found) = leaf_of(self.guest, page, true) {
-            found.mark(self.guest, page, true);
-            let page = self.host_page(Self::data_gpa(gva, found));
-            if let Some(host) = leaf_of(self.host, page, true) {
-                host.mark(self.host, page, true);
-            }
+        if let Some(found) = set_dirty(self.guest, Va::from(gva).page()) {
+            let page = self.host_page(found.gpa_of(gva));
+            set_dirty(self.host, page);
         }
     }
 
     #[inline(always)]
     fn hint_first(&self, gva: Gva) -> NestedHint {
         let page = Va::from(gva).page();
-        let (node, level) = self.guest.lowest_node(page);
-        let index = index_of(page, level);
-        self.guest.prefetch(node, index);
-        self.hint_host(self.guest.entry_address(node, index).into());
+        let (node, level) = hint_leaf(self.guest, page);
+        self.hint_host(self.guest.entry_address(node, index_of(page, level)).into());
         NestedHint { gva, node: node.0, level: level.0 }
     }
 
@@ -190,7 +177,7 @@ impl Walker for Nested<'_> {
         let (node, level) = (NodeId(hint.node), Level(hint.level));
         let entry = self.guest.entry(node, index_of(Va::from(hint.gva).page(), level));
         if entry.is_present() && entry.is_leaf() {
-            self.hint_host(Self::data_gpa(hint.gva, Found { entry, node, level }));
+            self.hint_host(Found { entry, node, level }.gpa_of(hint.gva));
         }
     }
 }
@@ -199,9 +186,7 @@ impl Nested<'_> {
     /// Brings near what the host's walk for `gpa` will end at.
     #[inline(always)]
     fn hint_host(&self, gpa: Gpa) {
-        let page = self.host_page(gpa);
-        let (node, level) = self.host.lowest_node(page);
-        self.host.prefetch(node, index_of(page, level));
+        hint_leaf(self.host, self.host_page(gpa));
     }
 }
 

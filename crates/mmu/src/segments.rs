@@ -14,7 +14,7 @@ use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, frames_beside, index_of, leaf_of};
+use crate::walker::{Fault, Found, Walker, descend, frames_beside, hint_leaf, leaf_of, set_dirty};
 
 /// The segment registers of a VM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,18 +115,13 @@ pub struct Segmented<'t> {
 }
 
 impl Segmented<'_> {
-    #[inline(always)]
-    fn data_gpa(gva: Gva, found: Found) -> Gpa {
-        Gpa(found.frame_of(Va::from(gva).page()) << PAGE_SHIFT | gva.page_offset())
-    }
-
     /// The leaf is known, and so is where it leads.
     #[inline(always)]
     fn finish(&mut self, gva: Gva, found: Found, hpa: Hpa, store: bool) -> Mapping {
         found.mark(self.guest, Va::from(gva).page(), store);
         let size = match found.size() {
             PageSize::Small => PageSize::Small,
-            large => self.segments.piece(Self::data_gpa(gva, found).0 >> PAGE_SHIFT, large),
+            large => self.segments.piece(found.gpa_of(gva).0 >> PAGE_SHIFT, large),
         };
         Mapping {
             frame: hpa.page().align_down(size.order()),
@@ -171,7 +166,7 @@ impl Walker for Segmented<'_> {
         let Some(found) = found.filter(|found| found.allows(store)) else {
             return Err(violation.map_or(Fault::Guest { gva, store }, |gpa| Fault::Boundary { gpa }));
         };
-        let gpa = Self::data_gpa(gva, found);
+        let gpa = found.gpa_of(gva);
         unit.segment_translation(segments.latency_cycles);
         let hpa = segments.translate(gpa).ok_or(Fault::Boundary { gpa })?;
         Ok(self.finish(gva, found, hpa, store))
@@ -179,7 +174,7 @@ impl Walker for Segmented<'_> {
 
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault> {
         let found = leaf_of(self.guest, Va::from(gva).page(), store).ok_or(Fault::Guest { gva, store })?;
-        let gpa = Self::data_gpa(gva, found);
+        let gpa = found.gpa_of(gva);
         let hpa = self.segments.translate(gpa).ok_or(Fault::Boundary { gpa })?;
         Ok(self.finish(gva, found, hpa, store))
     }
@@ -193,17 +188,12 @@ impl Walker for Segmented<'_> {
     }
 
     fn set_dirty(&mut self, gva: Gva) {
-        let page = Va::from(gva).page();
-        if let Some(found) = leaf_of(self.guest, page, true) {
-            found.mark(self.guest, page, true);
-        }
+        set_dirty(self.guest, Va::from(gva).page());
     }
 
     #[inline(always)]
     fn hint_first(&self, gva: Gva) {
-        let page = Va::from(gva).page();
-        let (node, level) = self.guest.lowest_node(page);
-        self.guest.prefetch(node, index_of(page, level));
+        hint_leaf(self.guest, Va::from(gva).page());
     }
 
     #[inline(always)]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The seam between a core and a way to translate.
 
-use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Pfn, Vpn};
+use nestwalk_mem::addr::PAGE_SHIFT;
+use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Pfn, Va, Vpn};
 
 use crate::clustered::NO_FRAME;
 use crate::counters::Table;
@@ -61,6 +62,12 @@ impl Found {
         self.entry.frame().0 + (page.0 & (self.size().pages() - 1))
     }
 
+    /// The guest-physical address of `gva`, which this leaf of a guest's table maps.
+    #[inline(always)]
+    pub fn gpa_of(self, gva: Gva) -> Gpa {
+        Gpa(self.frame_of(Va::from(gva).page()) << PAGE_SHIFT | gva.page_offset())
+    }
+
     /// The size of its page.
     #[inline(always)]
     pub fn size(self) -> PageSize {
@@ -94,6 +101,21 @@ pub(crate) fn leaf_of(table: &PageTable, page: Vpn, write: bool) -> Option<Found
     let entry = table.entry(node, index_of(page, level));
     let found = Found { entry, node, level };
     (entry.is_present() && found.allows(write)).then_some(found)
+}
+
+/// Sets the dirty bit of the leaf for `page`, if it is writable. The leaf.
+pub(crate) fn set_dirty(table: &mut PageTable, page: Vpn) -> Option<Found> {
+    let found = leaf_of(table, page, true)?;
+    found.mark(table, page, true);
+    Some(found)
+}
+
+/// Brings near, in the simulation's own memory, the entry that the way down `table` for `page` will end at. Its node and level.
+#[inline(always)]
+pub(crate) fn hint_leaf(table: &PageTable, page: Vpn) -> (NodeId, Level) {
+    let (node, level) = table.lowest_node(page);
+    table.prefetch(node, index_of(page, level));
+    (node, level)
 }
 
 /// For each page of the aligned group of 8 around `page`, its frame in `table`, as far as the line that has the leaf of `page`
