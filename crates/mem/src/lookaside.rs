@@ -3,13 +3,16 @@
 //!
 //! It serves the simulation only (what the simulated hardware finds by walking, it still walks for). A direct-mapped table
 //! that knows most nodes and never one that is gone: a miss says nothing, a hit is right. Neighbouring nodes lie in
-//! neighbouring places, so a program with few mappings has no collisions.
+//! neighbouring places, so blocks meet only where mappings lie far apart.
 
 use crate::geometry::Level;
 use crate::page_table::NodeId;
 
 /// Bits of a slot that name the node; the others name the block of pages that it covers.
 const NODE_BITS: u32 = 28;
+/// Up to so many places for each node known (an eighth of a byte for each byte of the nodes) there may be more to avoid
+/// that two blocks meet.
+const PLACES_MAX: usize = 16;
 
 /// See the [module's documentation](self).
 #[derive(Clone, Debug)]
@@ -42,12 +45,19 @@ impl Lookaside {
         if node.0 >> NODE_BITS != 0 || block >> (64 - NODE_BITS) != 0 {
             return;
         }
-        if self.known >= self.slots.len() {
+        // Of two blocks at one place only the last is known: rather than that, the places become more, within bounds.
+        while self.known >= self.slots.len() || self.slots.len() < PLACES_MAX * self.known && self.is_taken(block) {
             self.grow();
         }
         let place = self.place(block);
         self.known += usize::from(self.slots[place] == 0);
         self.slots[place] = block << NODE_BITS | u64::from(node.0);
+    }
+
+    /// Whether another block is known at the place of this one.
+    fn is_taken(&self, block: u64) -> bool {
+        let slot = self.slots[self.place(block)];
+        slot != 0 && slot >> NODE_BITS != block
     }
 
     /// The node that covers `block` is gone.
@@ -99,5 +109,19 @@ mod tests {
         lookaside.remove(999 * 3);
         assert_eq!(lookaside.find(999 * 3), None);
         assert_eq!(lookaside.find(0), Some(NodeId(1)));
+    }
+
+    #[test]
+    fn mappings_that_lie_apart_do_not_drive_each_other_out() {
+        let mut lookaside = Lookaside::new();
+        let blocks = (0..40).chain((1 << 8)..(1 << 8) + 40);
+        blocks.clone().for_each(|block| lookaside.add(block, NodeId(block as u32 + 1)));
+        for block in blocks {
+            assert_eq!(lookaside.find(block), Some(NodeId(block as u32 + 1)));
+        }
+        // So far apart that no number of places within bounds would do.
+        lookaside.add(1 << 34, NodeId(7));
+        assert_eq!((lookaside.find(1 << 34), lookaside.find(0)), (Some(NodeId(7)), None));
+        assert!(lookaside.slots.len() <= 4 * PLACES_MAX * lookaside.known);
     }
 }

@@ -127,6 +127,18 @@ impl fmt::Debug for Entry {
     }
 }
 
+/// Where the entry of a page stands: in the lowest node that covers it. Right as long as that node is not pruned or
+/// collapsed, and no lower one is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spot {
+    /// The node.
+    pub node: NodeId,
+    /// Its level.
+    pub level: Level,
+    /// The entry, among those of all nodes.
+    slot: usize,
+}
+
 /// A leaf found for a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leaf {
@@ -239,13 +251,18 @@ impl PageTable {
         self.watched.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    #[inline]
+    #[inline(always)]
     fn written(&mut self, node: NodeId, level: Level, page: Vpn) {
-        if let Some(writes) = &mut self.watched {
-            let order = self.geometry.entry_order(level);
-            let pages = VpnRange::new(page.align_down(order), PageCount(1 << order));
-            writes.push(Write { node, pages });
+        if self.watched.is_some() {
+            self.note_write(node, level, page);
         }
+    }
+
+    #[inline(never)]
+    fn note_write(&mut self, node: NodeId, level: Level, page: Vpn) {
+        let order = self.geometry.entry_order(level);
+        let pages = VpnRange::new(page.align_down(order), PageCount(1 << order));
+        self.watched.get_or_insert_default().push(Write { node, pages });
     }
 
     /// The top node, where every walk begins.
@@ -303,7 +320,17 @@ impl PageTable {
     /// Writes nothing when they are set already. The flags must not be ones that say what kind of entry it is.
     #[inline]
     pub fn mark(&mut self, node: NodeId, index: usize, flags: u64) {
-        let slot = self.slot(node, index);
+        self.mark_slot(self.slot(node, index), flags);
+    }
+
+    /// [`PageTable::mark`] of the entry at a spot.
+    #[inline]
+    pub fn mark_at(&mut self, spot: Spot, flags: u64) {
+        self.mark_slot(spot.slot, flags);
+    }
+
+    #[inline(always)]
+    fn mark_slot(&mut self, slot: usize, flags: u64) {
         let entry = &mut self.entries[slot];
         debug_assert!(entry.is_present() && flags & (Entry::PRESENT | Entry::LEAF) == 0);
         if !entry.has(flags) {
@@ -325,7 +352,33 @@ impl PageTable {
         self.descend(page)
     }
 
+    /// Where the entry of `page` stands, and the entry, which may be none.
+    #[inline(always)]
+    pub fn find(&self, page: Vpn) -> (Spot, Entry) {
+        let (node, level, slot) = match self.pte_nodes.find(self.block(page)) {
+            Some(node) => (node, Level::PTE, self.slot(node, self.geometry.index(page, Level::PTE))),
+            None => {
+                let (node, level) = self.descend(page);
+                (node, level, self.slot(node, self.geometry.index(page, level)))
+            }
+        };
+        (Spot { node, level, slot }, self.entries[slot])
+    }
+
+    /// Whether nothing stands in the table for any page of the aligned 2^`order` block around `page`.
+    #[inline]
+    pub fn is_bare(&self, page: Vpn, order: u32) -> bool {
+        let first = page.align_down(order);
+        let (spot, entry) = self.find(first);
+        if order > self.geometry.index_bits() || spot.level > Level::PTE {
+            let whole = entry.is_none() && self.geometry.entry_order(spot.level) >= order;
+            return whole || (0..1 << order).all(|place| self.leaf(first + place).is_none());
+        }
+        self.entries[spot.slot..][..1 << order].iter().fold(0, |any, entry| any | entry.0) == 0
+    }
+
     /// The same, from the root down.
+    #[inline(never)]
     fn descend(&self, page: Vpn) -> (NodeId, Level) {
         let (mut node, mut level) = (self.root(), self.geometry.root());
         while level > Level::PTE {
@@ -413,6 +466,20 @@ impl PageTable {
         self.entries[slot] = entry;
         self.used[node.0 as usize] += 1;
         self.written(node, level, page);
+    }
+
+    /// [`PageTable::set_in`] at the PTE level where the spot of `page` is known already: the common case of a fault.
+    ///
+    /// # Panics
+    /// When something else is mapped there.
+    #[inline(always)]
+    pub fn set_at(&mut self, spot: Spot, page: Vpn, entry: Entry) {
+        debug_assert!(spot.level == Level::PTE && self.find(page).0 == spot, "{spot:?} is not where {page:?} stands");
+        let place = &mut self.entries[spot.slot];
+        assert!(place.is_none(), "{page:?} is mapped already");
+        *place = entry;
+        self.used[spot.node.0 as usize] += 1;
+        self.written(spot.node, Level::PTE, page);
     }
 
     /// Makes sure that there is a node of `level` that covers `page`, and returns it.
@@ -725,6 +792,49 @@ mod tests {
         let (mut t, mut source) = table(Geometry::X86_4);
         t.map(Vpn(5), Frame(1), PageSize::Small, 0, &mut source).unwrap();
         t.map(Vpn(5), Frame(2), PageSize::Small, 0, &mut source).unwrap();
+    }
+
+    #[test]
+    fn what_stands_at_a_spot_is_the_page_s_entry() {
+        let (mut t, mut source) = table(Geometry::X86_4);
+        let (spot, entry) = t.find(Vpn(700));
+        assert_eq!((spot.node, spot.level, entry), (t.root(), Level(4), Entry::NONE));
+        t.map(Vpn(512), Frame(9), PageSize::Small, 0, &mut source).unwrap();
+        let (spot, entry) = t.find(Vpn(700));
+        assert_eq!((spot.level, entry), (Level::PTE, Entry::NONE));
+        t.set_at(spot, Vpn(700), Entry::leaf(Frame(5), 0));
+        t.mark_at(spot, Entry::ACCESSED);
+        assert_eq!(t.find(Vpn(700)), (spot, Entry::leaf(Frame(5), Entry::ACCESSED)));
+        assert_eq!(t.translate(Vpn(700)), Some(Frame(5)));
+        t.check_invariants();
+    }
+
+    #[test]
+    #[should_panic(expected = "mapped already")]
+    fn setting_a_spot_twice_is_caught() {
+        let (mut t, mut source) = table(Geometry::X86_4);
+        t.map(Vpn(512), Frame(9), PageSize::Small, 0, &mut source).unwrap();
+        t.set_at(t.find(Vpn(512)).0, Vpn(512), Entry::leaf(Frame(5), 0));
+    }
+
+    #[test]
+    fn a_block_is_bare_when_none_of_its_pages_is_mapped() {
+        for geometry in [Geometry::X86_4, Geometry::new(3, 3).unwrap(), Geometry::new(4, 2).unwrap()] {
+            let (mut t, mut source) = table(geometry);
+            assert!(t.is_bare(Vpn(0), 3) && t.is_bare(Vpn(100), 6));
+            t.map(Vpn(37), Frame(9), PageSize::Small, 0, &mut source).unwrap();
+            for page in 0..128 {
+                for order in 0..7 {
+                    let bare = page >> order != 37 >> order;
+                    assert_eq!(t.is_bare(Vpn(page), order), bare, "page {page}, order {order}, {geometry:?}");
+                }
+            }
+            t.unmap(Vpn(37)).unwrap();
+            assert!(t.is_bare(Vpn(37), 6), "its node is there still");
+        }
+        let (mut t, mut source) = table(Geometry::X86_4);
+        t.map(Vpn(512), Frame(512), PageSize::Huge, 0, &mut source).unwrap();
+        assert!(!t.is_bare(Vpn(600), 3) && !t.is_bare(Vpn(3), 10) && t.is_bare(Vpn(3), 9));
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //!
 //! What it promises
 //! - Allocating and freeing take constant time and, once the per-CPU lists have grown, no memory.
-//! - Twelve bytes a frame, not paged in before the frame's pageblock is split.
+//! - Twelve bytes a frame, not paged in before the frame's pageblock is split, or one that shares a page of the machine
+//!   that runs the simulation with it.
 //! - A frame is in exactly one of: a free block, a per-CPU list, an allocated block. Freeing what is not allocated, owning
 //!   what is free and the like panic: these are errors of the calling kernel, never of its input.
 //!
@@ -39,7 +40,7 @@ use crate::addr::{Frame, FrameRange, PageCount};
 
 use compact::Scanners;
 use pcp::{COSTLY_ORDER, Limits, PerCpu, has_lists};
-use table::{Head, Kind, MAX_ORDER, PAGEBLOCK_ORDER, Pfn32, State};
+use table::{Head, Kind, MAX_ORDER, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State};
 use zone::Zone;
 
 pub use age::{Aging, Fragmentation};
@@ -136,7 +137,8 @@ impl PhysicalMemory {
     ///
     /// # Panics
     /// If the order is above [`Order::MAX`] or the memory has no such processor.
-    #[inline]
+    // Nearly every caller knows the order when it is compiled, and most of what follows depends on nothing else.
+    #[inline(always)]
     pub fn alloc(&mut self, order: Order, kind: MigrateType, cpu: Cpu) -> Option<Frame> {
         assert!(order <= Order::MAX, "no blocks of order {}", order.0);
         let kind = Kind::from(kind);
@@ -150,7 +152,7 @@ impl PhysicalMemory {
     }
 
     /// Linux's `rmqueue`.
-    #[inline]
+    #[inline(always)]
     fn try_alloc(&mut self, order: u8, kind: Kind, cpu: Cpu) -> Option<Pfn32> {
         if has_lists(order) {
             self.cpus[usize::from(cpu.0)].alloc(&mut self.zone, self.limits, order, kind)
@@ -282,7 +284,7 @@ impl PhysicalMemory {
     #[inline]
     pub fn owner(&self, frame: Frame) -> Owner {
         let pfn = self.checked(frame);
-        if self.zone.table.is_allocated_head(pfn) || !self.is_free(frame) {
+        if self.zone.table.is_seen_allocated(pfn) || !self.is_free(frame) {
             self.zone.table.owner(pfn)
         } else {
             Owner::Unknown
@@ -293,10 +295,28 @@ impl PhysicalMemory {
     ///
     /// # Panics
     /// If it is free.
-    #[inline]
+    #[inline(always)]
     pub fn set_owner(&mut self, frame: Frame, owner: Owner) {
         let pfn = self.allocated_frame(frame);
         self.zone.table.set_owner(pfn, owner);
+    }
+
+    /// Says who has all of `frames`, which must be allocated: [`PhysicalMemory::set_owner`] for each.
+    ///
+    /// # Panics
+    /// If one is free.
+    pub fn set_owners(&mut self, frames: FrameRange, owner: Owner) {
+        let mut at = frames.start;
+        while at < frames.end() {
+            let pfn = self.allocated_frame(at);
+            let (start, head) = self.zone.table.find_head(pfn);
+            // The records of a larger block are marked as used one pageblock at a time.
+            let end = (u64::from(start) + (1 << head.order()))
+                .min(at.align_down(PAGEBLOCK_ORDER.into()).0 + u64::from(PAGEBLOCK));
+            let end = Frame(end).min(frames.end());
+            self.zone.table.set_owners(pfn..end.0 as Pfn32, owner);
+            at = end;
+        }
     }
 
     /// One more mapping of `frame` (fork).
@@ -341,16 +361,22 @@ impl PhysicalMemory {
     }
 
     /// The frame's number, given that the frame is allocated, and about to be written to.
-    #[inline]
+    #[inline(always)]
     fn allocated_frame(&mut self, frame: Frame) -> Pfn32 {
         let pfn = self.checked(frame);
-        if !self.zone.table.is_allocated_head(pfn) {
-            let (_, head) = self.zone.table.find_head(pfn);
-            assert!(head.state() == State::Allocated, "{frame:?} is not allocated ({:?})", head.state());
-            if head.order() >= PAGEBLOCK_ORDER {
-                self.zone.table.block_mut(pfn).detailed = true;
-            }
+        if !self.zone.table.is_seen_allocated(pfn) {
+            self.allocated_inside(pfn);
         }
         pfn
+    }
+
+    /// The same for a frame of which that cannot be seen at once.
+    #[inline(never)]
+    fn allocated_inside(&mut self, pfn: Pfn32) {
+        let (_, head) = self.zone.table.find_head(pfn);
+        assert!(head.state() == State::Allocated, "{:?} is not allocated ({:?})", Frame(pfn.into()), head.state());
+        if head.order() >= PAGEBLOCK_ORDER {
+            self.zone.table.block_mut(pfn).detailed = true;
+        }
     }
 }

@@ -70,7 +70,7 @@ impl PerCpu {
     }
 
     /// A block of an order that has lists (`rmqueue_pcplist`). Its head still says [`State::PerCpu`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn alloc(&mut self, zone: &mut Zone, limits: Limits, order: u8, kind: Kind) -> Option<Pfn32> {
         self.free_factor >>= 1;
         let list = list_of(order, kind);
@@ -102,7 +102,11 @@ impl PerCpu {
         while got < batch {
             let Some((start, count)) = zone.rmqueue(order, kind, batch - got, min_steal) else { break };
             zone.table.set_unlisted_run(start, head, count);
-            list.extend((start..start + (count << order)).step_by(1 << order));
+            if order == 0 {
+                list.extend(start..start + count);
+            } else {
+                list.extend((start..start + (count << order)).step_by(1 << order));
+            }
             got += count;
         }
         self.count += got << order;

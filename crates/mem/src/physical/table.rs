@@ -129,7 +129,9 @@ impl Table {
     /// `frames` (a multiple of a pageblock's) that no block covers yet.
     pub(super) fn new(frames: u32) -> Self {
         let block = Pageblock { links: [NIL; 2], head: Head(0), kind: Kind::Movable, skip: false, detailed: false };
-        Self { frames: vec![[0; 3]; frames as usize], blocks: vec![block; (frames / PAGEBLOCK) as usize] }
+        let mut records = vec![[0; 3]; frames as usize];
+        crate::huge::advise(&mut records);
+        Self { frames: records, blocks: vec![block; (frames / PAGEBLOCK) as usize] }
     }
 
     /// How many frames there are.
@@ -263,21 +265,32 @@ impl Table {
     }
 
     /// The block that `pfn` lies in: its first frame and head.
+    ///
+    /// A block that holds `pfn` begins at `pfn` with some of its low bits cleared, and everything between lies inside it.
+    #[inline]
     pub(super) fn find_head(&self, pfn: Pfn32) -> (Pfn32, Head) {
-        for order in 0..=MAX_ORDER {
-            let start = pfn >> order << order;
-            let head = self.head(start, order);
-            if head.state() != State::Inside && head.order() >= order {
+        let mut start = pfn;
+        loop {
+            let mut head = self.head(start, 0);
+            if head.state() == State::Inside && start.is_multiple_of(PAGEBLOCK) {
+                head = self.head(start, PAGEBLOCK_ORDER);
+            }
+            if head.state() != State::Inside {
+                debug_assert!(pfn - start < 1 << head.order(), "frame {pfn:#x} lies in no block");
                 return (start, head);
             }
+            assert!(start != 0, "frame {pfn:#x} lies in no block");
+            start &= start - 1;
         }
-        unreachable!("frame {pfn:#x} lies in no block");
     }
 
-    /// Whether the frame entry alone shows that `pfn` is allocated. `false` says nothing.
-    #[inline]
-    pub(super) fn is_allocated_head(&self, pfn: Pfn32) -> bool {
-        self.frames[pfn as usize][2] & 3 == State::Allocated as u32
+    /// Whether the frame entry alone shows that `pfn` is allocated: it says so at the head of a block, and inside of one
+    /// only an allocated frame has an owner. `false` says nothing.
+    #[inline(always)]
+    pub(super) fn is_seen_allocated(&self, pfn: Pfn32) -> bool {
+        let [low, high, head] = self.frames[pfn as usize];
+        let state = head & 3;
+        state == State::Allocated as u32 || state == State::Inside as u32 && low | high != 0
     }
 
     /// Whether `pfn` is an allocated block of one frame which is not shared.
@@ -298,6 +311,16 @@ impl Table {
         let entry = &mut self.frames[pfn as usize];
         entry[0] = bits as u32;
         entry[1] = (bits >> 32) as u32;
+    }
+
+    /// [`Table::set_owner`] of several.
+    #[inline]
+    pub(super) fn set_owners(&mut self, frames: std::ops::Range<Pfn32>, owner: Owner) {
+        let bits = owner.pack();
+        for entry in &mut self.frames[frames.start as usize..frames.end as usize] {
+            entry[0] = bits as u32;
+            entry[1] = (bits >> 32) as u32;
+        }
     }
 
     /// Further mappings of an allocated frame.

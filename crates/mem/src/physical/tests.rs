@@ -229,3 +229,47 @@ fn a_frame_can_be_taken_where_it_is_and_only_once() {
     memory.free(Frame(777), Order::PAGE, Cpu(0));
     memory.check_invariants();
 }
+
+#[test]
+fn all_frames_of_a_range_get_an_owner_whatever_blocks_they_lie_in() {
+    let mut memory = memory(64, 1);
+    let take = |memory: &mut PhysicalMemory, order| memory.alloc(order, MigrateType::Unmovable, CPU).unwrap();
+    for order in [Order(0), Order(3), Order::HUGE, Order::MAX] {
+        let frames = FrameRange::new(take(&mut memory, order), PageCount(order.frames()));
+        memory.set_owners(frames, Owner::Reserved { process: 7 });
+        assert!(frames.iter().all(|frame| memory.owner(frame) == Owner::Reserved { process: 7 }), "{order:?}");
+        memory.check_invariants();
+        // In parts, of which the first is owned by another now.
+        memory.free(frames.start, Order::PAGE, CPU);
+        memory.check_invariants();
+        let rest = FrameRange::new(frames.start + 1, PageCount(order.frames() - 1));
+        memory.set_owners(rest, Owner::Kernel);
+        assert!(rest.iter().all(|frame| memory.owner(frame) == Owner::Kernel), "{order:?}");
+        rest.iter().for_each(|frame| memory.free(frame, Order::PAGE, CPU));
+        memory.drain();
+        memory.check_invariants();
+    }
+    assert_eq!(memory.free_frames(), memory.frames());
+}
+
+#[test]
+#[should_panic(expected = "is not allocated")]
+fn a_free_frame_in_a_range_cannot_be_owned() {
+    let mut memory = memory(64, 1);
+    let frame = memory.alloc(Order(3), MigrateType::Movable, CPU).unwrap();
+    memory.set_owners(FrameRange::new(frame, PageCount(9)), Owner::Kernel);
+}
+
+#[test]
+fn every_frame_finds_the_block_that_it_lies_in() {
+    let mut memory = memory(64, 1);
+    for order in [3, 0, 2, 9, 1, 10, 5] {
+        memory.alloc(Order(order), MigrateType::Movable, CPU).unwrap();
+    }
+    let heads: Vec<(Pfn32, Head)> = memory.heads().collect();
+    for (start, head) in heads {
+        for pfn in start..start + (1 << head.order()) {
+            assert_eq!(memory.zone.table.find_head(pfn), (start, head), "frame {pfn:#x}");
+        }
+    }
+}

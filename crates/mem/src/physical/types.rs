@@ -75,7 +75,7 @@ impl Owner {
     const TAG_SHIFT: u32 = Self::PROCESS_SHIFT + 16;
 
     /// Eight bytes: three bits of tag, the process, the page. All zeroes is [`Owner::Unknown`], as in fresh metadata.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pack(self) -> u64 {
         let (tag, process, page) = match self {
             Self::Unknown => (0, 0, 0),
