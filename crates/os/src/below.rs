@@ -141,19 +141,26 @@ impl HostMemory<'_> {
         let mut page = pages.start;
         while page < pages.end {
             match self.host.backed_span(self.process, page, store).0 {
-                0 => self.fault(page, store)?,
+                0 => self.touch_page(page, store)?,
                 span => page += span,
             }
         }
         Ok(())
     }
 
-    #[inline(never)]
-    fn fault(&mut self, page: Vpn, store: bool) -> Result<(), OsError> {
-        match self.host.fault(self.process, page, store, self.cpu, self.below) {
-            Ok(_) => Ok(()),
-            Err(source) => Err(OsError::Host { frame: Frame(page.0 - self.base.0), source: Box::new(source) }),
+    /// One page, which is what nearly all touches are.
+    #[inline]
+    fn touch_page(&mut self, page: Vpn, store: bool) -> Result<(), OsError> {
+        match self.host.touch(self.process, page, store, self.cpu, self.below) {
+            Ok(()) => Ok(()),
+            Err(source) => Err(self.not_backed(page, source)),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn not_backed(&self, page: Vpn, source: OsError) -> OsError {
+        OsError::Host { frame: Frame(page.0 - self.base.0), source: Box::new(source) }
     }
 }
 
@@ -161,9 +168,7 @@ impl Below for HostMemory<'_> {
     #[inline]
     fn touch(&mut self, frames: FrameRange, store: bool) -> Result<(), OsError> {
         if frames.count.0 == 1 {
-            let page = self.page_of(frames.start);
-            let backed = self.host.backed_span(self.process, page, store).0 > 0;
-            return if backed { Ok(()) } else { self.fault(page, store) };
+            return self.touch_page(self.page_of(frames.start), store);
         }
         self.touch_range(self.pages_of(frames), store)
     }

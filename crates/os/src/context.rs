@@ -5,6 +5,7 @@ use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Level, NodeId, Order, Owner, P
 
 use crate::below::{Below, Hypercall, HypercallReply};
 use crate::error::OsError;
+use crate::manager::Fault;
 use crate::process::ProcessId;
 use crate::state::KernelState;
 use crate::tables::{NodePlace, TableContext, TablePlacement};
@@ -30,7 +31,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// When none is free.
-    #[inline]
+    #[inline(always)]
     pub fn page_frame(&mut self) -> Result<Frame, OsError> {
         match self.state.alloc(Order::PAGE, self.cpu) {
             Some(frame) => Ok(frame),
@@ -62,7 +63,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// When nothing below backs them.
-    #[inline]
+    #[inline(always)]
     pub fn zero(&mut self, frames: FrameRange) -> Result<(), OsError> {
         self.below.zero(frames)?;
         match frames.count.0 {
@@ -91,43 +92,66 @@ impl Context<'_> {
         Ok(())
     }
 
+    /// [`Context::map`] of a small page for a fault, whose spot in the table is known already.
+    ///
+    /// # Errors
+    /// As [`Context::map`].
+    #[inline(always)]
+    pub fn map_fault(&mut self, fault: &Fault, frame: Frame) -> Result<(), OsError> {
+        let Fault { process, page, spot, .. } = *fault;
+        let entry = Entry::leaf(frame, fault.leaf_flags());
+        let space = self.state.processes.get_mut(process)?;
+        if spot.level == Level::PTE
+            && let Some((last, epoch)) = space.last_node
+            && last == space.table.node_frame(spot.node)
+            && self.below.epoch() == Some(epoch)
+        {
+            space.table.set_at(spot, page, entry);
+        } else {
+            self.map_entry_anew(process, page, Level::PTE, entry)?;
+        }
+        self.state.own(frame, process, page);
+        Ok(())
+    }
+
     /// [`Context::map`] for any entry, without saying who owns the frames.
     ///
     /// # Errors
     /// As [`Context::map`].
     #[inline(always)]
     pub fn map_entry(&mut self, process: ProcessId, page: Vpn, level: Level, entry: Entry) -> Result<(), OsError> {
-        let table = &mut self.state.processes.get_mut(process)?.table;
-        let (node, lowest) = table.lowest_node(page);
-        let last = self.below.epoch().map(|epoch| (table.node_frame(node), epoch));
-        if lowest == level && last.is_some() && last == self.state.last_node {
-            table.set_in(node, page, level, entry);
+        let space = self.state.processes.get_mut(process)?;
+        let (node, lowest) = space.table.lowest_node(page);
+        let last = self.below.epoch().map(|epoch| (space.table.node_frame(node), epoch));
+        if lowest == level && last.is_some() && last == space.last_node {
+            space.table.set_in(node, page, level, entry);
             return Ok(());
         }
-        self.map_in_new_node(process, page, level, entry)
+        self.map_entry_anew(process, page, level, entry)
     }
 
     /// The same where the node was not written last, or is not there.
     #[inline(never)]
-    fn map_in_new_node(&mut self, process: ProcessId, page: Vpn, level: Level, entry: Entry) -> Result<(), OsError> {
+    fn map_entry_anew(&mut self, process: ProcessId, page: Vpn, level: Level, entry: Entry) -> Result<(), OsError> {
         let (node, frame) = self.make_nodes(process, page, level)?;
-        self.write_node(frame)?;
+        self.write_node(process, frame)?;
         self.state.processes.get_mut(process)?.table.set_in(node, page, level, entry);
         Ok(())
     }
 
-    /// Tells below that the table node in `frame` is written, unless it was the last one and nothing has changed.
+    /// Tells below that the node of `process`'s table in `frame` is written, unless it was the last one and nothing has changed.
     ///
     /// # Errors
-    /// When nothing below backs it.
+    /// When there is no such process, or nothing below backs the frame.
     #[inline]
-    pub fn write_node(&mut self, frame: Frame) -> Result<(), OsError> {
+    pub fn write_node(&mut self, process: ProcessId, frame: Frame) -> Result<(), OsError> {
         let now = self.below.epoch().map(|epoch| (frame, epoch));
-        if now.is_some() && now == self.state.last_node {
+        if now.is_some() && now == self.state.processes.get(process)?.last_node {
             return Ok(());
         }
         self.below.touch(FrameRange::single(frame), true)?;
-        self.state.last_node = self.below.epoch().map(|epoch| (frame, epoch));
+        let written = self.below.epoch().map(|epoch| (frame, epoch));
+        self.state.processes.get_mut(process)?.last_node = written;
         Ok(())
     }
 
@@ -231,8 +255,6 @@ impl Context<'_> {
 
     /// Says that `frames` are set aside for `process`.
     pub fn reserve(&mut self, process: ProcessId, frames: FrameRange) {
-        for frame in frames.iter() {
-            self.state.memory.set_owner(frame, Owner::Reserved { process: process.0 });
-        }
+        self.state.memory.set_owners(frames, Owner::Reserved { process: process.0 });
     }
 }

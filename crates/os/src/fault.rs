@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Page faults (`handle_mm_fault`).
 
-use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Leaf, Level, Owner, PageCount, PageSize, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Leaf, Level, Owner, PageCount, PageSize, Spot, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::error::OsError;
@@ -39,21 +39,85 @@ impl Kernel {
         cpu: Cpu,
         below: &mut dyn Below,
     ) -> Result<FaultKind, OsError> {
+        let (spot, entry) = self.state.processes.get(process)?.table.find(page);
+        let result = self.fault_at(process, page, (spot, entry), store, cpu, below);
+        self.fault_done(result, process, page, store, cpu, below)
+    }
+
+    /// A load (or store) of `process` at `page` on processor `cpu`, of which only what it does to this kernel matters:
+    /// sets the bits that the hardware would set, or else is a [fault](Kernel::fault).
+    ///
+    /// # Errors
+    /// As [`Kernel::fault`].
+    #[inline]
+    pub fn touch(
+        &mut self,
+        process: ProcessId,
+        page: Vpn,
+        store: bool,
+        cpu: Cpu,
+        below: &mut dyn Below,
+    ) -> Result<(), OsError> {
+        let table = &mut self.state.processes.get_mut(process)?.table;
+        let (spot, entry) = table.find(page);
+        let (needs, marks) = hardware_bits(store);
+        if entry.has(needs) {
+            table.mark_at(spot, marks);
+            return Ok(());
+        }
+        let result = self.fault_at(process, page, (spot, entry), store, cpu, below);
+        self.fault_done(result, process, page, store, cpu, below).map(drop)
+    }
+
+    /// What is left to do when a first attempt at a fault has ended with `result`.
+    #[inline(always)]
+    fn fault_done(
+        &mut self,
+        result: Result<FaultKind, OsError>,
+        process: ProcessId,
+        page: Vpn,
+        store: bool,
+        cpu: Cpu,
+        below: &mut dyn Below,
+    ) -> Result<FaultKind, OsError> {
+        self.settle(cpu, below);
+        match result {
+            Err(error @ OsError::OutOfMemory { .. }) => self.fault_again(error, process, page, store, cpu, below),
+            other => other,
+        }
+    }
+
+    /// The fault failed for want of memory: tries again until nothing more can be reclaimed.
+    #[cold]
+    #[inline(never)]
+    fn fault_again(
+        &mut self,
+        mut error: OsError,
+        process: ProcessId,
+        page: Vpn,
+        store: bool,
+        cpu: Cpu,
+        below: &mut dyn Below,
+    ) -> Result<FaultKind, OsError> {
         loop {
-            let result = self.fault_once(process, page, store, cpu, below);
+            self.reclaim_or(error, cpu, below)?;
+            let found = self.state.processes.get(process)?.table.find(page);
+            let result = self.fault_at(process, page, found, store, cpu, below);
             self.settle(cpu, below);
             match result {
-                Err(error @ OsError::OutOfMemory { .. }) => self.reclaim_or(error, cpu, below)?,
+                Err(again @ OsError::OutOfMemory { .. }) => error = again,
                 other => return other,
             }
         }
     }
 
-    #[inline]
-    fn fault_once(
+    /// One attempt at a fault, given what stands in the table.
+    #[inline(always)]
+    fn fault_at(
         &mut self,
         process: ProcessId,
         page: Vpn,
+        (spot, entry): (Spot, Entry),
         store: bool,
         cpu: Cpu,
         below: &mut dyn Below,
@@ -67,9 +131,9 @@ impl Kernel {
         if store && !vma.flags.writable {
             return Err(OsError::ReadOnly { process, page });
         }
-        let fault = Fault { process, page, store, vma };
-        if let Some(leaf) = space.table.leaf(page) {
-            return self.fault_mapped(&fault, leaf, cpu, below);
+        let fault = Fault { process, page, store, vma, spot };
+        if !entry.is_none() {
+            return self.fault_mapped(&fault, cpu, below);
         }
         let (mut cx, manager) = self.context(cpu, below);
         let size = manager.fault(&mut cx, &fault)?;
@@ -85,13 +149,8 @@ impl Kernel {
 
     /// Something stands in the table (`handle_pte_fault` with a present or swapped entry).
     #[inline(never)]
-    fn fault_mapped(
-        &mut self,
-        fault: &Fault,
-        leaf: Leaf,
-        cpu: Cpu,
-        below: &mut dyn Below,
-    ) -> Result<FaultKind, OsError> {
+    fn fault_mapped(&mut self, fault: &Fault, cpu: Cpu, below: &mut dyn Below) -> Result<FaultKind, OsError> {
+        let leaf = self.state.processes.get(fault.process)?.table.leaf(fault.page).expect("it was found just now");
         if !leaf.entry.is_present() {
             return self.swap_in(fault, cpu, below);
         }
@@ -187,17 +246,23 @@ impl Kernel {
         let (node, level) = table.lowest_node(page);
         let index = table.geometry().index(page, level);
         let entry = table.entry(node, index);
-        let (needs, marks) = if store {
-            (Entry::PRESENT | Entry::WRITABLE, Entry::ACCESSED | Entry::DIRTY)
-        } else {
-            (Entry::PRESENT, Entry::ACCESSED)
-        };
+        let (needs, marks) = hardware_bits(store);
         if !entry.has(needs) {
             return PageCount(0);
         }
         table.mark(node, index, marks);
         let span = 1u64 << table.geometry().entry_order(level);
         PageCount(span - (page.0 & (span - 1)))
+    }
+}
+
+/// Which bits of a leaf the hardware wants to see for a load (or store), and which it then sets.
+#[inline(always)]
+const fn hardware_bits(store: bool) -> (u64, u64) {
+    if store {
+        (Entry::PRESENT | Entry::WRITABLE, Entry::ACCESSED | Entry::DIRTY)
+    } else {
+        (Entry::PRESENT, Entry::ACCESSED)
     }
 }
 
@@ -217,6 +282,6 @@ impl crate::context::Context<'_> {
     fn touch_node(&mut self, fault: &Fault) -> Result<(), OsError> {
         let table = &self.state.processes.get(fault.process)?.table;
         let frame = table.node_frame(table.lowest_node(fault.page).0);
-        self.write_node(frame)
+        self.write_node(fault.process, frame)
     }
 }

@@ -100,6 +100,7 @@ impl Kernel {
             cpu: Cpu(0),
             heap: None,
             parent: None,
+            last_node: None,
             cgroup_limit: None,
         };
         let id = self.state.processes.insert(process)?;

@@ -66,7 +66,6 @@ impl Kernel {
             compaction_wanted: None,
             moved: Vec::new(),
             gather: Gather::default(),
-            last_node: None,
             cache: PageCount(0),
             pinned: PageCount(0),
         };
@@ -88,6 +87,7 @@ impl Kernel {
             heap: None,
             cgroup_limit: None,
             parent: None,
+            last_node: None,
         };
         let id = self.state.processes.insert(process)?;
         let root = self.retrying(Cpu(0), below, |cx, _| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Processes: an address space each, that is mappings and a page table.
 
-use nestwalk_mem::{Cpu, PageCount, PageTable, Vpn};
+use nestwalk_mem::{Cpu, Frame, PageCount, PageTable, Vpn};
 
 use crate::error::OsError;
 use crate::vma::Vmas;
@@ -27,6 +27,9 @@ pub struct Process {
     pub cgroup_limit: Option<PageCount>,
     /// The parent, if a fork made it.
     pub parent: Option<ProcessId>,
+    /// The node of its table that was written last, and [`Below::epoch`](crate::below::Below::epoch) then: until that changes,
+    /// the next write to the node is nothing new to what lies below.
+    pub(crate) last_node: Option<(Frame, u64)>,
 }
 
 /// All processes of a kernel.
@@ -113,7 +116,7 @@ impl Processes {
 
 #[cfg(test)]
 mod tests {
-    use nestwalk_mem::{Frame, Geometry};
+    use nestwalk_mem::Geometry;
 
     use super::*;
 
@@ -125,6 +128,7 @@ mod tests {
             heap: None,
             cgroup_limit: None,
             parent: None,
+            last_node: None,
         }
     }
 

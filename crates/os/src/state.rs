@@ -48,8 +48,6 @@ pub struct KernelState {
     pub(crate) moved: Vec<Moved>,
     /// Frames on their way from a zapped range to the allocator.
     pub(crate) gather: Gather,
-    /// The table node that was written last, and [`Below::epoch`](crate::below::Below::epoch) then.
-    pub(crate) last_node: Option<(Frame, u64)>,
     /// Frames of the page cache that the start state left behind.
     pub(crate) cache: PageCount,
     /// Frames of the kernel's own that the start state left behind.
@@ -98,7 +96,7 @@ pub(crate) struct Swap {
 impl KernelState {
     /// A block for user pages, or for a memory manager's reservation: `None` if none is free, or if taking it would go
     /// below the lowest watermark (`__zone_watermark_ok`). Wakes the background daemon below the low one.
-    #[inline]
+    #[inline(always)]
     pub fn alloc(&mut self, order: Order, cpu: Cpu) -> Option<Frame> {
         let free = self.memory.free_frames().0;
         if free < self.watermarks.low.0 + order.frames() {
@@ -125,7 +123,7 @@ impl KernelState {
 
     /// Says that `frame` is mapped at `page` of `process`. Of a large page, only the first frame is owned, so that
     /// compaction leaves the others alone.
-    #[inline]
+    #[inline(always)]
     pub fn own(&mut self, frame: Frame, process: ProcessId, page: Vpn) {
         self.memory.set_owner(frame, Owner::Page { process: process.0, page });
     }

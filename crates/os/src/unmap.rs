@@ -153,7 +153,7 @@ impl Context<'_> {
     pub(crate) fn write_leaf_node(&mut self, process: ProcessId, page: Vpn) -> Result<(), OsError> {
         let table = &self.state.processes.get(process)?.table;
         let frame = table.node_frame(table.lowest_node(page).0);
-        self.write_node(frame)
+        self.write_node(process, frame)
     }
 
     /// The leaf no longer stands in the table: releases what it mapped, if nobody else maps it.

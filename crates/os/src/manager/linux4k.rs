@@ -28,7 +28,6 @@ impl MemoryManager for Linux4k {
         &FACTS
     }
 
-    #[inline]
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
         map_one_page(cx, fault)
     }
@@ -38,13 +37,11 @@ impl MemoryManager for Linux4k {
 ///
 /// # Errors
 /// When there is no memory, or nothing below backs it.
-#[inline]
+#[inline(always)]
 pub fn map_one_page(cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
     let frame = cx.page_frame()?;
     let frames = FrameRange::single(frame);
-    let mapped =
-        cx.zero(frames).and_then(|()| cx.map(fault.process, fault.page, frame, PageSize::Small, fault.leaf_flags()));
-    match mapped {
+    match cx.zero(frames).and_then(|()| cx.map_fault(fault, frame)) {
         Ok(()) => Ok(PageSize::Small),
         Err(error) => {
             cx.free(frames);

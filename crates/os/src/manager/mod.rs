@@ -14,7 +14,7 @@ pub mod thp;
 
 use std::fmt;
 
-use nestwalk_mem::{Frame, FrameRange, PageCount, PageSize, Vpn, VpnRange};
+use nestwalk_mem::{Frame, FrameRange, PageCount, PageSize, Spot, Vpn, VpnRange};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -137,6 +137,8 @@ pub struct Fault {
     pub store: bool,
     /// The mapping.
     pub vma: Vma,
+    /// Where in the table the page's entry stands, or the one that has to point to a missing node.
+    pub spot: Spot,
 }
 
 impl Fault {

@@ -99,7 +99,7 @@ impl MThp {
         }
         let first = fault.page.align_down(order);
         let table = &cx.state.processes.get(fault.process).ok()?.table;
-        (0..self.order.frames()).all(|page| table.leaf(first + page).is_none()).then_some(first)
+        table.is_bare(first, order).then_some(first)
     }
 
     /// Maps all pages of the folio at `frames`; the first may fail, for want of a table node.

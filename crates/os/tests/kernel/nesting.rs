@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels on top of each other.
 
-use nestwalk_mem::{Cpu, FrameRange, PageCount, PageSize, Vpn};
+use nestwalk_mem::{Cpu, Entry, FrameRange, PageCount, PageSize, Vpn, VpnRange};
 use nestwalk_os::manager::thp::ThpConfig;
 use nestwalk_os::{
     Advice, Bare, Below, FaultKind, HostMemory, Hypercall, HypercallReply, Kernel, KernelConfig, ManagerConfig,
@@ -127,4 +127,55 @@ fn a_vm_s_memory_is_one_mapping_aligned_to_a_giant_page() {
         .touch(FrameRange::new(nestwalk_mem::Frame(0), PageCount(4)), true)
         .unwrap();
     assert_eq!((host.counters().faults_4k, host.counters().faults_2m), (4, 0));
+}
+
+/// What each of two programs wrote to its table last is remembered; that the host took the frame away meanwhile is noticed.
+#[test]
+fn programs_that_fault_in_turn_write_to_tables_that_the_host_backs() {
+    let (mut host, mut guest) = (kernel(8192), kernel(2048));
+    let machine = host.host_vm(PageCount(2048), &mut Bare).unwrap();
+    let mut programs = Vec::new();
+    for _ in 0..2 {
+        let process = guest.spawn(&mut vm(&mut host, machine, &mut Bare)).unwrap();
+        guest.mmap(process, pages(512, 64), VmaFlags::ANONYMOUS, &mut vm(&mut host, machine, &mut Bare)).unwrap();
+        programs.push(process);
+    }
+    let node = |guest: &Kernel, process| {
+        let table = guest.table(process).unwrap();
+        machine.1 + table.node_frame(table.lowest_node(Vpn(512)).0).0
+    };
+    for page in 512..576 {
+        for &process in &programs {
+            guest.touch(process, Vpn(page), true, Cpu(0), &mut vm(&mut host, machine, &mut Bare)).unwrap();
+            assert!(host.table(machine.0).unwrap().translate(node(&guest, process)).is_some());
+        }
+        if page % 5 == 0 {
+            let taken = VpnRange::new(node(&guest, programs[page as usize % 2]), PageCount(1));
+            host.madvise(machine.0, taken, Advice::DontNeed, &mut Bare).unwrap();
+            assert!(host.table(machine.0).unwrap().translate(taken.start).is_none());
+        }
+    }
+    assert_eq!(guest.counters().faults_4k, 128);
+    [&host, &guest].iter().for_each(|kernel| kernel.check_invariants());
+}
+
+#[test]
+fn a_touch_sets_the_bits_that_the_hardware_would_set_and_faults_where_it_would() {
+    let mut kernel = kernel(2048);
+    let process = kernel.spawn(&mut Bare).unwrap();
+    kernel.mmap(process, pages(512, 8), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    let entry = |kernel: &Kernel| kernel.table(process).unwrap().leaf(Vpn(512)).unwrap().entry;
+    kernel.touch(process, Vpn(512), false, Cpu(0), &mut Bare).unwrap();
+    assert!(entry(&kernel).has(Entry::ACCESSED) && !entry(&kernel).has(Entry::DIRTY));
+    kernel.touch(process, Vpn(512), true, Cpu(0), &mut Bare).unwrap();
+    assert!(entry(&kernel).has(Entry::DIRTY));
+    assert_eq!((kernel.counters().faults_4k, kernel.counters().faults_spurious), (1, 0));
+    let child = kernel.fork(process, &mut Bare).unwrap();
+    kernel.touch(process, Vpn(512), false, Cpu(0), &mut Bare).unwrap();
+    assert_eq!(kernel.counters().faults_copied, 0);
+    kernel.touch(process, Vpn(512), true, Cpu(0), &mut Bare).unwrap();
+    assert_eq!((kernel.counters().faults_copied, kernel.counters().faults_4k), (1, 1));
+    let outside = kernel.touch(child, Vpn(5), false, Cpu(0), &mut Bare);
+    assert_eq!(outside, Err(OsError::Segfault { process: child, page: Vpn(5) }));
+    kernel.check_invariants();
 }

@@ -236,8 +236,8 @@ fn move_node(cx: &mut TableContext<'_>, process: ProcessId, node: NodeId, first:
     }
     let order = node_order(space.table.geometry(), level);
     space.table.relocate(node, to);
+    space.last_node = None;
     cx.state.memory.set_owner(to, Owner::TableNode { process: process.0 });
-    cx.state.last_node = None;
     cx.state.counters.nodes_moved += 1;
     let pages = VpnRange::new(first, PageCount(1 << order));
     cx.state.invalidations.pages(&mut cx.state.counters, process, pages, true);
