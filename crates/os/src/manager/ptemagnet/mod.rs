@@ -99,6 +99,7 @@ impl PteMagnet {
         Self { config, processes: Vec::new(), reserved: PageCount(0), counts: Counts::default() }
     }
 
+    #[inline]
     fn space(&mut self, process: ProcessId) -> &mut Space {
         let number = usize::from(process.0);
         if self.processes.len() <= number {
@@ -107,6 +108,7 @@ impl PteMagnet {
         &mut self.processes[number]
     }
 
+    #[inline]
     fn reservation(&self, process: ProcessId, group: u64) -> Option<Reservation> {
         self.processes.get(usize::from(process.0))?.part.get(group)
     }
@@ -127,7 +129,28 @@ impl PteMagnet {
         }
     }
 
+    /// The page of a fault has been mapped to its frame of `reservation`, which stood in PaRT if it is not `fresh`: the common
+    /// case of [`PteMagnet::update`].
+    #[inline]
+    fn mapped(&mut self, fault: &Fault, reservation: Reservation, fresh: bool) {
+        let mapped = Reservation { mapped: reservation.mapped | bit_of(fault.page), ..reservation };
+        if fresh {
+            self.reserved.0 += GROUP - 1;
+        } else {
+            self.reserved.0 -= 1;
+            self.counts.hits += 1;
+        }
+        let part = &mut self.space(fault.process).part;
+        if mapped.is_spent() {
+            part.remove(group_of(fault.page));
+            self.counts.completed += 1;
+        } else {
+            part.set(group_of(fault.page), mapped);
+        }
+    }
+
     /// Whether the process is one of those that it is enabled for.
+    #[inline]
     fn serves(&self, cx: &Context<'_>, process: ProcessId) -> bool {
         let Some(least) = self.config.cgroup_limit_min else { return true };
         let limit = cx.state.processes.get(process).ok().and_then(|process| process.cgroup_limit);
@@ -136,9 +159,8 @@ impl PteMagnet {
 
     /// A block for the group of the fault, if nothing of the group is mapped and a block is free.
     fn reserve(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Option<Reservation> {
-        let first = fault.page.align_down(GROUP.trailing_zeros());
         let table = &cx.state.processes.get(fault.process).ok()?.table;
-        if (0..GROUP).any(|page| table.leaf(first + page).is_some()) {
+        if !table.is_bare(fault.page, GROUP.trailing_zeros()) {
             return None;
         }
         let Some(base) = cx.state.alloc(BLOCK, cx.cpu) else {
@@ -155,6 +177,22 @@ impl PteMagnet {
         let parent = self.processes.get(usize::from(fault.process.0))?.parent?;
         let reservation = self.reservation(parent, group_of(fault.page))?;
         (reservation.unmapped() & bit_of(fault.page) != 0).then_some((parent, reservation))
+    }
+
+    /// Serves the fault of a forked child by a frame of its parent's reservation.
+    #[inline(never)]
+    fn take_from_parent(
+        &mut self,
+        cx: &mut Context<'_>,
+        fault: &Fault,
+        parent: ProcessId,
+        reservation: Reservation,
+    ) -> Result<PageSize, OsError> {
+        map_from(cx, fault, reservation.base + fault.page.0 % GROUP)?;
+        let gone = reservation.gone | bit_of(fault.page);
+        self.update(cx, parent, group_of(fault.page), Reservation { gone, ..reservation });
+        self.counts.inherited += 1;
+        Ok(PageSize::Small)
     }
 
     /// The page's frame leaves the reservation, if it is one's: it is no longer the reservation's to give.
@@ -208,32 +246,26 @@ impl MemoryManager for PteMagnet {
         if fault.vma.flags.kind != VmaKind::Anonymous || !self.serves(cx, fault.process) {
             return map_one_page(cx, fault);
         }
-        let (group, bit, place) = (group_of(fault.page), bit_of(fault.page), fault.page.0 % GROUP);
-        let own = self.reservation(fault.process, group);
+        let own = self.reservation(fault.process, group_of(fault.page));
         if own.is_none()
             && let Some((parent, reservation)) = self.inherited(fault)
         {
-            map_from(cx, fault, reservation.base + place)?;
-            let gone = reservation.gone | bit;
-            self.update(cx, parent, group, Reservation { gone, ..reservation });
-            self.counts.inherited += 1;
-            return Ok(PageSize::Small);
+            return self.take_from_parent(cx, fault, parent, reservation);
         }
-        let fresh = own.is_none();
-        let Some(reservation) = own.or_else(|| self.reserve(cx, fault)) else { return map_one_page(cx, fault) };
-        if reservation.unmapped() & bit == 0 {
+        let free = |reservation: &Reservation| reservation.unmapped() & bit_of(fault.page) != 0;
+        let Some(reservation) = own.or_else(|| self.reserve(cx, fault)).filter(free) else {
             return map_one_page(cx, fault);
-        }
-        if let Err(error) = map_from(cx, fault, reservation.base + place) {
-            if fresh {
+        };
+        let frame = reservation.base + fault.page.0 % GROUP;
+        if let Err(error) = map_from(cx, fault, frame) {
+            if own.is_none() {
                 free_unmapped(cx, reservation);
             } else {
-                cx.reserve(fault.process, FrameRange::single(reservation.base + place));
+                cx.reserve(fault.process, FrameRange::single(frame));
             }
             return Err(error);
         }
-        self.counts.hits += u64::from(!fresh);
-        self.update(cx, fault.process, group, Reservation { mapped: reservation.mapped | bit, ..reservation });
+        self.mapped(fault, reservation, own.is_none());
         Ok(PageSize::Small)
     }
 
@@ -346,9 +378,10 @@ impl MemoryManager for PteMagnet {
 }
 
 /// Zeroes `frame` and maps it for the fault.
+#[inline(always)]
 fn map_from(cx: &mut Context<'_>, fault: &Fault, frame: Frame) -> Result<(), OsError> {
     cx.zero(FrameRange::single(frame))?;
-    cx.map(fault.process, fault.page, frame, PageSize::Small, fault.leaf_flags())
+    cx.map_fault(fault, frame)
 }
 
 #[cfg(test)]

@@ -73,11 +73,13 @@ pub(super) struct Part {
     nodes: Vec<Node>,
     free: Vec<u32>,
     len: u64,
+    /// The node of the lowest level that was put into last, and which groups it holds: faults come in runs.
+    last: Option<(u64, usize)>,
 }
 
 impl Default for Part {
     fn default() -> Self {
-        Self { nodes: vec![Node::new()], free: Vec::new(), len: 0 }
+        Self { nodes: vec![Node::new()], free: Vec::new(), len: 0, last: None }
     }
 }
 
@@ -94,23 +96,45 @@ impl Part {
     /// The reservation of `group`.
     #[inline]
     pub fn get(&self, group: u64) -> Option<Reservation> {
-        let mut node = 0;
-        for level in (1..LEVELS).rev() {
-            node = self.nodes[node].slots[index(group, level)] as usize;
-            if node == 0 {
-                return None;
-            }
-        }
+        let node = match self.last {
+            Some((groups, node)) if groups == group >> INDEX_BITS => node,
+            _ => self.descend(group)?,
+        };
         Reservation::unpack(self.nodes[node].slots[index(group, 0)])
     }
 
-    /// Puts in, or changes, the reservation of `group`.
-    pub fn set(&mut self, group: u64, reservation: Reservation) {
-        let mut node = 0;
-        for level in (1..LEVELS).rev() {
+    /// The node of the lowest level that holds `group`.
+    fn descend(&self, group: u64) -> Option<usize> {
+        (1..LEVELS).rev().try_fold(0, |node, level| {
             let below = self.nodes[node].slots[index(group, level)] as usize;
-            node = if below == 0 { self.add_node(node, index(group, level)) } else { below };
+            (below != 0).then_some(below)
+        })
+    }
+
+    /// The same, made if there is none.
+    #[inline(never)]
+    fn ensure(&mut self, group: u64) -> usize {
+        let left = self.last.take();
+        let node = (1..LEVELS).rev().fold(0, |node, level| {
+            let below = self.nodes[node].slots[index(group, level)] as usize;
+            if below == 0 { self.add_node(node, index(group, level)) } else { below }
+        });
+        self.last = Some((group >> INDEX_BITS, node));
+        if let Some((groups, node)) = left
+            && self.nodes[node].used == 0
+        {
+            self.prune(groups);
         }
+        node
+    }
+
+    /// Puts in, or changes, the reservation of `group`.
+    #[inline]
+    pub fn set(&mut self, group: u64, reservation: Reservation) {
+        let node = match self.last {
+            Some((groups, node)) if groups == group >> INDEX_BITS => node,
+            _ => self.ensure(group),
+        };
         let place = index(group, 0);
         if self.nodes[node].slots[place] == 0 {
             self.nodes[node].used += 1;
@@ -129,29 +153,38 @@ impl Part {
         node
     }
 
-    /// Takes out the reservation of `group`, if there is one, and the nodes that this leaves empty.
+    /// Takes out the reservation of `group`, if there is one, and the nodes that this leaves empty; those of the last node
+    /// only when another one has become that.
+    #[inline]
     pub fn remove(&mut self, group: u64) {
-        let mut path = [0; LEVELS as usize];
-        for level in (1..LEVELS).rev() {
-            let node = path[level as usize];
-            let below = self.nodes[node].slots[index(group, level)] as usize;
-            if below == 0 {
-                return;
-            }
-            path[level as usize - 1] = below;
-        }
-        if self.nodes[path[0]].slots[index(group, 0)] == 0 {
+        let last = self.last.filter(|&(groups, _)| groups == group >> INDEX_BITS);
+        let Some(node) = last.map(|(_, node)| node).or_else(|| self.descend(group)) else { return };
+        if std::mem::take(&mut self.nodes[node].slots[index(group, 0)]) == 0 {
             return;
         }
         self.len -= 1;
-        for level in 0..LEVELS {
-            let node = path[level as usize];
-            self.nodes[node].slots[index(group, level)] = 0;
-            self.nodes[node].used -= 1;
-            if self.nodes[node].used > 0 || node == 0 {
+        self.nodes[node].used -= 1;
+        if self.nodes[node].used == 0 && last.is_none() {
+            self.prune(group >> INDEX_BITS);
+        }
+    }
+
+    /// Frees the node of the lowest level that holds `groups`, which is empty, and those above that this leaves empty.
+    #[inline(never)]
+    fn prune(&mut self, groups: u64) {
+        let group = groups << INDEX_BITS;
+        let mut path = [0; LEVELS as usize];
+        for level in (1..LEVELS).rev() {
+            path[level as usize - 1] = self.nodes[path[level as usize]].slots[index(group, level)] as usize;
+        }
+        for level in 1..LEVELS {
+            let (node, above) = (path[level as usize - 1], path[level as usize]);
+            if self.nodes[node].used > 0 {
                 return;
             }
             self.free.push(node as u32);
+            self.nodes[above].slots[index(group, level)] = 0;
+            self.nodes[above].used -= 1;
         }
     }
 
@@ -215,10 +248,18 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_part_has_its_root_only() {
+    fn an_empty_part_has_its_root_and_the_way_to_the_last_node_only() {
         let mut part = Part::default();
+        let in_use = |part: &Part| part.nodes.len() - part.free.len();
         (0..5000).for_each(|group| part.set(group * 3, Reservation::new(Frame(group * GROUP))));
+        assert_eq!(in_use(&part), 3 + 15000_usize.div_ceil(SLOTS));
         (0..5000).for_each(|group| part.remove(group * 3));
-        assert_eq!((part.len(), part.nodes.len() - part.free.len()), (0, 1));
+        assert_eq!((part.len(), in_use(&part)), (0, LEVELS as usize));
+        for far in 1..100 {
+            part.set(far << (3 * INDEX_BITS), Reservation::new(Frame(0)));
+            assert_eq!((part.len(), in_use(&part)), (1, LEVELS as usize), "what was the last node is gone");
+            part.remove(far << (3 * INDEX_BITS));
+        }
+        assert_eq!(part.next(0), None);
     }
 }
