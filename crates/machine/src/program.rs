@@ -102,12 +102,13 @@ impl Program {
     /// When a kernel cannot serve it.
     #[inline]
     pub fn touch(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
-        let top = self.place.top();
-        let span = stack.with(&self.place, top, cpu, |kernel, process, _| kernel.backed_span(process, page, store));
         if stack.shadows(&self.place) {
             return self.touch_shadow(stack, page, store, cpu);
         }
-        if span > PageCount(0) { Ok(()) } else { self.fault(stack, page, store, cpu) }
+        match stack.touch(&self.place, page, store, cpu) {
+            Ok(()) => Ok(()),
+            Err(error) => self.adopt(stack, error, page, store, cpu),
+        }
     }
 
     /// The same where the hardware walks a shadow table: with all exits that the access would make for the data page.
@@ -152,11 +153,26 @@ impl Program {
     /// # Errors
     /// When a kernel is out of memory.
     pub fn fault(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
+        match stack.fault(&self.place, self.place.top(), page, store, cpu) {
+            Ok(_) => Ok(()),
+            Err(error) => self.adopt(stack, error, page, store, cpu),
+        }
+    }
+
+    /// The program's kernel did not serve a fault. A page that was never mapped is mapped now.
+    #[cold]
+    #[inline(never)]
+    fn adopt(
+        &mut self,
+        stack: &mut Stack,
+        error: OsError,
+        page: Vpn,
+        store: bool,
+        cpu: Cpu,
+    ) -> Result<(), MachineError> {
         let top = self.place.top();
-        match stack.fault(&self.place, top, page, store, cpu) {
-            Ok(_) => return Ok(()),
-            Err(OsError::Segfault { .. } | OsError::ReadOnly { .. }) => {}
-            Err(error) => return Err(self.failed(top, error)),
+        if !matches!(error, OsError::Segfault { .. } | OsError::ReadOnly { .. }) {
+            return Err(self.failed(top, error));
         }
         self.adopted_pages += 1;
         let range = VpnRange::new(page, PageCount(1));

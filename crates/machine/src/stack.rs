@@ -111,8 +111,11 @@ fn memory<'a>(host: &'a mut Kernel, floor: &Floor, cpu: Cpu, below: &'a mut dyn 
 }
 
 /// Which processor of `kernel` is number `cpu` of those that begin at `first`.
+#[inline]
 fn cpu_of(kernel: &Kernel, first: Cpu, cpu: Cpu) -> Cpu {
-    Cpu((u32::from(first.0) + u32::from(cpu.0)).rem_euclid(u32::from(kernel.config().cpus)) as u16)
+    let (number, cpus) = (u32::from(first.0) + u32::from(cpu.0), u32::from(kernel.config().cpus));
+    // A division takes longer than all the rest, and is hardly ever needed.
+    Cpu(if number < cpus { number } else { number % cpus } as u16)
 }
 
 impl Stack {
@@ -175,7 +178,6 @@ impl Stack {
         cpu: Cpu,
         act: impl FnOnce(&mut Kernel, ProcessId, &mut dyn Below) -> R,
     ) -> R {
-        const APART: &str = "the kernels of a place are different ones";
         let [f0, f1, f2] = &place.floors;
         match layer {
             0 => act(&mut self.kernels[f0.kernel], f0.process, &mut Bare),
@@ -208,6 +210,15 @@ impl Stack {
         self.with(place, layer, cpu, |kernel, process, below| kernel.fault(process, page, store, cpu, below))
     }
 
+    /// A load (or store) of the program at `place`, of which only what it does to the kernels matters: see [`Kernel::touch`].
+    ///
+    /// # Errors
+    /// As [`Stack::fault`].
+    #[inline]
+    pub fn touch(&mut self, place: &Place, page: Vpn, store: bool, cpu: Cpu) -> Result<(), OsError> {
+        self.with(place, place.top(), cpu, |kernel, process, below| kernel.touch(process, page, store, cpu, below))
+    }
+
     /// The page table of what runs on floor `layer`.
     pub fn table(&self, place: &Place, layer: usize) -> &PageTable {
         let floor = &place.floors()[layer];
@@ -218,7 +229,6 @@ impl Stack {
     /// made from.
     #[inline]
     pub fn translation(&mut self, place: &Place) -> Translation<'_> {
-        const APART: &str = "the kernels of a place are different ones";
         let [f0, f1, f2] = &place.floors;
         if place.depth == 1 {
             return Translation::OneTable(self.kernels[f0.kernel].table_mut(f0.process).expect(ALIVE));
@@ -280,9 +290,13 @@ impl Stack {
             if !kernel.has_invalidations() {
                 continue;
             }
+            let shadowed = |(of, _, paging): &(usize, _, _)| *of == number && matches!(paging, VmPaging::Shadow(_));
+            let shadowed = self.pagings.iter().any(shadowed);
             let mut changed = Vec::new();
             kernel.take_invalidations().for_each(|invalidation| {
-                changed.push(invalidation.process);
+                if shadowed {
+                    changed.push(invalidation.process);
+                }
                 apply(number, invalidation);
             });
             for (of, process, paging) in &mut self.pagings {
@@ -298,3 +312,4 @@ impl Stack {
 }
 
 const ALIVE: &str = "a place's processes live as long as the place";
+const APART: &str = "the kernels of a place are different ones";
