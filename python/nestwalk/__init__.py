@@ -8,6 +8,7 @@
     frame = nestwalk.compare(quick=True)          # the bundled trace under twenty-six configurations, a polars frame
     both = nestwalk.comparison("bfs")             # the same as an object, with pictures and a report
     both.plot_latency()
+    survey = nestwalk.survey(quick=True)          # every technique and every mix, on several programs
     result = nestwalk.run("scenario.toml")        # one run
     result.references
 
@@ -25,17 +26,20 @@ if TYPE_CHECKING:
     from nestwalk.comparisons import Comparison, compare, comparison
     from nestwalk.engine import catalog, run
     from nestwalk.result import Result
+    from nestwalk.surveys import Survey, survey
     from nestwalk.traces import trace_convert, trace_info
 
 __all__ = [
     "Comparison",
     "NestwalkError",
     "Result",
+    "Survey",
     "bench",
     "catalog",
     "compare",
     "comparison",
     "run",
+    "survey",
     "trace_convert",
     "trace_info",
 ]
@@ -43,11 +47,13 @@ __all__ = [
 _HOMES = {
     "Comparison": "comparisons",
     "Result": "result",
+    "Survey": "surveys",
     "bench": "benchmarks",
     "catalog": "engine",
     "compare": "comparisons",
     "comparison": "comparisons",
     "run": "engine",
+    "survey": "surveys",
     "trace_convert": "traces",
     "trace_info": "traces",
 }

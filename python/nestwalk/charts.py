@@ -24,6 +24,8 @@ LINE_COLOURS = ["#7f8c99", "#2f6fa7", "#d1495b", "#e39b2d", "#4f9d69", "#8b6bb1"
 VARIANT_COLOURS = ["#3f7fb5", "#d98032", "#6a9e58", "#8b6bb1"]
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 LABEL_WIDTH = 260
+HEAT = [0.0, 2.0]
+"""What the colours of a heat map span, as a multiple of the baseline."""
 WIDTH = 640
 """Of what is drawn, in pixels; two panels side by side have half of it each."""
 
@@ -148,6 +150,31 @@ def reserved(labelled: Labelled) -> Picture:
         .properties(width=WIDTH / 2, height=160)
     )
     return _grid(chart, [], variants)
+
+
+def heat(cells: pl.DataFrame, title: str) -> Picture:
+    """A field for each configuration (downwards) and program (across), a panel for each variant.
+
+    ``cells`` has ``title``, ``program``, ``variant``, ``label`` (what stands in the field) and ``against`` (its colour:
+    less than 1 is better than the baseline), in the order in which they are to stand.
+    """
+    order = {key: cells[key].unique(maintain_order=True).to_list() for key in ("title", "program", "variant")}
+    base = alt.Chart(cells).encode(
+        y=alt.Y("title:N", sort=order["title"], title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH + 40)),
+        x=alt.X("program:N", sort=order["program"], title=None, axis=alt.Axis(labelAngle=-40, orient="top")),
+    )
+    scale = alt.Scale(scheme="redblue", domain=HEAT, domainMid=1, reverse=True, clamp=True)
+    fields = base.mark_rect().encode(color=alt.Color("against:Q", scale=scale, title=title))
+    # Strong colours at both ends need light ink.
+    ink = alt.condition("datum.against < 0.35 || datum.against > 1.8", alt.value("#ffffff"), alt.value("#222222"))
+    labels = base.mark_text(fontSize=10).encode(text="label:N", color=ink)
+    layers: Picture = alt.layer(fields, labels).properties(width=alt.Step(46), height=alt.Step(16))
+    if len(order["variant"]) == 1:
+        return layers
+    header = alt.Header(labelFontSize=13, labelOrient="top")
+    facet = alt.Facet("variant:N", sort=order["variant"], title=None, header=header)
+    picture: Picture = layers.facet(facet, columns=2, spacing=24)
+    return picture
 
 
 def _order(labelled: Labelled) -> tuple[list[str], list[str]]:

@@ -104,6 +104,48 @@ def compare(
 
 
 @app.command()
+def matrix(
+    *,
+    program: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A program of the matrix, a bundled trace or a trace file; repeatable (default: all)."
+        ),
+    ] = None,
+    matrix: Annotated[str, typer.Option(metavar="NAME", help="What is compared: a name or TOML file.")] = "everything",
+    machine: Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")] = "broadwell-asap",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROW", help="Make this row only, such as vm-4k or vm-4k+colocated; repeatable."),
+    ] = None,
+    quick: Quick = False,
+    json_: Json = False,
+    out: Out = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time (default: one for each processor).")] = None,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 1,
+) -> None:
+    """Compare every technique and every sensible mix on several programs; with --out, as a page with heat maps."""
+    from nestwalk import files, surveys
+    from nestwalk.progress import watch
+
+    if out is not None:
+        files.check_directory(out)
+    plan = surveys.plan(program, matrix_name=matrix, machine=machine, seed=seed, quick=quick, configurations=only)
+    with watch(plan.titles) as watcher:
+        done = surveys.execute(plan, jobs=jobs, watcher=watcher)
+    if out is not None:
+        done.save(out)
+    if json_:
+        _print_json(done.to_json())
+        return
+    from nestwalk import tables as pages
+
+    _print(*pages.survey_page(done, pages.console().width))
+    if out is not None:
+        typer.echo(f"wrote {out}")
+
+
+@app.command()
 def run(
     scenario: Annotated[str, typer.Argument(metavar="SCENARIO.toml", help="A scenario file, or a bundled one's name.")],
     *,

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, data, files, matrix, pool, scenario
+from nestwalk import _native, data, files, matrix, pool, program, scenario, what_if
 from nestwalk.matrix import STANDARD
 from nestwalk.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
 
     from nestwalk.charts import Picture
-    from nestwalk.matrix import Cell, Matrix
+    from nestwalk.matrix import Cell, Entry, LimitRow, Matrix
+    from nestwalk.program import Program
 
 DEFAULT_MACHINE = "broadwell-asap"
 DEFAULT_SEED = 1
@@ -36,37 +37,34 @@ ROW_KEYS = (
 )
 """Keys of a row that scripts may rely on, in the order of the table."""
 
+_TEXT_KEYS = ("configuration", "title", "variant", "kind")
+
 
 @dataclass(frozen=True)
 class Plan:
     """A comparison to be made."""
 
     matrix: Matrix
-    trace: str
-    """A bundled trace's name, or a file's absolute path."""
+    program: Program
     machine: str
     seed: int
     quick: bool
 
-    @property
-    def program(self) -> str:
-        """The trace's name for titles: without folder and suffix."""
-        return Path(self.trace).stem
-
-    def job(self, cell: Cell) -> pool.Job:
-        """The run of one cell."""
+    def job(self, cell: Cell, prefix: str = "") -> pool.Job:
+        """The run of one cell, called by the cell's name with ``prefix`` before it."""
+        name = prefix + cell.name
         table: dict[str, Any] = {
             "schema": 1,
-            "name": cell.name,
+            "name": name,
             "description": cell.title,
             "machine": self.machine,
             "seed": self.seed,
-            "workload": {"trace": self.trace},
+            "workload": dict(self.program.quick if self.quick else self.program.workload),
         }
-        if self.quick:
+        if self.quick and "trace" in self.program.workload:
             table["sampling"] = scenario.quick_sampling(None)
         text = scenario.write(matrix.merge(table, cell.scenario))
-        return pool.Job(cell.name, text, Path(f"{cell.name}.toml"))
+        return pool.Job(name, text, Path(f"{name}.toml"))
 
 
 @dataclass(frozen=True)
@@ -79,29 +77,50 @@ class Comparison:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The table's rows. Beside :data:`ROW_KEYS`: titles, and half of the 95 % intervals as ``*_ci95``."""
-        first = self.results[0].row["cycles_per_access"]
+        """The table's rows: a variant's runs, then its limits.
+
+        Beside :data:`ROW_KEYS`: titles, ``kind`` (``run`` or ``limit``), ``changes`` (who must change what), and half
+        of the 95 % intervals as ``*_ci95``.
+        """
+        by_variant: dict[str, list[dict[str, Any]]] = {}
+        for cell, row in self.measured:
+            by_variant.setdefault(cell.variant.name, []).append(row)
+        for cell, result in zip(self.plan.matrix.cells, self.results, strict=True):
+            for limit in self.plan.matrix.limits:
+                if limit.of == cell.configuration.name:
+                    by_variant[cell.variant.name].append(self._limit(limit, cell.variant, result))
+        return [row for rows in by_variant.values() for row in rows]
+
+    @property
+    def measured(self) -> list[tuple[Cell, dict[str, Any]]]:
+        """The rows of the runs, with their cells."""
+        cells = self.plan.matrix.cells
         return [
-            {
-                **result.row,
-                "configuration": cell.name,
-                "title": cell.configuration.title,
-                "variant": cell.variant.title,
-                "relative_time": _quotient(result.row["cycles_per_access"], first),
-            }
-            for cell, result in zip(self.plan.matrix.cells, self.results, strict=True)
+            (cell, self._row(result.row, "run", cell.configuration, cell.variant))
+            for cell, result in zip(cells, self.results, strict=True)
         ]
+
+    def _row(
+        self, values: Mapping[str, Any], kind: str, configuration: Entry | LimitRow, variant: Entry
+    ) -> dict[str, Any]:
+        changes = None if isinstance(configuration, matrix.LimitRow) else configuration.changes
+        return {
+            **values,
+            "configuration": "+".join(name for name in (configuration.name, variant.name) if name),
+            "title": configuration.title,
+            "variant": variant.title,
+            "relative_time": _quotient(values["cycles_per_access"], self.results[0].row["cycles_per_access"]),
+            "kind": kind,
+            "changes": None if changes is None else list(changes),
+        }
+
+    def _limit(self, limit: LimitRow, variant: Entry, result: Result) -> dict[str, Any]:
+        return self._row(what_if.limit_row(result, limit.kind), "limit", limit, variant)
 
     @property
     def frame(self) -> pl.DataFrame:
         """The rows as a frame, :data:`ROW_KEYS` first."""
-        import polars as pl
-
-        text = {"configuration", "title", "variant"}
-        rows = self.rows
-        order = [*ROW_KEYS, *(key for key in rows[0] if key not in ROW_KEYS)]
-        schema = {key: pl.String if key in text else pl.Float64 for key in order}
-        return pl.DataFrame(rows, schema=schema)
+        return frame_of(self.rows)
 
     @property
     def labelled(self) -> list[tuple[str, str, Result]]:
@@ -171,7 +190,7 @@ class Comparison:
         value: dict[str, Any] = {
             "schema": 1,
             "version": self.results[0].version,
-            "trace": self.plan.trace,
+            "trace": self.plan.program.title,
             "machine": self.plan.machine,
             "seed": self.plan.seed,
             "quick": self.plan.quick,
@@ -180,6 +199,17 @@ class Comparison:
         if runs:
             value["runs"] = [result.json for result in self.results]
         return value
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows of comparisons as a frame: keys that are not :data:`ROW_KEYS` come behind these, but for a ``program``."""
+    import polars as pl
+
+    first = [key for key in ("program",) if key in rows[0]]
+    order = [*first, *ROW_KEYS, *(key for key in rows[0] if key not in ROW_KEYS and key not in first)]
+    text = {*_TEXT_KEYS, "program"}
+    schema = {key: pl.String if key in text else pl.Float64 for key in order}
+    return pl.DataFrame(rows, schema={**schema, "changes": pl.List(pl.String)})
 
 
 def _quotient(value: float | None, first: float | None) -> float | None:
@@ -201,7 +231,7 @@ def plan(
         chosen = chosen.only(configurations)
     if machine.endswith(scenario.SUFFIX):
         machine = str(Path(machine).absolute())
-    return Plan(chosen, data.reference(str(trace or data.DEFAULT_TRACE)), machine, seed, quick)
+    return Plan(chosen, program.of_trace(str(trace or data.DEFAULT_TRACE)), machine, seed, quick)
 
 
 def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Comparison:

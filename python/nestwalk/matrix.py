@@ -1,26 +1,35 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """What is compared: a matrix file (TOML) of configurations and variants, each a part of a scenario.
 
-The one that comes with Nestwalk is ``matrices/standard.toml``. Adding a technique to a comparison is adding an entry to
-such a file.
+Those that come with Nestwalk are ``matrices/standard.toml`` and ``matrices/everything.toml``. Adding a technique to a
+comparison is adding an entry to such a file.
 """
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk.errors import NestwalkError, unknown, unreadable
+from nestwalk.program import Program
+from nestwalk.what_if import LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 SCHEMA = 1
 STANDARD = "standard"
+EVERYTHING = "everything"
+WHO = ("guest setting", "host setting", "guest kernel", "host kernel", "hardware")
+"""Who may have to change something; of the kernels their code."""
+
+_MATRIX_KEYS = ("schema", "title", "baseline", "variant", "configuration", "limit", "left_out", "program")
 _KEYS = ("name", "title", "description", "scenario")
+_CONFIGURATION_KEYS = (*_KEYS, "changes")
+_VARIANT_KEYS = (*_KEYS, "every_kernel")
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,10 @@ class Entry:
     """One line about it."""
     scenario: dict[str, Any]
     """A part of a scenario."""
+    changes: tuple[str, ...] | None = None
+    """Of a configuration: who must change what (:data:`WHO`); None where the file does not say."""
+    every_kernel: Mapping[str, Any] = field(default_factory=dict)
+    """Of a variant: what every kernel of a configuration gets besides."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,31 @@ class Cell:
     @property
     def scenario(self) -> dict[str, Any]:
         """The parts of both."""
-        return merge(self.configuration.scenario, self.variant.scenario)
+        merged = merge(self.configuration.scenario, self.variant.scenario)
+        if self.variant.every_kernel and "kernels" in merged:
+            merged["kernels"] = [merge(kernel, self.variant.every_kernel) for kernel in merged["kernels"]]
+        return merged
+
+
+@dataclass(frozen=True)
+class LimitRow:
+    """A row that no run makes: what would be left of a configuration if its walks cost as little as can be."""
+
+    name: str
+    title: str
+    description: str
+    of: str
+    """The name of the configuration from whose counters it follows."""
+    kind: str
+    """One of :data:`nestwalk.what_if.LIMITS`."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A mix of techniques that is not compared."""
+
+    what: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -66,6 +103,12 @@ class Matrix:
 
     title: str
     cells: tuple[Cell, ...]
+    limits: tuple[LimitRow, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    programs: tuple[Program, ...] = ()
+    """What ``nestwalk matrix`` runs."""
+    baseline: str = ""
+    """The configuration against which pictures show the others; the first one's name if the file names none."""
 
     def only(self, names: Iterable[str]) -> Matrix:
         """Those of the cells that are called ``names``, in the matrix's order.
@@ -78,7 +121,7 @@ class Matrix:
         for name in wanted:
             if name not in known:
                 raise unknown("configuration", name, known)
-        return Matrix(self.title, tuple(cell for cell in self.cells if cell.name in wanted))
+        return replace(self, cells=tuple(cell for cell in self.cells if cell.name in wanted))
 
 
 def load(name: str) -> Matrix:
@@ -132,7 +175,7 @@ def parse(text: str, place: str) -> Matrix:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise NestwalkError(f"{place}: {error}") from error
-    _check_keys(table, ("schema", "title", "variant", "configuration"), place)
+    _check_keys(table, _MATRIX_KEYS, place)
     if table.get("schema") != SCHEMA:
         raise NestwalkError(f"{place}: schema is {table.get('schema')!r}; this version reads schema = {SCHEMA}")
     configurations = _entries(table, "configuration", place)
@@ -142,18 +185,65 @@ def parse(text: str, place: str) -> Matrix:
     for name in names:
         if names.count(name) > 1:
             raise NestwalkError(f"{place}: two entries make '{name}'; give each a name of its own")
-    return Matrix(str(table.get("title", place)), cells)
+    limits = tuple(_limit(entry, at, configurations) for entry, at in _tables(table, "limit", place))
+    left_out = tuple(LeftOut(*_texts(entry, ("what", "why"), at)) for entry, at in _tables(table, "left_out", place))
+    programs = tuple(_program(entry, at) for entry, at in _tables(table, "program", place))
+    baseline = table.get("baseline", configurations[0].name)
+    if baseline not in [configuration.name for configuration in configurations]:
+        raise unknown("baseline", str(baseline), [configuration.name for configuration in configurations])
+    return Matrix(str(table.get("title", place)), cells, limits, left_out, programs, baseline)
+
+
+def _tables(table: Mapping[str, Any], kind: str, place: str) -> list[tuple[Mapping[str, Any], str]]:
+    """The entries ``[[kind]]``, each with its place."""
+    found = table.get(kind, [])
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise NestwalkError(f"{place}: {kind} must be [[{kind}]]")
+    return [(entry, f"{place}: {kind} {number}") for number, entry in enumerate(found, 1)]
+
+
+def _texts(entry: Mapping[str, Any], keys: tuple[str, ...], place: str) -> list[str]:
+    """The values of ``keys``, all of which are strings and there."""
+    _check_keys(entry, keys, place)
+    for key in keys:
+        if not isinstance(entry.get(key), str):
+            raise NestwalkError(f'{place}: needs {key} = "..."')
+    return [entry[key] for key in keys]
+
+
+def _limit(entry: Mapping[str, Any], place: str, configurations: list[Entry]) -> LimitRow:
+    limit = LimitRow(*_texts(entry, ("name", "title", "description", "of", "kind"), place))
+    if limit.kind not in LIMITS:
+        raise NestwalkError(f"{place}: {unknown('kind', limit.kind, LIMITS)}")
+    known = [configuration.name for configuration in configurations]
+    if limit.of not in known:
+        raise NestwalkError(f"{place}: {unknown('configuration', limit.of, known)}")
+    if limit.name in known:
+        raise NestwalkError(f"{place}: '{limit.name}' is a configuration already")
+    return limit
+
+
+def _program(entry: Mapping[str, Any], place: str) -> Program:
+    _check_keys(entry, ("name", "title", "workload", "quick"), place)
+    name, title, workload = entry.get("name"), entry.get("title"), entry.get("workload")
+    quick = entry.get("quick", workload)
+    if not isinstance(name, str) or not isinstance(title, str):
+        raise NestwalkError(f"{place}: needs a name and a title")
+    if not isinstance(workload, dict) or not isinstance(quick, dict):
+        raise NestwalkError(f'{place}: workload and quick must be tables, such as workload = {{ trace = "redis" }}')
+    return Program(name, title, workload, quick)
 
 
 def _entries(table: Mapping[str, Any], kind: str, place: str) -> list[Entry]:
-    found = table.get(kind)
-    if not isinstance(found, list) or not found or not all(isinstance(entry, dict) for entry in found):
+    found = _tables(table, kind, place)
+    if not found:
         raise NestwalkError(f"{place}: needs at least one [[{kind}]]")
-    return [_entry(entry, f"{place}: {kind} {number}") for number, entry in enumerate(found, 1)]
+    keys = _CONFIGURATION_KEYS if kind == "configuration" else _VARIANT_KEYS
+    return [_entry(entry, at, keys) for entry, at in found]
 
 
-def _entry(entry: Mapping[str, Any], place: str) -> Entry:
-    _check_keys(entry, _KEYS, place)
+def _entry(entry: Mapping[str, Any], place: str, keys: tuple[str, ...]) -> Entry:
+    _check_keys(entry, keys, place)
     name, scenario = entry.get("name"), entry.get("scenario", {})
     texts = [entry.get("title", name), entry.get("description", "")]
     if not isinstance(name, str) or not all(isinstance(text, str) for text in texts):
@@ -162,7 +252,15 @@ def _entry(entry: Mapping[str, Any], place: str) -> Entry:
         raise NestwalkError(f"{place}: the name '{name}' cannot name a file; leave out slashes and leading dots")
     if not isinstance(scenario, dict):
         raise NestwalkError(f"{place}: scenario must be a table")
-    return Entry(name, texts[0], texts[1], scenario)
+    changes, every_kernel = entry.get("changes"), entry.get("every_kernel", {})
+    if changes is not None and not isinstance(changes, list):
+        raise NestwalkError(f"{place}: changes must be a list of {', '.join(WHO)}")
+    for who in changes or ():
+        if who not in WHO:
+            raise NestwalkError(f"{place}: {unknown('change', str(who), WHO)}")
+    if not isinstance(every_kernel, dict):
+        raise NestwalkError(f"{place}: every_kernel must be a table")
+    return Entry(name, texts[0], texts[1], scenario, None if changes is None else tuple(changes), every_kernel)
 
 
 def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:

@@ -121,6 +121,18 @@ class Result:
         schema = {"from_cycles": pl.UInt64, "to_cycles": pl.UInt64, "walks": pl.UInt64, "share": pl.Float64}
         return pl.DataFrame(rows, schema=schema)
 
+    def walk_latency(self, **latencies: int) -> float | None:
+        """Average cycles of a walk if these of the machine's latencies were others, without another run.
+
+        See :mod:`nestwalk.what_if`, also for the names: ``result.walk_latency(memory=300, llc=60)``.
+
+        Raises:
+            NestwalkError: When page-table lines were prefetched, or a latency has an unknown name.
+        """
+        from nestwalk import what_if
+
+        return what_if.walk_latency(self, **latencies)
+
     @property
     def virtualised(self) -> bool:
         """Whether there is a host table below the program's."""

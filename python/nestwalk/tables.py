@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
     from nestwalk.benchmarks import Reference
     from nestwalk.comparisons import Comparison
+    from nestwalk.surveys import Survey
 
 WIDTH_OF_A_FILE = 150
 """Columns of the output where it goes to no terminal."""
 
 WIDTH_WITH_INTERVALS = 124
 """Columns that the comparison needs to show intervals, too."""
+
+WIDTH_WITH_CHANGES = 150
+"""Columns that it needs to say who must change what."""
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NOTHING = "\N{EN DASH}"
@@ -67,29 +71,53 @@ def cells(row: Mapping[str, Any], *, intervals: bool = True) -> list[str]:
     return [number(row.get(key), decimals, ci95[key]) for _, key, decimals in COLUMNS]
 
 
+def changes(row: Mapping[str, Any]) -> str:
+    """Who must change what for a row."""
+    if row["changes"] is None:
+        return NOTHING
+    return ", ".join(row["changes"]) or "nothing"
+
+
 def comparison(done: Comparison, width: int) -> Table:
     """The main job's table, a section for each variant, in so many columns of text."""
     intervals = width >= WIDTH_WITH_INTERVALS
     table = _table(("configuration", *(heading for heading, _, _ in COLUMNS)), tight=not intervals)
+    named = any(row["changes"] is not None for row in done.rows) and width >= WIDTH_WITH_CHANGES
+    if named:
+        table.add_column("to change")
     variant = ""
     for row in done.rows:
         if row["variant"] != variant:
             variant = row["variant"]
             table.add_section()
             table.add_row(Text(variant, style="italic"))
-        table.add_row(row["title"], *cells(row, intervals=intervals))
+        table.add_row(row["title"], *cells(row, intervals=intervals), *([changes(row)] if named else []))
     return table
 
 
 def comparison_page(done: Comparison, seconds: float, width: int) -> list[RenderableType]:
     """All that ``nestwalk compare`` prints."""
     plan = done.plan
-    head = f"{plan.trace} on {plan.machine}, seed {plan.seed}, in {seconds:.1f} s"
+    head = f"{plan.program.title} on {plan.machine}, seed {plan.seed}, in {seconds:.1f} s"
     page: list[RenderableType] = [Text(head), Text(), comparison(done, width), Text()]
     if plan.quick:
         page.append(Text(QUICK))
     if width >= WIDTH_WITH_INTERVALS:
         page.append(Text(INTERVALS))
+    page.append(Text(RELATIVE))
+    return page
+
+
+def survey_page(done: Survey, width: int) -> list[RenderableType]:
+    """All that ``nestwalk matrix`` prints: a table for each program, and what is left out."""
+    page: list[RenderableType] = []
+    for part in done.comparisons:
+        plan = part.plan
+        head = f"{plan.program.title} on {plan.machine}, seed {plan.seed}"
+        page += [Text(head, style="bold"), Text(), comparison(part, width), Text()]
+    page += [Text(f"Left out: {mix.what}: {mix.why}") for mix in done.plan.matrix.left_out]
+    if done.plan.plans[0].quick:
+        page.append(Text(QUICK))
     page.append(Text(RELATIVE))
     return page
 

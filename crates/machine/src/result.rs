@@ -78,6 +78,8 @@ pub struct Statistics {
     pub total: Window,
     /// References to tables.
     pub references: Vec<References>,
+    /// The same by step of the walk.
+    pub steps: Vec<StepReferences>,
     /// Distribution of walk latencies.
     pub latency_histogram: LatencyHistogram,
     /// All counters of the MMU, by name.
@@ -145,6 +147,20 @@ pub struct References {
     pub table: &'static str,
     /// 1 = PTE.
     pub level: u8,
+    /// `l1d`, `l2`, `llc` or `memory`.
+    pub served_by: &'static str,
+    /// How many.
+    pub count: u64,
+}
+
+/// References at one step of a walk that one place served. A two-dimensional walk's steps have two co-ordinates (steps 1 to 24 of the
+/// papers' figures, row by row).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StepReferences {
+    /// The level of the guest's entry that is wanted (natively: of the entry); 0 for the data page at the end.
+    pub guest_level: u8,
+    /// The level of the host's entry that is read on the way there; 0 for the guest's entry itself.
+    pub host_level: u8,
     /// `l1d`, `l2`, `llc` or `memory`.
     pub served_by: &'static str,
     /// How many.

@@ -11,7 +11,8 @@ use crate::build::role;
 use crate::colocated::ColocatedConfig;
 use crate::paging::VmPaging;
 use crate::result::{
-    self, ColocatedStatistics, Fragmentation, KernelStatistics, References, RunResult, SCHEMA, Statistics, Window,
+    self, ColocatedStatistics, Fragmentation, KernelStatistics, References, RunResult, SCHEMA, Statistics, StepReferences,
+    Window,
 };
 use crate::run::Outcome;
 use crate::scenario::Configuration;
@@ -29,6 +30,7 @@ pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunRe
     let statistics = Statistics {
         total: outcome.windows.iter().fold(Window::default(), |sum, window| sum.plus(window)),
         references: references(&outcome.measured),
+        steps: steps(&outcome.measured),
         latency_histogram: result::LatencyHistogram {
             bucket_cycles: LatencyHistogram::WIDTH_CYCLES,
             counts: outcome.measured.latency.buckets.to_vec(),
@@ -88,6 +90,24 @@ fn references(counters: &Counters) -> Vec<References> {
                 let count = counters.walk_events.references(table, Level(level), served);
                 if count > 0 {
                     rows.push(References { table: table_name(table), level, served_by: served_name(served), count });
+                }
+            }
+        }
+    }
+    rows
+}
+
+/// Levels of a step: 0 and those of the deepest table.
+const STEP_LEVELS: std::ops::RangeInclusive<u8> = 0..=5;
+
+fn steps(counters: &Counters) -> Vec<StepReferences> {
+    let mut rows = Vec::new();
+    for guest_level in STEP_LEVELS.rev() {
+        for host_level in STEP_LEVELS.rev() {
+            for served in Served::ALL {
+                let count = counters.walk_events.step(guest_level, host_level, served);
+                if count > 0 {
+                    rows.push(StepReferences { guest_level, host_level, served_by: served_name(served), count });
                 }
             }
         }

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from nestwalk.comparisons import Comparison
 
 PERCENTILES = (50, 90, 99)
+CONFIGURATIONS_DRAWN_MAX = 16
+"""Of more configurations than this, pictures with a panel or a colour for each would show nothing."""
 
 
 def render(done: Comparison) -> str:
@@ -26,6 +28,8 @@ def render(done: Comparison) -> str:
         caveats=words.caveats(done),
         headings=[heading.replace("\n", " ") for heading, _, _ in tables.COLUMNS],
         sections=_sections(done),
+        changes=any(row["changes"] is not None for row in done.rows),
+        left_out=done.plan.matrix.left_out,
         figures=_figures(done),
         percentiles=PERCENTILES,
         machine=words.machine(done.results[0]),
@@ -34,19 +38,23 @@ def render(done: Comparison) -> str:
 
 
 def _sections(done: Comparison) -> list[dict[str, Any]]:
-    """The rows of the table by variant, each with its values and latency percentiles as text."""
+    """The rows of the table by variant, each with its values and (but for limits) latency percentiles as text."""
+    results = {cell.name: result for cell, result in zip(done.plan.matrix.cells, done.results, strict=True)}
+    descriptions = {cell.configuration.title: cell.configuration.description for cell in done.plan.matrix.cells}
+    descriptions |= {limit.title: limit.description for limit in done.plan.matrix.limits}
     sections: list[dict[str, Any]] = []
-    for cell, row, result in zip(done.plan.matrix.cells, done.rows, done.results, strict=True):
-        if not sections or sections[-1]["variant"] != cell.variant.title:
-            sections.append({"variant": cell.variant.title, "rows": []})
-        found = [result.latency_percentile(percent) for percent in PERCENTILES]
-        percentiles = [tables.NOTHING if cycles is None else str(cycles) for cycles in found]
+    for row in done.rows:
+        if not sections or sections[-1]["variant"] != row["variant"]:
+            sections.append({"variant": row["variant"], "rows": []})
+        result = results.get(row["configuration"])
+        found = [result.latency_percentile(percent) for percent in PERCENTILES] if result else []
         sections[-1]["rows"].append(
             {
-                "title": cell.configuration.title,
-                "description": cell.configuration.description,
+                "title": row["title"],
+                "description": descriptions[row["title"]],
                 "values": tables.cells(row),
-                "percentiles": percentiles,
+                "changes": tables.changes(row),
+                "percentiles": [tables.NOTHING if cycles is None else str(cycles) for cycles in found],
             }
         )
     return sections
@@ -55,16 +63,13 @@ def _sections(done: Comparison) -> list[dict[str, Any]]:
 def _figures(done: Comparison) -> list[dict[str, Any]]:
     """Pictures that there is something to show in, with titles and what to see in them."""
     labelled = done.labelled
-    makers = {
-        "latency": charts.latency,
-        "time": charts.time,
-        "references": charts.references,
-        "distribution": charts.latency_distribution,
-    }
-    if any(result.host_pt_fragmentation and result.host_pt_fragmentation["groups"] for result in done.results):
-        makers["fragmentation"] = charts.fragmentation
-    if any(result.reserved["maximum_frames"] for result in done.results):
-        makers["reserved"] = charts.reserved
+    makers = {"latency": charts.latency, "time": charts.time}
+    if len({title for title, _, _ in labelled}) <= CONFIGURATIONS_DRAWN_MAX:
+        makers |= {"references": charts.references, "distribution": charts.latency_distribution}
+        if any(result.host_pt_fragmentation and result.host_pt_fragmentation["groups"] for result in done.results):
+            makers["fragmentation"] = charts.fragmentation
+        if any(result.reserved["maximum_frames"] for result in done.results):
+            makers["reserved"] = charts.reserved
     return [
         {"name": name, **words.FIGURES[name], "svg": pictures.inline(maker(labelled))} for name, maker in makers.items()
     ]
@@ -73,5 +78,5 @@ def _figures(done: Comparison) -> list[dict[str, Any]]:
 def _command(done: Comparison) -> str:
     """The command that makes this report again."""
     plan = done.plan
-    words_ = ["nestwalk", "compare", "--trace", plan.trace, "--machine", plan.machine, "--seed", str(plan.seed)]
+    words_ = ["nestwalk", "compare", "--trace", plan.program.title, "--machine", plan.machine, "--seed", str(plan.seed)]
     return shlex.join([*words_, "--quick"] if plan.quick else words_)

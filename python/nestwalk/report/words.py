@@ -83,7 +83,9 @@ MODEL_CAVEATS = (
 def findings(done: Comparison) -> list[str]:
     """What the numbers say first, a sentence for each variant."""
     timed = [
-        (row, result) for row, result in zip(done.rows, done.results, strict=True) if row["relative_time"] is not None
+        (row, result)
+        for (_, row), result in zip(done.measured, done.results, strict=True)
+        if row["relative_time"] is not None
     ]
     said = []
     for variant in dict.fromkeys(row["variant"] for row, _ in timed):
@@ -110,7 +112,7 @@ def caveats(done: Comparison) -> list[str]:
     said = []
     if done.plan.quick:
         said.append(tables.QUICK)
-    idle = [row["title"] for row in done.rows if not row["walks_per_kiloaccess"]]
+    idle = [row["title"] for _, row in done.measured if not row["walks_per_kiloaccess"]]
     if idle:
         said.append(f"No walk was measured for: {', '.join(dict.fromkeys(idle))}.")
     statistics = done.results[0].statistics

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The page on a survey: heat maps of walk latency and time, who must change what, what is left out, all values."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from nestwalk import charts, tables
+from nestwalk.report import pages, pictures, words
+
+if TYPE_CHECKING:
+    from nestwalk.surveys import Survey
+
+
+def render(done: Survey) -> str:
+    """The page on a survey."""
+    first = done.plan.plans[0]
+    chosen = done.plan.matrix
+    baseline = next(cell.configuration.title for cell in chosen.cells if cell.configuration.name == chosen.baseline)
+    return pages.fill(
+        "report/survey.html",
+        matrix=chosen,
+        baseline=baseline,
+        plan=first,
+        version=done.comparisons[0].results[0].version,
+        programs=done.to_json()["programs"],
+        figures=[
+            {"name": name, "svg": pictures.inline(charts.heat(_fields(done, value, decimals), title)), **text}
+            for name, value, decimals, title, text in _FIGURES
+        ],
+        headings=[heading.replace("\n", " ") for heading, _, _ in tables.COLUMNS],
+        sections=_sections(done),
+        entries=_entries(done),
+        command=_command(done),
+        machine=words.machine(done.comparisons[0].results[0]),
+        caveats=words.MODEL_CAVEATS,
+    )
+
+
+def _command(done: Survey) -> str:
+    """The command that makes this page again."""
+    first = done.plan.plans[0]
+    programs = [word for plan in done.plan.plans for word in ("--program", plan.program.name)]
+    said = ["nestwalk", "matrix", *programs, "--machine", first.machine, "--seed", str(first.seed)]
+    return shlex.join([*said, "--quick"] if first.quick else said)
+
+
+_FIGURES: tuple[tuple[str, str, int, str, dict[str, str]], ...] = (
+    (
+        "latency",
+        "walk_latency_cycles",
+        0,
+        "of the baseline's",
+        {
+            "title": "Average walk latency, cycles",
+            "text": "The number is cycles a walk, the colour the same against the baseline: blue is shorter. How many "
+            "walks there are is not in it: huge pages and clustered entries leave those that are long.",
+        },
+    ),
+    (
+        "walks",
+        "walk_cycles_per_access",
+        2,
+        "of the baseline's",
+        {
+            "title": "Walk cycles an access",
+            "text": "How many walks there are times how long they take, the colour against the baseline.",
+        },
+    ),
+    (
+        "time",
+        "against_baseline",
+        2,
+        "of the baseline's",
+        {
+            "title": "Estimated time against the baseline",
+            "text": "Walks, and the program's own work, its data, and the kernels' work (faults, zeroing, exits).",
+        },
+    ),
+)
+
+
+def _fields(done: Survey, value: str, decimals: int) -> pl.DataFrame:
+    """What the heat map of ``value`` shows."""
+    rows = done.rows
+    baseline = done.plan.matrix.baseline
+    base = {
+        (row["program"], row["variant"]): row[value] for row in rows if row["configuration"].split("+")[0] == baseline
+    }
+    fields = []
+    for row in rows:
+        stock = base.get((row["program"], row["variant"]))
+        if row[value] is not None and stock:
+            label = f"{row[value]:.{decimals}f}"
+            fields.append(
+                {key: row[key] for key in ("title", "program", "variant")}
+                | {"label": label, "against": row[value] / stock}
+            )
+    return pl.DataFrame(fields)
+
+
+def _sections(done: Survey) -> list[dict[str, Any]]:
+    """The table, a section for each program and variant."""
+    sections: list[dict[str, Any]] = []
+    for row in done.rows:
+        head = ", ".join(text for text in (row["program"], row["variant"]) if text)
+        if not sections or sections[-1]["head"] != head:
+            sections.append({"head": head, "rows": []})
+        sections[-1]["rows"].append(
+            {"title": row["title"], "values": tables.cells(row, intervals=False), "changes": tables.changes(row)}
+        )
+    return sections
+
+
+def _entries(done: Survey) -> list[dict[str, str]]:
+    """Each configuration and limit once: what it is, and who must change what."""
+    matrix = done.plan.matrix
+    configurations = {cell.configuration.name: cell.configuration for cell in matrix.cells}.values()
+    known = [
+        {"title": entry.title, "description": entry.description, "changes": ", ".join(entry.changes or ()) or "nothing"}
+        for entry in configurations
+    ]
+    limits = [
+        {"title": limit.title, "description": limit.description, "changes": tables.NOTHING} for limit in matrix.limits
+    ]
+    return [*known, *limits]

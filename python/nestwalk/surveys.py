@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""A matrix over several programs: which technique is worth what, to whom, and who has to change something for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestwalk import _native, comparisons, data, matrix, pool, program, scenario
+from nestwalk.comparisons import DEFAULT_MACHINE, DEFAULT_SEED, Comparison
+from nestwalk.errors import NestwalkError, unknown
+from nestwalk.matrix import EVERYTHING
+from nestwalk.result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from nestwalk.matrix import Matrix
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A survey to be made."""
+
+    matrix: Matrix
+    plans: tuple[comparisons.Plan, ...]
+    """A comparison for each program."""
+
+    @property
+    def jobs(self) -> list[pool.Job]:
+        """All runs, a program's after the other's."""
+        return [plan.job(cell, prefix=f"{plan.program.name}-") for plan in self.plans for cell in plan.matrix.cells]
+
+    @property
+    def titles(self) -> list[str]:
+        """What the runs are, for people."""
+        return [f"{plan.program.name}: {cell.title}" for plan in self.plans for cell in plan.matrix.cells]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A survey that was made: its rows, as a frame, as a page, on disk."""
+
+    plan: Plan
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of all comparisons, each with its ``program``, and ``against_baseline``.
+
+        That is its estimated time over that of the matrix' baseline for the same program in the same variant; None
+        where there is none.
+        """
+        rows = []
+        for done in self.comparisons:
+            base = {
+                cell.variant.title: row["cycles_per_access"]
+                for cell, row in done.measured
+                if cell.configuration.name == self.plan.matrix.baseline
+            }
+            for row in done.rows:
+                cycles, stock = row["cycles_per_access"], base.get(row["variant"])
+                against = cycles / stock if cycles is not None and stock else None
+                rows.append({"program": done.plan.program.name, **row, "against_baseline": against})
+        return rows
+
+    @property
+    def results(self) -> list[Result]:
+        """All runs' results."""
+        return [result for done in self.comparisons for result in done.results]
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The rows as a frame."""
+        return comparisons.frame_of(self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``nestwalk matrix --json`` prints."""
+        first = self.plan.plans[0]
+        return {
+            "schema": 1,
+            "version": _native.version(),
+            "matrix": self.plan.matrix.title,
+            "baseline": self.plan.matrix.baseline,
+            "machine": first.machine,
+            "seed": first.seed,
+            "quick": first.quick,
+            "programs": [_described(plan) for plan in self.plan.plans],
+            "left_out": [{"what": mix.what, "why": mix.why} for mix in self.plan.matrix.left_out],
+            "rows": self.rows,
+        }
+
+    def page(self) -> str:
+        """All of it as one HTML page that needs no other file."""
+        from nestwalk.report import survey
+
+        return survey.render(self)
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes ``results.parquet``, ``results.json``, ``report.html``, and ``scenarios`` that make each run again."""
+        from nestwalk import store
+
+        everything = {**self.to_json(), "runs": [result.json for result in self.results]}
+        return store.save(Path(folder), self.frame, everything, self.results, self.page())
+
+
+def _described(plan: comparisons.Plan) -> dict[str, Any]:
+    chosen = plan.program.quick if plan.quick else plan.program.workload
+    return {"name": plan.program.name, "title": plan.program.title, "workload": dict(chosen)}
+
+
+def plan(
+    programs: Sequence[str] | None = None,
+    *,
+    matrix_name: str | Matrix = EVERYTHING,
+    machine: str = DEFAULT_MACHINE,
+    seed: int = DEFAULT_SEED,
+    quick: bool = False,
+    configurations: Sequence[str] | None = None,
+) -> Plan:
+    """What :func:`survey` will do.
+
+    Raises:
+        NestwalkError: When a program or a row has an unknown name, or the matrix names no programs.
+    """
+    chosen = matrix.load(matrix_name) if isinstance(matrix_name, str) else matrix_name
+    if configurations is not None:
+        chosen = chosen.only(configurations)
+    known = {one.name: one for one in chosen.programs}
+    if programs is None and not known:
+        raise NestwalkError(f"the matrix {matrix_name!r} names no [[program]]; name some with --program")
+    wanted = [_program(name, known) for name in programs] if programs is not None else list(known.values())
+    if len({one.name for one in wanted}) < len(wanted):
+        raise NestwalkError("two of the programs have one name")
+    if machine.endswith(scenario.SUFFIX):
+        machine = str(Path(machine).absolute())
+    return Plan(chosen, tuple(comparisons.Plan(chosen, one, machine, seed, quick) for one in wanted))
+
+
+def _program(name: str, known: dict[str, program.Program]) -> program.Program:
+    """One of the matrix, or a trace."""
+    if name in known:
+        return known[name]
+    if name in data.traces() or Path(name).is_file():
+        return program.of_trace(name)
+    raise unknown("program", name, [*known, *data.traces()])
+
+
+def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Survey:
+    """Makes the runs of ``plan``, ``jobs`` at a time (as many as there are processors, if None)."""
+    work = plan.jobs
+    for job in work:
+        _native.check(job.scenario, str(job.path), str(data.TRACES))
+    values = pool.run_all(work, pool.processors() if jobs is None else jobs, watcher or pool.Silent())
+    results = [Result(value) for value in values]
+    cells = len(plan.matrix.cells)
+    parts = [tuple(results[number * cells : (number + 1) * cells]) for number in range(len(plan.plans))]
+    return Survey(plan, tuple(Comparison(one, part) for one, part in zip(plan.plans, parts, strict=True)))
+
+
+def survey(
+    programs: Sequence[str] | None = None,
+    *,
+    matrix: str | Matrix = EVERYTHING,
+    machine: str = DEFAULT_MACHINE,
+    seed: int = DEFAULT_SEED,
+    quick: bool = False,
+    configurations: Sequence[str] | None = None,
+    jobs: int | None = None,
+) -> Survey:
+    """Compares several programs under every configuration of a matrix.
+
+    Args:
+        programs: Names of the matrix' ``[[program]]`` entries, of bundled traces, or trace files; the entries if None.
+        matrix: The name or the file of the matrix.
+        machine: A machine's name or the path of its TOML file.
+        seed: Everything random follows from it.
+        quick: Smaller programs, as the matrix says; of traces the beginning only.
+        configurations: Names of rows to make; all if None.
+        jobs: Runs at a time; as many as there are processors if None. Results do not depend on it.
+
+    Raises:
+        NestwalkError: When something is wrong with the input; one line says what, where, and what to do.
+    """
+    made = plan(programs, matrix_name=matrix, machine=machine, seed=seed, quick=quick, configurations=configurations)
+    return execute(made, jobs=jobs)
