@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nestwalk.frames import Labelled
 
 SERVER_COLOURS = {"L1-D": "#a6cee3", "L2": "#5b9bc8", "LLC": "#f0b93a", "memory": "#d1495b"}
+WALK_SERVER_COLOURS = {"page-walk cache": "#4f9d69", **SERVER_COLOURS}
 PART_COLOURS = {
     "instructions": "#9aa5b1",
     "waiting for data": "#5b9bc8",
@@ -90,6 +91,29 @@ def references(labelled: Labelled) -> Picture:
             ),
             y=alt.Y("per_walk:Q", title="references a walk", stack="zero"),
             color=_colour("server:N", SERVER_COLOURS, "served by"),
+            order="rank:O",
+        )
+        .properties(width=WIDTH / 2, height=90)
+    )
+    return _grid(chart, titles, variants)
+
+
+def served(labelled: Labelled) -> Picture:
+    """Who answers for each level of each table, in shares of the walks that go as far down (ASAP's figure 9)."""
+    titles, variants = _order(labelled)
+    chart = (
+        alt.Chart(frames.served(labelled))
+        .mark_bar()
+        .encode(
+            x=alt.X(
+                "place:N",
+                sort=frames.places(labelled),
+                title="level (h: of the host's table)",
+                axis=alt.Axis(labelAngle=-60),
+                scale=alt.Scale(domain=frames.places(labelled)),
+            ),
+            y=alt.Y("share:Q", title="share", stack="zero", axis=alt.Axis(format="%", tickCount=4)),
+            color=_colour("server:N", WALK_SERVER_COLOURS, "answered by"),
             order="rank:O",
         )
         .properties(width=WIDTH / 2, height=90)

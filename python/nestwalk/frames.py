@@ -17,6 +17,7 @@ Labelled = Sequence[tuple[str, str, Result]]
 """Results with the titles of their configuration and their variant."""
 
 SERVER_TITLES = {"l1d": "L1-D", "l2": "L2", "llc": "LLC", "memory": "memory"}
+WALK_SERVER_TITLES = {"pwc": "page-walk cache", **SERVER_TITLES}
 PREFIXES = {"guest": "", "host": "h"}
 """What stands before a level's name in pictures."""
 PARTS = {"work": "instructions", "data": "waiting for data", "walk": "page walks", "os": "kernel work"}
@@ -39,6 +40,24 @@ def references(labelled: Labelled) -> pl.DataFrame:
             pl.col("served_by").replace(SERVER_TITLES).alias("server"),
             pl.col("served_by").replace_strict({name: rank for rank, name in enumerate(SERVERS)}).alias("rank"),
             "per_walk",
+        )
+        for title, variant, result in labelled
+    ]
+    return pl.concat(parts)
+
+
+def served(labelled: Labelled) -> pl.DataFrame:
+    """Who answered for each level: ``title``, ``variant``, ``place``, ``server``, ``rank``, ``share`` of the level."""
+    parts = [
+        result.served.select(
+            pl.lit(title).alias("title"),
+            pl.lit(variant).alias("variant"),
+            (pl.col("table").replace(PREFIXES) + pl.col("level_name")).alias("place"),
+            pl.col("served_by").replace(WALK_SERVER_TITLES).alias("server"),
+            pl.col("served_by")
+            .replace_strict({name: rank for rank, name in enumerate(WALK_SERVER_TITLES)})
+            .alias("rank"),
+            "share",
         )
         for title, variant, result in labelled
     ]

@@ -102,6 +102,69 @@ class Result:
         return pl.DataFrame(rows, schema=schema)
 
     @property
+    def served(self) -> pl.DataFrame:
+        """Who answered for each level of a table (as in ASAP's figure 9).
+
+        Columns: ``table``, ``level``, ``level_name``, ``served_by``, ``count``, ``share``. A look-up in the page-walk
+        caches that hits at some level answers (``pwc``) for that level and those above it. The shares of a level add up
+        to 1, of all walks of that table that went as far down. A walk of the host's table is counted for each guest
+        level and for the data; a table that the hardware never walked has no rows.
+        """
+        import polars as pl
+
+        rows: list[dict[str, Any]] = []
+        walked = {reference["table"] for reference in self.statistics["references"]}
+        for table in ("guest", "host"):
+            if table not in walked:
+                continue
+            cached = self._cached(table)
+            for level in range(self.levels(table), 0, -1):
+                counts = {"pwc": cached[level]} | {
+                    reference["served_by"]: reference["count"]
+                    for reference in self.statistics["references"]
+                    if (reference["table"], reference["level"]) == (table, level)
+                }
+                total = sum(counts.values())
+                rows += [
+                    {
+                        "table": table,
+                        "level": level,
+                        "level_name": self.level_name(table, level),
+                        "served_by": server,
+                        "count": counts.get(server, 0),
+                        "share": counts.get(server, 0) / total if total else 0.0,
+                    }
+                    for server in ("pwc", *SERVERS)
+                ]
+        schema = {
+            "table": pl.String,
+            "level": pl.UInt8,
+            "level_name": pl.String,
+            "served_by": pl.String,
+            "count": pl.UInt64,
+            "share": pl.Float64,
+        }
+        return pl.DataFrame(rows, schema=schema)
+
+    def _cached(self, table: str) -> dict[int, int]:
+        """How often the page-walk caches of ``table`` answered for each level: hits at it or below."""
+        hits: dict[str, int] = self.statistics["mmu"][f"{table}_pwc"]["hits"]
+        levels = range(1, self.levels(table) + 1)
+        return {level: sum(hits.get(f"pl{lower}_hits", 0) for lower in range(2, level + 1)) for level in levels}
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """References of walks by step: ``guest_level``, ``host_level``, ``served_by``, ``count``.
+
+        A step of a nested walk is the guest level that is wanted (0: the data page) and the host level that is read on
+        the way there (0: the guest's own entry).
+        """
+        import polars as pl
+
+        schema = {"guest_level": pl.UInt8, "host_level": pl.UInt8, "served_by": pl.String, "count": pl.UInt64}
+        return pl.DataFrame(self.statistics["steps"], schema=schema)
+
+    @property
     def latency_histogram(self) -> pl.DataFrame:
         """Walks by latency: ``from_cycles``, ``to_cycles``, ``walks``, ``share``. The last bucket has no upper end."""
         import polars as pl

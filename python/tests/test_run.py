@@ -128,7 +128,7 @@ def test_list_knows_what_is_bundled() -> None:
     found = {kind: {entry["name"] for entry in entries} for kind, entries in nestwalk.catalog().items()}
     assert {"broadwell-asap", "skylake-6138", "icelake-6346", "sapphire-rapids", "zen4"} <= found["machines"]
     assert {"linux4k", "thp"} <= found["managers"]
-    assert {"redis", "bfs", "gups", "stream", "pointer_chase", "zipf_kv"} <= found["workloads"]
+    assert {"redis", "bfs", "gups", "stream", "pointer_chase", "key_value"} <= found["workloads"]
 
 
 def test_list_imports_nothing_heavy() -> None:

@@ -130,7 +130,8 @@ impl<'a> Run<'a> {
         } else {
             Some(Beside::new(configuration, neighbours, &place, threads, &mut stack, &mut hardware)?)
         };
-        let piece = facts.accesses.map_or(PIECE_ACCESSES_UNKNOWN, |total| total.div_ceil(PIECES));
+        let equal = || facts.accesses.map_or(PIECE_ACCESSES_UNKNOWN, |total| total.div_ceil(PIECES));
+        let piece = scenario.sampling.window.unwrap_or_else(equal);
         Ok(Self {
             program: Program::new(scenario.name.clone(), place)
                 .limited(scenario.cgroup_limit, &mut stack)
@@ -286,7 +287,7 @@ impl<'a> Run<'a> {
         let mut from = 0;
         while from < batch.accesses.len() && !self.sampler.is_done() {
             let left = (batch.accesses.len() - from) as u64;
-            let (stretch, length) = self.sampler.next(self.phase, left.min(self.windows.piece_accesses_max()));
+            let (stretch, length) = self.sampler.next(self.phase, left.min(self.room()));
             let to = from + length as usize;
             // The batch's instructions, spread evenly; differences of prefixes, so that none is lost.
             let prefix = |at: usize| batch.instructions * at as u64 / batch.accesses.len() as u64;
@@ -294,6 +295,16 @@ impl<'a> Run<'a> {
             from = to;
         }
         Ok(())
+    }
+
+    /// Accesses that the present piece has room for. Only a length that the scenario names is kept to the access: else a batch
+    /// would be cut for nothing.
+    fn room(&self) -> u64 {
+        let all = self.windows.piece_accesses_max();
+        match (self.configuration.scenario.sampling.window, &self.piece_start) {
+            (Some(_), Some(_)) => all - self.piece_accesses,
+            _ => all,
+        }
     }
 
     fn stretch(

@@ -57,7 +57,7 @@ impl Sampler {
 
     /// What the present position asks for, and for how many more accesses.
     fn place(&mut self) -> (Stretch, u64) {
-        let Sampling { period, warm, measure, measured_accesses_max } = self.sampling;
+        let Sampling { period, warm, measure, measured_accesses_max, window: _ } = self.sampling;
         let wanted = measured_accesses_max.map_or(u64::MAX, |max| (max - self.measured.min(max)).max(1));
         let Some(period) = period else { return (Stretch::Measure, wanted) };
         let at = self.position % period;

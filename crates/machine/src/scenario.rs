@@ -139,6 +139,10 @@ pub struct Sampling {
     pub warm: u64,
     /// ... and this many are measured.
     pub measure: u64,
+    /// Accesses of a window into which what is measured in one go is cut, such as those of a request; a twentieth of all if
+    /// nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<u64>,
 }
 
 /// A machine file.
@@ -237,6 +241,9 @@ impl Configuration {
                 "sampling: warm ({}) and measure ({}) must fit into period ({period}), and measure must not be 0",
                 sampling.warm, sampling.measure
             ));
+        }
+        if sampling.window == Some(0) {
+            return self.refuse("sampling: window = 0: a window has at least one access".into());
         }
         for pair in scenario.kernels.windows(2) {
             if let (Some(host), Some(guest)) = (pair[0].memory, pair[1].memory)

@@ -89,6 +89,39 @@ fn windows_add_up_to_the_whole() {
 }
 
 #[test]
+fn windows_have_the_length_that_is_asked_for() {
+    let result = run(GUPS, &[SMALL_PAGES], "sampling = { window = 1567 }").unwrap();
+    let windows = &result.statistics.windows;
+    assert_eq!(windows.len(), 400_000_usize.div_ceil(1567));
+    let (last, whole) = windows.split_last().unwrap();
+    assert!(whole.iter().all(|window| window.accesses == 1567));
+    assert_eq!(last.accesses, 400_000 % 1567);
+    let plain = run(GUPS, &[SMALL_PAGES], "").unwrap();
+    assert_eq!(result.statistics.mmu, plain.statistics.mmu, "where windows begin changes nothing");
+    assert!(run(GUPS, &[SMALL_PAGES], "sampling = { window = 0 }").is_err());
+}
+
+#[test]
+fn steps_of_walks_are_its_references() {
+    for kernels in [&[SMALL_PAGES][..], &[SMALL_PAGES, SMALL_PAGES]] {
+        let statistics = run(GUPS, kernels, "").unwrap().statistics;
+        let sum = |host: bool, level: u8| {
+            let of = |step: &&nestwalk_machine::result::StepReferences| match host {
+                true => step.host_level == level,
+                false => step.guest_level == level && step.host_level == 0,
+            };
+            statistics.steps.iter().filter(of).map(|step| step.count).sum::<u64>()
+        };
+        for (table, host) in [("guest", false), ("host", true)] {
+            for level in 1..=5 {
+                let of_level = statistics.references.iter().filter(|r| (r.table, r.level) == (table, level));
+                assert_eq!(sum(host, level), of_level.map(|r| r.count).sum::<u64>(), "{table} {level}");
+            }
+        }
+    }
+}
+
+#[test]
 fn sampling_keeps_the_miss_ratio_within_its_interval() {
     let whole = run(GUPS, &[SMALL_PAGES], "").unwrap().row;
     let sampled = run(GUPS, &[SMALL_PAGES], "sampling = { period = 40000, warm = 10000, measure = 5000 }").unwrap();
@@ -124,7 +157,7 @@ fn the_scenario_s_seed_reaches_the_generator() {
 #[test]
 fn ptemagnet_acts_and_packs_host_ptes() {
     // Four threads first-touch a shared table in turn: stock frames of a group end up on several lines.
-    let chase = "kind = 'zipf_kv'\nfootprint = '64 MiB'\nwarm_accesses = 1000\nmeasured_accesses = 50000\nthreads = 4";
+    let chase = "kind = 'key_value'\nserver = 'memcached'\nfootprint = '64 MiB'\nwarm_accesses = 1000\nmeasured_accesses = 50000\nthreads = 4";
     let stock = run(chase, &[SMALL_PAGES, SMALL_PAGES], "").unwrap();
     let magnet = run(chase, &[SMALL_PAGES, "{ kind = 'ptemagnet' }"], "").unwrap();
     let reserved = magnet.statistics.kernels[1].manager_counters["reservations"].as_u64().unwrap();

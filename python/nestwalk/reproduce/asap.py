@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nestwalk import charts
 from nestwalk.reproduce.plan import (
     Drawing,
     Experiment,
+    Panel,
     Results,
     Run,
     Scale,
@@ -21,6 +23,7 @@ from nestwalk.reproduce.plan import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nestwalk.charts import Picture
     from nestwalk.reproduce.paper import Paper
     from nestwalk.result import Result
 
@@ -72,8 +75,10 @@ def experiment(paper: Paper, scale: Scale) -> Experiment:
     """The baselines' runs, those with ASAP, and the paper's values from them."""
     cells = [(mode, label) for mode in MODES for label in ("", *PREFETCHED[mode])]
     runs = [_run(paper, scale, preset, mode, label) for preset in PROGRAMS for mode, label in cells]
-    drawings = (
+    drawings: tuple[Drawing | Panel, ...] = (
         Drawing("baselines", "Nestwalk, by program", "cycles a walk", _latencies),
+        Panel("baselines", "who answers for which level, native (the paper's figure 9)", _levels(virtual=False)),
+        Panel("baselines", "the same in a VM", _levels(virtual=True)),
         *(
             Drawing("reductions", f"change of the walk latency, {mode.replace('-', ', ')}", "%", _reductions(mode))
             for mode in MODES
@@ -196,6 +201,21 @@ def _latencies(results: Results) -> Sequence[tuple[str, str, float]]:
         for mode in MODES
         for preset, latency in _by_program(results, mode).items()
     ]
+
+
+def _levels(*, virtual: bool) -> Callable[[Results], Picture | None]:
+    """Who answers for each level of the tables, a panel for each program, alone and with the co-runner."""
+
+    def draw(results: Results) -> Picture | None:
+        labelled = [
+            (title, "with an SMT co-runner" if smt else "alone", results[_name(preset, mode)])
+            for preset, title in PROGRAMS.items()
+            for mode, (in_vm, smt) in MODES.items()
+            if in_vm == virtual
+        ]
+        return charts.served(labelled)
+
+    return draw
 
 
 def _shares(results: Results) -> Sequence[tuple[str, str, float]]:

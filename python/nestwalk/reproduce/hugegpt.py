@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestwalk.reproduce import queueing
 from nestwalk.reproduce.plan import (
     UNAVAILABLE,
     Drawing,
@@ -66,9 +68,25 @@ KERNELS: dict[str, list[dict[str, Any]]] = {
 UNCACHED = str(Path(__file__).with_name("no_walk_caches.toml"))
 """A machine without page-walk caches: every walk makes all its references."""
 WORST = {"worst-stock": "stock", "worst-hugegpt": "hugegpt", "worst-5": "stock-5"}
-VMS = UNAVAILABLE + "several VMs with a measured program each are not part of this version"
-TAILS = UNAVAILABLE + "the model has no queue of requests, so there are no response latencies"
 THP = ("thp", "thp-hugegpt", "thp-5", "thp-5-hugegpt")
+THP_MACHINE = "icelake-6346"
+"""The paper's second machine, for THP and for 5 levels."""
+
+VM_PROGRAMS = ("memcached-95g", "gups-128g", "graph500-123g", "canneal-62g", "xsbench-84g", "btree-125g")
+"""What runs in six VMs on one host; in two VMs, one of them and the next."""
+MEASURED = {"two-vms": VM_PROGRAMS[:2], "six-vms": VM_PROGRAMS[:1]}
+"""Of which programs the throughput is measured, each beside the others."""
+VM_MIB = {True: 256, False: 4096}
+"""Of the measured program in a quick and in a full run; the others have a sixteenth less, so that all have filled their
+memory, in step, when it is measured. Six VMs of the papers' sizes would not fit the paper's host of 256 GB."""
+
+SERVERS = ("masstree-25g", "specjbb-60g", "shore-30g")
+"""The latency programs that have generators."""
+REQUEST_ACCESSES = 1567
+"""Of a request: what redis made for a command (docs/model.md), for want of a capture of these."""
+REQUESTS = 4000
+LOAD = 0.7
+"""The clients ask so often that the stock kernel's server is busy for this share of the time."""
 
 
 def experiment(paper: Paper, scale: Scale) -> Experiment:
@@ -79,7 +97,8 @@ def experiment(paper: Paper, scale: Scale) -> Experiment:
 
     def run(preset: str, configuration: str) -> Run:
         name = f"{preset}-{configuration}"
-        table = program(preset, scale, machine=paper.machine, name=name, kernels=KERNELS[configuration])
+        machine = THP_MACHINE if configuration in THP else paper.machine
+        table = program(preset, scale, machine=machine, name=name, kernels=KERNELS[configuration])
         return Run(name, f"{titles[preset]}, {configuration}", table)
 
     small = Scale(quick=True, seed=scale.seed, divide_footprint=128)
@@ -91,8 +110,74 @@ def experiment(paper: Paper, scale: Scale) -> Experiment:
         Drawing("micro", "throughput of HugeGPT against stock", "%", _micro),
         Drawing("programs", "throughput of HugeGPT against stock", "%", _throughputs),
         Drawing("programs", "average walk latency", "cycles a walk", _latencies),
+        Drawing("vms", "throughput of HugeGPT against stock", "%", _several_bars),
+        Drawing("thp", "throughput over THP", "%", _over_thp),
     )
-    return Experiment([*worst, *(run(*cell) for cell in cells)], _measure, drawings, _notes)
+    several = [
+        _several(paper, scale, figure, preset, configuration)
+        for figure, presets in MEASURED.items()
+        for preset in presets
+        for configuration in ("stock", "hugegpt")
+    ]
+    served = [_server(paper, scale, preset, name) for preset in SERVERS for name in ("stock", "hugegpt")]
+    runs = [*worst, *(run(*cell) for cell in cells), *several, *served]
+    return Experiment(runs, _measure, drawings, _notes)
+
+
+def _several(paper: Paper, scale: Scale, figure: str, preset: str, configuration: str) -> Run:
+    """A program in a VM beside others in VMs of their own, all of one kind, on cores of their own under one LLC."""
+    own, mebibytes = VM_PROGRAMS.index(preset), VM_MIB[scale.quick]
+    count = {"two-vms": 1, "six-vms": len(VM_PROGRAMS) - 1}[figure]
+    others = [VM_PROGRAMS[(own + step) % len(VM_PROGRAMS)] for step in range(1, count + 1)]
+    host, guest = KERNELS[configuration]
+    endless = {"footprint": f"{mebibytes * 15 // 16} MiB", "warm_accesses": 0, "measured_accesses": 1 << 40}
+    colocated = [{"workload": {"preset": {"name": other, **endless}}, "vm": "own", "kernel": guest} for other in others]
+    name = f"{figure}-{preset}-{configuration}"
+    table = program(
+        preset,
+        replace(scale, divide_footprint=1),
+        machine=paper.machine,
+        name=name,
+        kernels=[host, guest],
+        colocated=colocated,
+    )
+    table["workload"]["preset"]["footprint"] = f"{mebibytes} MiB"
+    return Run(name, f"{PROGRAMS[preset]}, {figure.replace('-', ' ')}, {configuration}", table)
+
+
+def _server(paper: Paper, scale: Scale, preset: str, configuration: str) -> Run:
+    """A latency program whose requests are told apart."""
+    name = f"requests-{preset}-{configuration}"
+    sampling = {"window": REQUEST_ACCESSES, "measured_accesses_max": REQUEST_ACCESSES * REQUESTS}
+    kernels = KERNELS[configuration]
+    table = program(preset, scale, machine=paper.machine, name=name, kernels=kernels, sampling=sampling)
+    return Run(name, f"{PROGRAMS[preset]}, requests, {configuration}", table)
+
+
+def _tails(results: Results) -> dict[str, Value]:
+    """By how many per cent the average, p95 and p99 response latencies change, on average over the servers."""
+    changes: dict[str, list[float]] = {"average": [], "p95": [], "p99": []}
+    for preset in SERVERS:
+        service = {
+            name: [
+                sum(window["cycles"].values())
+                for window in results[f"requests-{preset}-{name}"].statistics["windows"]
+                if window["accesses"] == REQUEST_ACCESSES
+            ]
+            for name in ("stock", "hugegpt")
+        }
+        interval = mean([float(cycles) for cycles in service["stock"]]) / LOAD
+        before, after = (queueing.responses(service[name], interval, seed=1) for name in ("stock", "hugegpt"))
+        if before is None or after is None:
+            return dict.fromkeys(("response", "p95", "p99"), UNAVAILABLE + "no request was measured")
+        for key, found in changes.items():
+            found.append(100 * (getattr(after, key) / getattr(before, key) - 1))
+    return {"response": mean(changes["average"]), "p95": mean(changes["p95"]), "p99": mean(changes["p99"])}
+
+
+def _vms(results: Results, figure: str) -> dict[str, float]:
+    """By how many per cent the throughput of each measured program grows."""
+    return {preset: _throughput(results, f"{figure}-{preset}", "hugegpt", "stock") for preset in MEASURED[figure]}
 
 
 def _throughput(results: Results, preset: str, after: str, before: str) -> float:
@@ -140,11 +225,9 @@ def _measure(results: Results) -> dict[str, Value]:
         "native": mean(_changes(results, "hugegpt", "native")),
         "thp-4": max(_gains(results, list(PROGRAMS), "thp-hugegpt", "thp").values()),
         "thp-5": max(_gains(results, list(PROGRAMS), "thp-5-hugegpt", "thp-5").values()),
-        "two-vms": VMS,
-        "six-vms": VMS,
-        "response": TAILS,
-        "p95": TAILS,
-        "p99": TAILS,
+        "two-vms": mean(list(_vms(results, "two-vms").values())),
+        "six-vms": mean(list(_vms(results, "six-vms").values())),
+        **_tails(results),
         "unpressed": max(free.values(), key=abs),
     }
 
@@ -173,4 +256,20 @@ def _latencies(results: Results) -> Sequence[tuple[str, str, float]]:
         for name, series in (("native", "native"), ("stock", "stock"), ("hugegpt", "HugeGPT"))
         for preset, title in PROGRAMS.items()
         if results[f"{preset}-{name}"].row["walk_latency_cycles"] is not None
+    ]
+
+
+def _several_bars(results: Results) -> Sequence[tuple[str, str, float]]:
+    return [
+        (PROGRAMS[preset], figure.replace("-", " "), gain)
+        for figure in MEASURED
+        for preset, gain in _vms(results, figure).items()
+    ]
+
+
+def _over_thp(results: Results) -> Sequence[tuple[str, str, float]]:
+    return [
+        (title, series, _throughput(results, preset, f"{base}-hugegpt", base))
+        for base, series in (("thp", "4 levels"), ("thp-5", "5 levels"))
+        for preset, title in PROGRAMS.items()
     ]

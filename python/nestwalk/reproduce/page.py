@@ -10,8 +10,11 @@ from nestwalk.report import pages, words
 from nestwalk.report import pictures as inlining
 from nestwalk.reproduce import pictures
 from nestwalk.reproduce.pictures import number
+from nestwalk.reproduce.plan import Panel
 
 if TYPE_CHECKING:
+    from nestwalk.charts import Picture
+    from nestwalk.reproduce.plan import Drawing, Results
     from nestwalk.reproduce.side_by_side import Reproduction
 
 
@@ -31,6 +34,14 @@ def render(done: Reproduction) -> str:
     )
 
 
+def _draw(drawing: Drawing | Panel, results: Results) -> Picture | None:
+    """What it shows; None if that is nothing."""
+    if isinstance(drawing, Panel):
+        return drawing.draw(results)
+    bars = drawing.bars(results)
+    return pictures.by_program(bars, drawing.unit) if bars else None
+
+
 def _figure(done: Reproduction, index: int) -> dict[str, Any]:
     """A figure's title, rows as text, and pictures."""
     figure = done.paper.figures[index]
@@ -38,10 +49,9 @@ def _figure(done: Reproduction, index: int) -> dict[str, Any]:
     both = pictures.beside(rows)
     drawn = [] if both is None else [{"title": "the paper and Nestwalk", "svg": inlining.inline(both)}]
     for drawing in done.experiment.drawings:
-        bars = drawing.bars(done.results) if drawing.figure == figure.name else []
-        if bars:
-            svg = inlining.inline(pictures.by_program(bars, drawing.unit))
-            drawn.append({"title": drawing.title, "svg": svg})
+        picture = _draw(drawing, done.results) if drawing.figure == figure.name else None
+        if picture is not None:
+            drawn.append({"title": drawing.title, "svg": inlining.inline(picture)})
     return {
         "name": figure.name,
         "title": figure.title,

@@ -15,6 +15,8 @@ from nestwalk.result import Result
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from nestwalk.charts import Picture
+
 DEFAULT_SEED = 1
 UNAVAILABLE = "unavailable, because "
 
@@ -74,13 +76,24 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """A picture of ours that is not grouped columns."""
+
+    figure: str
+    """The figure beside which it stands."""
+    title: str
+    draw: Callable[[Results], Picture | None]
+    """None where there is nothing to draw."""
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A paper's runs, and what follows from their results."""
 
     runs: Sequence[Run]
     measure: Callable[[Results], Mapping[str, Value]]
     """Our values, by the keys of the paper's claims."""
-    drawings: Sequence[Drawing] = field(default=())
+    drawings: Sequence[Drawing | Panel] = field(default=())
     notes: Callable[[Results], Mapping[str, str]] = field(default=lambda _: {})
     """Where our value parts from the paper's, why; by key."""
 

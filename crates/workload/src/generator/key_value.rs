@@ -355,4 +355,31 @@ mod tests {
         let item = store.object(5, 0).0;
         assert!(accesses[1..].iter().all(|a| (item..item + ITEM + 24).contains(&a.gva().0)), "{accesses:?}");
     }
+
+    #[test]
+    fn keys_and_updates_come_as_often_as_configured() {
+        let config = KeyValueConfig {
+            server: Server::Memcached,
+            footprint: nestwalk_mem::PageCount(2048),
+            value_bytes: 64,
+            set_permille: 250,
+            ..KeyValueConfig::default()
+        };
+        let mut store = KeyValue::new(&config).unwrap();
+        let (mut accesses, mut counts, mut sets) = (Vec::new(), std::collections::BTreeMap::new(), 0);
+        let requests = 50_000;
+        for _ in 0..requests {
+            accesses.clear();
+            store.operate(0, &mut accesses);
+            *counts.entry(accesses[1].gva().0).or_insert(0) += 1;
+            // An update stores to more than the reference count, down and up.
+            sets += usize::from(accesses.iter().filter(|access| access.is_store()).count() > 2);
+        }
+        assert!((240..=260).contains(&(sets * 1000 / requests)), "{sets} of {requests}");
+        let mut counts: Vec<usize> = counts.into_values().collect();
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        // With some 50,000 keys and exponent 0.99, the first has 8 to 9 % of the requests, twice as many as the second.
+        assert!((70..=100).contains(&(counts[0] * 1000 / requests)), "{} of {requests}", counts[0]);
+        assert!((170..=230).contains(&(counts[0] * 100 / counts[1])), "{} {}", counts[0], counts[1]);
+    }
 }

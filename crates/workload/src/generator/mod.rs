@@ -36,7 +36,6 @@ mod stream;
 mod transactions;
 mod tree;
 mod zipf;
-mod zipf_kv;
 
 pub use compiler::CompilerConfig;
 pub use compute::ComputeConfig;
@@ -54,7 +53,6 @@ pub use pointer_chase::PointerChaseConfig;
 pub use stream::StreamConfig;
 pub use transactions::TransactionsConfig;
 pub use tree::TreeConfig;
-pub use zipf_kv::ZipfKvConfig;
 
 use serde::{Deserialize, Serialize};
 
@@ -118,8 +116,6 @@ kinds! {
     PageTouch(PageTouchConfig) = "page_touch": "an access a page, at random or in strides",
         |c| Box::new(Driver::new(c.common(), page_touch::PageTouch::new(c)?)?);
     /// A key-value store under skewed requests.
-    ZipfKv(ZipfKvConfig) = "zipf_kv": "key-value store: hash index and values, zipf keys, GET and SET",
-        |c| Box::new(Driver::new(c.common(), zipf_kv::ZipfKv::new(c)?)?);
     /// redis or memcached.
     KeyValue(KeyValueConfig) = "key_value": "redis or memcached with their allocators' layout, zipf keys, reads and updates",
         |c| mixed(c.common(), c.mixture(), key_value::KeyValue::new(c)?)?;

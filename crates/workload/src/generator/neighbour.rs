@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `neighbour`: co-runners that map, touch and unmap memory without end, and whose accesses nobody looks at.
+//! `neighbour`: co-runners that map, touch and unmap memory without end, and whose accesses nobody looks at. (stress-ng's workers are
+//! [`ChurnConfig`](crate::ChurnConfig), which a real kernel has run as well.)
 //!
 //! Each is one or several actors that take turns; an actor has some threads and a list of mappings that it makes one after
 //! the other, touches page by page, and gives back. What the profiles stand for:
-//! - `stress`: stress-ng's workers: each thread its own mapping, filled; then half of its pages are given back one by one
-//!   in random order (`MADV_DONTNEED`) and filled again in that order, and the mapping goes. That half and the order are assumed. They matter: a
-//!   neighbour that only fills and unmaps in order leaves the guest's free lists in order, too.
 //! - `object_detection`: an inference of SSD-MobileNet (Howard et al. 2017; Liu et al. 2016) after the other: the output of each layer is a
 //!   tensor of its own, filled by all threads, and freed when the next but one is made. 37 MB an inference.
 //! - `interpreter`: requests to a Python function (chameleon, pyaes, json_serdes): arenas of 256 KiB (CPython's `ARENA_SIZE` up to 3.9) as the
@@ -18,7 +16,7 @@
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
 use serde::{Deserialize, Serialize};
 
-use super::bijection::{Bijection, mix, scale};
+use super::bijection::{mix, scale};
 use super::config::impossible;
 use super::memory::{MmapArea, Region};
 use crate::stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};
@@ -61,8 +59,6 @@ const LAYERS: [(u64, u64); 27] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// stress-ng's workers.
-    Stress,
     /// Inferences of SSD-MobileNet.
     ObjectDetection,
     /// Requests to a Python function.
@@ -83,10 +79,7 @@ pub enum Profile {
 pub struct NeighbourConfig {
     /// What it is.
     pub profile: Profile,
-    /// Of `stress`: memory of all its threads together.
-    #[serde(with = "nestwalk_mem::size::pages")]
-    pub footprint: PageCount,
-    /// Threads of `stress` and of `object_detection`; the others have one each.
+    /// Threads of `object_detection`; the others have one each.
     pub threads: u16,
     /// Pages that it touches before it ends.
     pub touches: u64,
@@ -96,8 +89,8 @@ pub struct NeighbourConfig {
 
 impl Default for NeighbourConfig {
     fn default() -> Self {
-        // stress-ng's vm workers share 256 MiB; PTEMagnet ran it with 12 threads. 10^8 pages outlast what is measured beside them.
-        Self { profile: Profile::Stress, footprint: PageCount(MIB * 256), threads: 12, touches: 100_000_000, seed: 1 }
+        // PTEMagnet ran object detection with 8 threads. 10^8 pages outlast what is measured beside them.
+        Self { profile: Profile::ObjectDetection, threads: 8, touches: 100_000_000, seed: 1 }
     }
 }
 
@@ -108,12 +101,7 @@ enum Lifetime {
     Later(usize),
     /// All at the end of the list.
     Together,
-    /// Each when it is full, after half of its pages have been given back and filled again.
-    Punched,
 }
-
-/// Linux's `MADV_DONTNEED`.
-const DONTNEED: u32 = 4;
 
 /// Threads that work through a list of mappings.
 struct Actor {
@@ -122,8 +110,6 @@ struct Actor {
     mappings: Vec<Region>,
     lifetime: Lifetime,
     instructions_per_page: u64,
-    /// In which order pages are given back.
-    order_seed: u64,
     at: At,
 }
 
@@ -137,16 +123,6 @@ enum At {
         index: usize,
         page: u64,
         thread: u16,
-    },
-    /// Gives back the `nth` page of those of mapping `index`, in random order.
-    Drop {
-        index: usize,
-        nth: u64,
-    },
-    /// Fills those pages again.
-    Refill {
-        index: usize,
-        nth: u64,
     },
     /// Gives back mapping `index`; then the next of the list, or the next one up to the list's end.
     Unmap {
@@ -169,9 +145,6 @@ impl Neighbour {
         let name = "neighbour";
         if !(1..=1024).contains(&config.threads) {
             return Err(impossible(name, format!("threads = {}: from 1 to 1024", config.threads)));
-        }
-        if config.footprint.0 < config.threads.into() || config.footprint.0 > 1 << 34 {
-            return Err(impossible(name, "footprint: from a page a thread to \"64 TiB\""));
         }
         if config.touches == 0 {
             return Err(impossible(name, "touches = 0: it would do nothing"));
@@ -196,11 +169,6 @@ impl Crew {
         let threads = config.threads;
         let arenas = |count: usize| vec![MIB / 4; count];
         match config.profile {
-            // A worker writes a page's 512 words and checks them (assumed: two instructions a word).
-            Profile::Stress => {
-                let each = config.footprint.0 / u64::from(threads);
-                (0..threads).for_each(|_| self.add(1, vec![each], Lifetime::Punched, 1024));
-            }
             // 1.2 thousand million multiplications an inference, eight an instruction, over 9,000 pages.
             Profile::ObjectDetection => {
                 let pages = |&(side, channels)| PageCount::covering(side * side * channels * 4).0;
@@ -234,14 +202,13 @@ impl Crew {
         let mappings: Vec<Region> = sizes.into_iter().map(&mut map).collect();
         // Actors do not begin in step, or their rhythms would coincide.
         let index = match lifetime {
-            Lifetime::Together | Lifetime::Punched => 0,
+            Lifetime::Together => 0,
             Lifetime::Later(_) => scale(mix(self.seed ^ self.actors.len() as u64), mappings.len() as u64) as usize,
         };
         let first_thread = self.threads;
         self.threads += threads;
-        let order_seed = mix(self.seed ^ u64::from(first_thread));
         let at = At::Map { index };
-        self.actors.push(Actor { first_thread, threads, mappings, lifetime, instructions_per_page, order_seed, at });
+        self.actors.push(Actor { first_thread, threads, mappings, lifetime, instructions_per_page, at });
     }
 }
 
@@ -253,7 +220,6 @@ impl Actor {
         match self.lifetime {
             Lifetime::Together if next == 0 => At::Unmap { index: 0, next: 1 },
             Lifetime::Together => At::Map { index: next },
-            Lifetime::Punched => At::Drop { index, nth: 0 },
             // The mapping that many places before, if it has been made already: unmapping what is not mapped does nothing.
             Lifetime::Later(later) => At::Unmap { index: (index + count - later) % count, next },
         }
@@ -262,16 +228,9 @@ impl Actor {
     fn unmapped(&self, next: usize) -> At {
         match self.lifetime {
             Lifetime::Together if next < self.mappings.len() => At::Unmap { index: next, next: next + 1 },
-            Lifetime::Together | Lifetime::Punched => At::Map { index: 0 },
+            Lifetime::Together => At::Map { index: 0 },
             Lifetime::Later(_) => At::Map { index: next },
         }
-    }
-
-    /// The `nth` of the pages of mapping `index` that are given back.
-    fn punched(&self, index: usize, nth: u64) -> Vpn {
-        let VpnRange { start, .. } = self.mappings[index].pages;
-        let order = Bijection::new(self.mappings[index].pages.len(), self.order_seed);
-        start + order.apply(nth)
     }
 
     /// Its next step: an event, or touches.
@@ -282,22 +241,6 @@ impl Actor {
                 self.at = At::Touch { index, page: 0, thread: 0 };
                 let range = self.mappings[index].pages;
                 Step::Event(MemoryEvent::Mmap { range, writable: true, anonymous: true })
-            }
-            At::Drop { index, nth } => {
-                let last = nth + 1 >= self.mappings[index].pages.len() / 2;
-                self.at = if last { At::Refill { index, nth: 0 } } else { At::Drop { index, nth: nth + 1 } };
-                let range = VpnRange::new(self.punched(index, nth), PageCount(1));
-                Step::Event(MemoryEvent::Madvise { range, advice: DONTNEED })
-            }
-            At::Refill { index, nth } => {
-                // At least the one page that a mapping of one page has dropped.
-                let dropped = (self.mappings[index].pages.len() / 2).max(1);
-                let until = dropped.min(nth + TOUCH_TURN.min(most));
-                batch.instructions = (until - nth) * self.instructions_per_page;
-                batch.touches.extend((nth..until).map(|nth| (self.punched(index, nth), true)));
-                let done = until == dropped;
-                self.at = if done { At::Unmap { index, next: 0 } } else { At::Refill { index, nth: until } };
-                Step::Touches
             }
             At::Unmap { index, next } => {
                 self.at = self.unmapped(next);
@@ -370,8 +313,8 @@ mod tests {
     use super::*;
 
     fn profiles() -> impl Strategy<Value = Profile> {
-        use Profile::{All, Compiler, Compressor, Inference, Interpreter, ObjectDetection, Stress};
-        prop::sample::select(vec![Stress, ObjectDetection, Interpreter, Inference, Compiler, Compressor, All])
+        use Profile::{All, Compiler, Compressor, Inference, Interpreter, ObjectDetection};
+        prop::sample::select(vec![ObjectDetection, Interpreter, Inference, Compiler, Compressor, All])
     }
 
     proptest! {
@@ -380,7 +323,7 @@ mod tests {
         /// thread; and what is mapped is bounded by what the facts say.
         #[test]
         fn touches_lie_in_mappings_and_memory_is_given_back(profile in profiles(), threads in 1u16..13, seed in 0u64..9) {
-            let config = NeighbourConfig { profile, threads, touches: 60_000, seed, footprint: PageCount(3000) };
+            let config = NeighbourConfig { profile, threads, touches: 60_000, seed };
             let mut neighbour = Neighbour::new(&config).unwrap();
             let facts = neighbour.facts();
             let (mut mapped, mut touched) = (BTreeMap::new(), BTreeSet::<Vpn>::new());
@@ -395,9 +338,6 @@ mod tests {
                     Step::Event(MemoryEvent::Munmap { range }) => {
                         unmapped += u64::from(mapped.remove(&range.start).is_some());
                         touched.retain(|&page| !range.contains(page));
-                    }
-                    Step::Event(MemoryEvent::Madvise { range, advice: DONTNEED }) => {
-                        prop_assert!(touched.remove(&range.start), "gives back a page that it has not");
                     }
                     Step::Touches => {
                         prop_assert!(batch.thread.0 < facts.threads);

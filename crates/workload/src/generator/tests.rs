@@ -62,7 +62,6 @@ fn all() -> Vec<GeneratorConfig> {
         config("transactions", "buffer_pool = false\nrecord_bytes = 100"),
         config("page_touch", "locality = 'weak'\nstride_pages = 7\nthreads = 3"),
         config("pointer_chase", "stride = 4096"),
-        config("zipf_kv", "value_bytes = 20000"),
     ]);
     all
 }
@@ -155,27 +154,6 @@ fn a_pointer_chase_visits_every_node_before_any_again() {
 }
 
 #[test]
-fn a_key_value_store_has_hot_keys_and_its_share_of_sets() {
-    let played = play(&config("zipf_kv", "value_bytes = 64\nset_permille = 250"));
-    let objects = played.mapped[1];
-    let (mut counts, mut sets, mut requests) = (std::collections::BTreeMap::new(), 0, 0);
-    for request in played.accesses.chunks_exact(4) {
-        assert!(objects.contains(Vpn(request[1].0.gva().page().0)));
-        *counts.entry(request[1].0.gva().0).or_insert(0) += 1;
-        let store = request[3].0;
-        assert!(store.is_store());
-        sets += usize::from(objects.contains(Vpn(store.gva().page().0)));
-        requests += 1;
-    }
-    assert!((240..=260).contains(&(sets * 1000 / requests)), "{sets} of {requests}");
-    let mut counts: Vec<usize> = counts.into_values().collect();
-    counts.sort_unstable_by(|a, b| b.cmp(a));
-    // With some 60,000 keys and exponent 0.99, the first has 8 to 9 % of the requests, twice as many as the second.
-    assert!((70..=100).contains(&(counts[0] * 1000 / requests)), "{} of {requests}", counts[0]);
-    assert!((170..=230).contains(&(counts[0] * 100 / counts[1])), "{counts:?}");
-}
-
-#[test]
 fn impossible_parameters_are_one_clear_error() {
     let cases = [
         ("kind = 'gups'\nthreads = 0", "threads = 0"),
@@ -184,10 +162,6 @@ fn impossible_parameters_are_one_clear_error() {
         ("kind = 'stream'\nmeasured_accesses = 0", "measured_accesses = 0"),
         ("kind = 'pointer_chase'\nstride = 48", "stride = 48"),
         ("kind = 'pointer_chase'\nstride = 2097152\nfootprint = '1 MiB'", "larger than the footprint"),
-        ("kind = 'zipf_kv'\nvalue_bytes = 0", "value_bytes = 0"),
-        ("kind = 'zipf_kv'\nskew = nan", "skew = NaN"),
-        ("kind = 'zipf_kv'\nset_permille = 1001", "set_permille = 1001"),
-        ("kind = 'zipf_kv'\nvalue_bytes = 65536\nfootprint = '1 MiB'", "too small"),
         ("kind = 'graph'\ndegree = 0", "degree = 0"),
         ("kind = 'graph'\nfootprint = '256 KiB'", "at least"),
         ("kind = 'graph'\nfootprint = '2 MiB'\ndegree = 4096", "too small"),

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""A matrix over several programs, through the installed command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from support import Command
+
+from nestwalk import _native, data, surveys
+from nestwalk.comparisons import ROW_KEYS
+
+ROWS = ("native-4k", "vm-4k", "vm-ptemagnet-hugegpt", "vm-4k+5-levels", "vm-4k+colocated")
+
+
+def test_every_run_of_everything_can_be_made() -> None:
+    for quick in (True, False):
+        jobs = surveys.plan(quick=quick).jobs
+        assert len({job.name for job in jobs}) == len(jobs)
+        for job in jobs[:: 7 if quick else 11]:
+            _native.check(job.scenario, str(job.path), str(data.TRACES))
+
+
+def test_programs_side_by_side_against_the_limits(command: Command, tmp_path: Path) -> None:
+    only = [word for row in ROWS for word in ("--only", row)]
+    done = command("matrix", "--program", "redis", "--program", "mcf", *only, "--quick", "--json", "--out", "made")
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)
+    assert [program["name"] for program in value["programs"]] == ["redis", "mcf"]
+    assert all(mix["why"] for mix in value["left_out"])
+    rows = {(row["program"], row["configuration"]): row for row in value["rows"]}
+    # Three limits alone; two of them are of vm-4k, which two variants have besides.
+    assert len(rows) == len(value["rows"]) == 2 * (len(ROWS) + 3 + 2 + 2)
+    for program in ("redis", "mcf"):
+        stock, least, none = (rows[program, name] for name in ("vm-4k", "limit-vm-l1d", "limit-no-walk"))
+        assert set(ROW_KEYS) <= set(stock)
+        assert (stock["kind"], stock["changes"], stock["against_baseline"]) == ("run", [], 1)
+        assert (least["kind"], least["changes"]) == ("limit", None)
+        assert none["relative_time"] < least["relative_time"] < stock["relative_time"]
+        assert least["walk_latency_cycles"] < rows[program, "native-4k"]["walk_latency_cycles"]
+        assert rows[program, "vm-4k+colocated"]["walk_latency_cycles"] > stock["walk_latency_cycles"]
+        assert rows[program, "vm-4k+colocated"]["against_baseline"] == 1
+    folder = tmp_path / "made"
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert page.count("<svg") == 3
+    frame = pl.read_parquet(folder / "results.parquet")
+    assert frame["program"].unique(maintain_order=True).to_list() == ["redis", "mcf"]
+    assert frame.height == len(rows)
+    assert (folder / "scenarios" / "redis-vm-4k+5-levels.toml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [(["--program", "redi"], "did you mean 'redis'?"), (["--matrix", "standard"], "names no [[program]]")],
+)
+def test_what_is_wrong_is_said(command: Command, arguments: list[str], what: str) -> None:
+    done = command("matrix", "--quick", *arguments)
+    assert done.returncode == 2
+    assert what in done.stderr
