@@ -11,8 +11,8 @@ use crate::build::role;
 use crate::colocated::ColocatedConfig;
 use crate::paging::VmPaging;
 use crate::result::{
-    self, ColocatedStatistics, Fragmentation, KernelStatistics, References, RunResult, SCHEMA, Statistics, StepReferences,
-    Window,
+    self, ColocatedStatistics, Fragmentation, KernelStatistics, References, RunResult, SCHEMA, Statistics,
+    StepReferences, Window,
 };
 use crate::run::Outcome;
 use crate::scenario::Configuration;
