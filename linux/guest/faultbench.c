@@ -1,82 +1,83 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * faultbench THREADS MIB ROUNDS [TAG]
+ * faultbench THREADS MIB ROUNDS TAG own|shared
  *
- * Each thread touches MIB MiB of its own, page by page, and drops it, ROUNDS
- * times. Prints faults a second over all threads (drops included), and the time
- * of one touch and of dropping one page, averaged over the threads. All of it
- * stands between two marks.
+ * Threads of one process touch anonymous memory page by page and drop it, ROUNDS
+ * times, all between two marks. own: each has MIB MiB to itself. shared: MIB MiB
+ * for each, in one region whose pages they touch in turns, so that every group of
+ * eight and every page table is in use by all of them.
  */
 #include "common.h"
 #include "marks.h"
 #include <pthread.h>
-#include <time.h>
 
-static size_t pages, rounds;
-static double touch_seconds, drop_seconds;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static size_t threads, pages, rounds;
+static char *region;
 static pthread_barrier_t barrier;
 
-static double seconds(void)
+static void own(void)
 {
-	struct timespec t;
+	char *p = map_aligned(pages << PAGE_SHIFT);
+	size_t i, r;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec * 1e-9;
+	pthread_barrier_wait(&barrier);
+	for (r = 0; r < rounds; r++) {
+		for (i = 0; i < pages; i++)
+			p[i << PAGE_SHIFT] = 1;
+		madvise(p, pages << PAGE_SHIFT, MADV_DONTNEED);
+	}
+}
+
+static void shared(size_t thread)
+{
+	size_t i, r;
+
+	pthread_barrier_wait(&barrier);
+	for (r = 0; r < rounds; r++) {
+		for (i = thread; i < threads * pages; i += threads)
+			region[i << PAGE_SHIFT] = 1;
+		pthread_barrier_wait(&barrier);
+		if (!thread)
+			madvise(region, threads * pages << PAGE_SHIFT, MADV_DONTNEED);
+		pthread_barrier_wait(&barrier);
+	}
 }
 
 static void *faults(void *arg)
 {
-	char *p = map_aligned(pages << PAGE_SHIFT);
-	double a, b, touch = 0, drop = 0;
-	size_t i, r;
-
-	(void)arg;
-	pthread_barrier_wait(&barrier);
-	for (r = 0; r < rounds; r++) {
-		a = seconds();
-		for (i = 0; i < pages; i++)
-			p[i << PAGE_SHIFT] = 1;
-		b = seconds();
-		touch += b - a;
-		madvise(p, pages << PAGE_SHIFT, MADV_DONTNEED);
-		drop += seconds() - b;
-	}
-	pthread_mutex_lock(&lock);
-	touch_seconds += touch;
-	drop_seconds += drop;
-	pthread_mutex_unlock(&lock);
-	pthread_barrier_wait(&barrier);
+	if (region)
+		shared((size_t)arg);
+	else
+		own();
 	return NULL;
 }
 
 int main(int argc, char **argv)
 {
-	size_t threads, i;
-	double wall;
-	pthread_t t;
+	pthread_t thread[64];
+	size_t i;
 
-	if (argc < 4) {
-		fprintf(stderr, "usage: faultbench THREADS MIB ROUNDS [TAG]\n");
+	if (argc != 6) {
+		fprintf(stderr, "usage: faultbench THREADS MIB ROUNDS TAG own|shared\n");
 		return 2;
 	}
 	threads = strtoul(argv[1], NULL, 0);
 	pages = strtoul(argv[2], NULL, 0) << 8;
 	rounds = strtoul(argv[3], NULL, 0);
-	pthread_barrier_init(&barrier, NULL, threads + 1);
-	for (i = 0; i < threads; i++)
-		if (pthread_create(&t, NULL, faults, NULL))
-			die("pthread_create");
+	if (!threads || threads > 64)
+		die("threads");
+	if (!strcmp(argv[5], "shared"))
+		region = map_aligned(threads * pages << PAGE_SHIFT);
+	pthread_barrier_init(&barrier, NULL, threads);
 	BEGIN(0);
-	pthread_barrier_wait(&barrier);
-	wall = seconds();
-	pthread_barrier_wait(&barrier);
-	wall = seconds() - wall;
+	for (i = 0; i < threads; i++)
+		if (pthread_create(&thread[i], NULL, faults, (void *)i))
+			die("pthread_create");
+	for (i = 0; i < threads; i++)
+		pthread_join(thread[i], NULL);
 	END(0);
 	REPORT();
-	printf("FAULTS {\"tag\":\"%s\",\"threads\":%zu,\"faults\":%zu,\"per_second\":%.0f,\"touch_ns\":%.1f,\"drop_ns\":%.1f}\n",
-	       argc > 4 ? argv[4] : "", threads, threads * pages * rounds,
-	       threads * pages * rounds / wall, touch_seconds * 1e9 / (threads * pages * rounds),
-	       drop_seconds * 1e9 / (threads * pages * rounds));
+	printf("FAULTS {\"tag\":\"%s\",\"area\":\"%s\",\"threads\":%zu,\"faults\":%zu}\n",
+	       argv[4], argv[5], threads, threads * pages * rounds);
 	return 0;
 }

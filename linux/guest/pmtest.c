@@ -511,6 +511,29 @@ static void collapsed(void)
 	EXPECT(in_place(p, 0, 8));
 }
 
+/* The daemon, which unlike MADV_COLLAPSE chooses its own time. */
+static void khugepaged(void)
+{
+	static const char knobs[] = "/sys/kernel/mm/transparent_hugepage/khugepaged";
+	char *p = map_aligned(HUGE), path[128];
+	size_t i;
+
+	snprintf(path, sizeof(path), "%s/scan_sleep_millisecs", knobs);
+	if (write_file(path, "20\n"))
+		_exit(SKIP);
+	for (i = 0; i < 512; i += 8)
+		*page(p, i) = i / 8 + 1;
+	EXPECT_EQ(reserved(), 448);
+	madvise(p, HUGE, MADV_HUGEPAGE);
+	for (i = 0; i < 1000 && frame_of(page(p, 511)) != frame_of(p) + 511; i++)
+		usleep(20000);
+	write_file(path, "10000\n");
+	EXPECT_EQ(frame_of(page(p, 511)), frame_of(p) + 511);
+	EXPECT_EQ(reserved(), 0);
+	for (i = 0; i < 512; i++)
+		EXPECT_EQ(*page(p, i), i % 8 ? 0 : (char)(i / 8 + 1));
+}
+
 static void swapped_out(void)
 {
 	char *p = map_aligned(HUGE);
@@ -844,7 +867,8 @@ static const struct {
 	T(dontneed), T(dontneed_with_child), T(fork_shares_what_is_reserved),
 	T(parent_exits_first), T(cow_reuses_the_last_reference), T(moved), T(moved_in_part),
 	T(partly_unmapped), T(protection_splits), T(no_group_across_vmas), T(userfaultfd),
-	T(collapsed), T(swapped_out), T(lazily_freed), T(numa_policy), T(killed),
+	T(collapsed), T(khugepaged), T(swapped_out), T(lazily_freed), T(numa_policy),
+	T(killed),
 	T(dropped_on_demand), T(compaction_gets_the_block), T(threshold), T(chosen_by_prctl),
 	T(kept_by_exec), T(switched_off), T(memcg_is_charged), T(memcg_limit),
 	T(memcg_pressure), T(chosen_by_memcg), T(locked_and_populated),

@@ -46,3 +46,19 @@ sleep 1
 c=$(field used)
 echo "# used after killing 30: $c"
 check "killed processes leave no page table" [ $((c - b)) -lt 24 ]
+
+# Where all memory is set aside by PTEMagnet, the pool still grows: alloc_contig_range() gets what is reserved.
+echo 2 > /proc/sys/vm/ptemagnet
+echo 100 > /proc/sys/vm/ptemagnet_threshold
+toucher $(($(meminfo MemFree) / 1024 - 24)) 8 60 > /dev/null &
+A=$!
+i=0
+while [ "$(meminfo MemFree)" -gt 32768 -a $i -lt 100 ]; do usleep 100000; i=$((i + 1)); done
+a=$(field made) r=$(vmstat ptemagnet_reclaimed)
+echo "# free $(meminfo MemFree) kB, reserved $(vmstat nr_anon_reserved) pages: $(sed -n 2p $S)"
+toucher 8192 512 4 > /dev/null
+echo "# made $(($(field made) - a)) regions, took $(($(vmstat ptemagnet_reclaimed) - r)) reserved pages"
+check "the pool grows where all memory is reserved" [ "$(field made)" -gt "$a" -a "$(vmstat ptemagnet_reclaimed)" -gt "$r" ]
+kill $A
+wait $A 2>/dev/null
+echo 0 > /proc/sys/vm/ptemagnet

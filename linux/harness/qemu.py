@@ -15,10 +15,14 @@ class Failure(Exception):
     """A test that did not hold; the message says which."""
 
 
-def command(kernel, initrd, test, *, cpu="max", cpus=2, mem=1024, append="", extra=(), icount=None):
-    """The QEMU command line of one boot. With icount=N the guest's clock goes on by 2^N ns an instruction, and its CPUs take turns."""
+def command(kernel, initrd, test, *, cpu="max", cpus=2, mem=1024, append="", extra=(), icount=None, turns=False):
+    """The QEMU command line of one boot.
+
+    With icount=N the guest's clock goes on by 2^N ns an instruction; Linux then boots with one CPU only. With turns the guest's CPUs
+    run one at a time, in turns that end with each interrupt.
+    """
     accel = [] if icount is None else ["-icount", f"shift={icount},sleep=off"]
-    thread = "multi" if icount is None else "single"
+    thread = "single" if turns or icount is not None else "multi"
     return ["qemu-system-x86_64", "-M", "pc", "-accel", f"tcg,thread={thread}", *accel, "-cpu", cpu,
             "-smp", f"{cpus},sockets={cpus}", "-m", str(mem), "-nodefaults", "-no-user-config", "-display", "none",
             "-serial", "stdio", "-no-reboot", "-kernel", str(kernel), "-initrd", str(initrd),
