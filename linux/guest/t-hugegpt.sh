@@ -9,7 +9,7 @@ check "nothing went elsewhere" [ "$(field fallbacks)" = 0 ]
 
 # 12 GiB of addresses, a page in each 2 MiB: 6144 page tables, 12 regions.
 # The pool grows in the background, so that on a busy machine the first program may be too fast for it.
-tables=0 i=0
+m=$(field made) tables=0 i=0
 while [ $i -lt 20 -a $tables -le 3000 ]; do
 	a=$(field used)
 	toucher 12288 512 4 > /dev/null &
@@ -20,7 +20,7 @@ while [ $i -lt 20 -a $tables -le 3000 ]; do
 	wait $A
 	sleep 1
 done
-check "the pool has grown" [ "$(field made)" -gt "$(field regions)" -o "$(field regions)" -ge 10 ]
+check "the pool has grown" [ "$(field made)" -gt "$m" ]
 check "tables of the program are in it" [ $tables -gt 3000 ]
 b=$(field used)
 echo "# used before $a after $b"
