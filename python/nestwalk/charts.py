@@ -77,48 +77,30 @@ def time(labelled: Labelled) -> Picture:
 
 def references(labelled: Labelled) -> Picture:
     """References a walk to each level of each table, by what served them."""
-    titles, variants = _order(labelled)
-    chart = (
-        alt.Chart(frames.references(labelled))
-        .mark_bar()
-        .encode(
-            x=alt.X(
-                "place:N",
-                sort=frames.places(labelled),
-                title="level (h: of the host's table)",
-                axis=alt.Axis(labelAngle=-60),
-                scale=alt.Scale(domain=frames.places(labelled)),
-            ),
-            y=alt.Y("per_walk:Q", title="references a walk", stack="zero"),
-            color=_colour("server:N", SERVER_COLOURS, "served by"),
-            order="rank:O",
-        )
-        .properties(width=WIDTH / 2, height=90)
-    )
-    return _grid(chart, titles, variants)
+    height = alt.Y("per_walk:Q", title="references a walk", stack="zero")
+    return _levels(labelled, frames.references(labelled), height, _colour("server:N", SERVER_COLOURS, "served by"))
 
 
 def served(labelled: Labelled) -> Picture:
     """Who answers for each level of each table, in shares of the walks that go as far down (ASAP's figure 9)."""
+    height = alt.Y("share:Q", title="share", stack="zero", axis=alt.Axis(format="%", tickCount=4))
+    colour = _colour("server:N", WALK_SERVER_COLOURS, "answered by")
+    return _levels(labelled, frames.served(labelled), height, colour)
+
+
+def _levels(labelled: Labelled, frame: pl.DataFrame, height: alt.Y, colour: alt.Color) -> Picture:
+    """Stacked columns for the levels of each table, a panel for each configuration and variant."""
     titles, variants = _order(labelled)
-    chart = (
-        alt.Chart(frames.served(labelled))
-        .mark_bar()
-        .encode(
-            x=alt.X(
-                "place:N",
-                sort=frames.places(labelled),
-                title="level (h: of the host's table)",
-                axis=alt.Axis(labelAngle=-60),
-                scale=alt.Scale(domain=frames.places(labelled)),
-            ),
-            y=alt.Y("share:Q", title="share", stack="zero", axis=alt.Axis(format="%", tickCount=4)),
-            color=_colour("server:N", WALK_SERVER_COLOURS, "answered by"),
-            order="rank:O",
-        )
-        .properties(width=WIDTH / 2, height=90)
+    places = frames.places(labelled)
+    level = alt.X(
+        "place:N",
+        sort=places,
+        title="level (h: of the host's table)",
+        axis=alt.Axis(labelAngle=-60),
+        scale=alt.Scale(domain=places),
     )
-    return _grid(chart, titles, variants)
+    chart = alt.Chart(frame).mark_bar().encode(x=level, y=height, color=colour, order="rank:O")
+    return _grid(chart.properties(width=WIDTH / 2, height=90), titles, variants)
 
 
 def latency_distribution(labelled: Labelled) -> Picture:
@@ -176,7 +158,7 @@ def reserved(labelled: Labelled) -> Picture:
     return _grid(chart, [], variants)
 
 
-def heat(cells: pl.DataFrame, title: str) -> Picture:
+def heat(cells: pl.DataFrame) -> Picture:
     """A field for each configuration (downwards) and program (across), a panel for each variant.
 
     ``cells`` has ``title``, ``program``, ``variant``, ``label`` (what stands in the field) and ``against`` (its colour:
@@ -188,7 +170,7 @@ def heat(cells: pl.DataFrame, title: str) -> Picture:
         x=alt.X("program:N", sort=order["program"], title=None, axis=alt.Axis(labelAngle=-40, orient="top")),
     )
     scale = alt.Scale(scheme="redblue", domain=HEAT, domainMid=1, reverse=True, clamp=True)
-    fields = base.mark_rect().encode(color=alt.Color("against:Q", scale=scale, title=title))
+    fields = base.mark_rect().encode(color=alt.Color("against:Q", scale=scale, title="of the baseline's"))
     # Strong colours at both ends need light ink.
     ink = alt.condition("datum.against < 0.35 || datum.against > 1.8", alt.value("#ffffff"), alt.value("#222222"))
     labels = base.mark_text(fontSize=10).encode(text="label:N", color=ink)

@@ -28,6 +28,14 @@ app = typer.Typer(
 trace_app = typer.Typer(help="Convert and look at traces.")
 app.add_typer(trace_app, name="trace")
 
+MachineName = Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")]
+MatrixName = Annotated[str, typer.Option(metavar="NAME", help="What is compared: a name or TOML file.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ROW", help="Make this row only, such as vm-4k; repeatable."),
+]
+Jobs = Annotated[int | None, typer.Option(help="Runs at a time (default: one for each processor).")]
+Seed = Annotated[int, typer.Option(help="Everything random follows from it.", min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Measure less: seconds instead of minutes, wider intervals.")]
 Out = Annotated[
@@ -52,16 +60,13 @@ def version(
 def compare(
     *,
     trace: Annotated[str, typer.Option(metavar="FILE", help="A trace file, or the name of a bundled trace.")] = "redis",
-    machine: Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")] = "broadwell-asap",
-    matrix: Annotated[str, typer.Option(metavar="NAME", help="What is compared: a name or TOML file.")] = "standard",
+    machine: MachineName = "broadwell-asap",
+    matrix: MatrixName = "standard",
     tables: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=DUMP", help="Compare dumped page tables of running guests, this one; repeatable."),
     ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ROW", help="Make this row only, such as vm-4k or vm-4k+smt; repeatable."),
-    ] = None,
+    only: Only = None,
     quick: Quick = False,
     json_: Json = False,
     out: Out = None,
@@ -69,8 +74,8 @@ def compare(
         Path | None,
         typer.Option(metavar="FILE", help="The report (default: report.html, in DIR if given; none with --json)."),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Runs at a time (default: one for each processor).")] = None,
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 1,
+    jobs: Jobs = None,
+    seed: Seed = 1,
 ) -> None:
     """Compare a program natively and in VMs, with and without huge pages and an SMT co-runner."""
     from nestwalk import comparisons, files
@@ -112,17 +117,14 @@ def matrix(
             metavar="NAME", help="A program of the matrix, a bundled trace or a trace file; repeatable (default: all)."
         ),
     ] = None,
-    matrix: Annotated[str, typer.Option(metavar="NAME", help="What is compared: a name or TOML file.")] = "everything",
-    machine: Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")] = "broadwell-asap",
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ROW", help="Make this row only, such as vm-4k or vm-4k+colocated; repeatable."),
-    ] = None,
+    matrix: MatrixName = "everything",
+    machine: MachineName = "broadwell-asap",
+    only: Only = None,
     quick: Quick = False,
     json_: Json = False,
     out: Out = None,
-    jobs: Annotated[int | None, typer.Option(help="Runs at a time (default: one for each processor).")] = None,
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 1,
+    jobs: Jobs = None,
+    seed: Seed = 1,
 ) -> None:
     """Compare every technique and every sensible mix on several programs; with --out, as a page with heat maps."""
     from nestwalk import files, surveys
@@ -184,7 +186,7 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option(help="Runs at a time (default: 1; with --quick, one for each processor).")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 1,
+    seed: Seed = 1,
 ) -> None:
     """Put every figure of a paper beside what the simulator makes of it; with --out, as a page with pictures."""
     from nestwalk import files

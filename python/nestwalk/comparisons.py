@@ -50,6 +50,12 @@ class Plan:
     seed: int
     quick: bool
 
+    @property
+    def options(self) -> list[str]:
+        """What has to be said on the command line, besides the program, to make the same comparison."""
+        quick = ["--quick"] if self.quick else []
+        return ["--machine", self.machine, "--seed", str(self.seed), *quick, *self.matrix.options]
+
     def job(self, cell: Cell, prefix: str = "") -> pool.Job:
         """The run of one cell, called by the cell's name with ``prefix`` before it."""
         name = prefix + cell.name
@@ -226,21 +232,32 @@ def plan(
     matrix_name: str | Matrix = STANDARD,
 ) -> Plan:
     """What :func:`comparison` will do, checked as far as that goes without the engine."""
+    chosen = choose(matrix_name, configurations)
+    return Plan(chosen, program.of_trace(str(trace or data.DEFAULT_TRACE)), place_of(machine), seed, quick)
+
+
+def choose(matrix_name: str | Matrix, configurations: Sequence[str] | None) -> Matrix:
+    """The matrix called so, or its ``configurations`` only."""
     chosen = matrix.load(matrix_name) if isinstance(matrix_name, str) else matrix_name
-    if configurations is not None:
-        chosen = chosen.only(configurations)
-    if machine.endswith(scenario.SUFFIX):
-        machine = str(Path(machine).absolute())
-    return Plan(chosen, program.of_trace(str(trace or data.DEFAULT_TRACE)), machine, seed, quick)
+    return chosen if configurations is None else chosen.only(configurations)
+
+
+def place_of(machine: str) -> str:
+    """A machine's name, or where its file is, whatever folder a run is made in."""
+    return str(Path(machine).absolute()) if machine.endswith(scenario.SUFFIX) else machine
 
 
 def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Comparison:
     """Makes the runs of ``plan``, ``jobs`` at a time (as many as there are processors, if None)."""
-    work = [plan.job(cell) for cell in plan.matrix.cells]
+    return Comparison(plan, run_all([plan.job(cell) for cell in plan.matrix.cells], jobs, watcher))
+
+
+def run_all(work: Sequence[pool.Job], jobs: int | None, watcher: pool.Watcher | None) -> tuple[Result, ...]:
+    """The results of ``work``, ``jobs`` runs at a time (as many as there are processors, if None)."""
     for job in work:  # what is wrong is said at once, and the same whichever run would have come first
         _native.check(job.scenario, str(job.path), str(data.TRACES))
     done = pool.run_all(work, pool.processors() if jobs is None else jobs, watcher or pool.Silent())
-    return Comparison(plan, tuple(Result(value) for value in done))
+    return tuple(Result(value) for value in done)
 
 
 def comparison(

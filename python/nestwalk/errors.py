@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 EXIT_ERROR = 2
 """Exit code of the command when the input or the request was bad; nothing was written."""
 
+LISTED_MAX = 40
+"""Of more known names than this, an error lists the first ones only."""
+
 EXIT_INTERRUPTED = 130
 """Exit code of the command after Ctrl-C (128 + SIGINT, as shells have it); nothing was written."""
 
@@ -29,7 +32,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> NestwalkError:
     names = list(known)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f", did you mean '{nearest[0]}'?" if nearest else ""
-    there = f"there are {', '.join(names)}" if names else "there are none"
+    more = f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else ""
+    there = f"there are {', '.join(names[:LISTED_MAX])}{more}" if names else "there are none"
     return NestwalkError(f"unknown {kind} '{name}'{hint}; {there}")
 
 

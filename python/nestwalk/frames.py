@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from nestwalk.result import LEVEL_NAMES, SERVERS, Result
+from nestwalk.result import LEVEL_NAMES, Result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,34 +32,30 @@ def rows(labelled: Labelled) -> pl.DataFrame:
 
 def references(labelled: Labelled) -> pl.DataFrame:
     """References a walk by level and server: ``title``, ``variant``, ``place``, ``server``, ``rank``, ``per_walk``."""
-    parts = [
-        result.references.select(
-            pl.lit(title).alias("title"),
-            pl.lit(variant).alias("variant"),
-            (pl.col("table").replace(PREFIXES) + pl.col("level_name")).alias("place"),
-            pl.col("served_by").replace(SERVER_TITLES).alias("server"),
-            pl.col("served_by").replace_strict({name: rank for rank, name in enumerate(SERVERS)}).alias("rank"),
-            "per_walk",
-        )
-        for title, variant, result in labelled
-    ]
-    return pl.concat(parts)
+    return _by_level(
+        [(title, variant, result.references) for title, variant, result in labelled], SERVER_TITLES, "per_walk"
+    )
 
 
 def served(labelled: Labelled) -> pl.DataFrame:
     """Who answered for each level: ``title``, ``variant``, ``place``, ``server``, ``rank``, ``share`` of the level."""
+    return _by_level(
+        [(title, variant, result.served) for title, variant, result in labelled], WALK_SERVER_TITLES, "share"
+    )
+
+
+def _by_level(tables: Sequence[tuple[str, str, pl.DataFrame]], servers: Mapping[str, str], value: str) -> pl.DataFrame:
+    """Frames by table, level and server, one below the other; ``servers`` has titles in the order of stacking."""
     parts = [
-        result.served.select(
+        table.select(
             pl.lit(title).alias("title"),
             pl.lit(variant).alias("variant"),
             (pl.col("table").replace(PREFIXES) + pl.col("level_name")).alias("place"),
-            pl.col("served_by").replace(WALK_SERVER_TITLES).alias("server"),
-            pl.col("served_by")
-            .replace_strict({name: rank for rank, name in enumerate(WALK_SERVER_TITLES)})
-            .alias("rank"),
-            "share",
+            pl.col("served_by").replace(servers).alias("server"),
+            pl.col("served_by").replace_strict({name: rank for rank, name in enumerate(servers)}).alias("rank"),
+            value,
         )
-        for title, variant, result in labelled
+        for title, variant, table in tables
     ]
     return pl.concat(parts)
 

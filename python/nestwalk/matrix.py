@@ -109,6 +109,8 @@ class Matrix:
     """What ``nestwalk matrix`` runs."""
     baseline: str = ""
     """The configuration against which pictures show the others; the first one's name if the file names none."""
+    options: tuple[str, ...] = ()
+    """What has to be said on the command line to get it."""
 
     def only(self, names: Iterable[str]) -> Matrix:
         """Those of the cells that are called ``names``, in the matrix's order.
@@ -121,7 +123,8 @@ class Matrix:
         for name in wanted:
             if name not in known:
                 raise unknown("configuration", name, known)
-        return replace(self, cells=tuple(cell for cell in self.cells if cell.name in wanted))
+        options = (*self.options, *(word for name in wanted for word in ("--only", name)))
+        return replace(self, cells=tuple(cell for cell in self.cells if cell.name in wanted), options=options)
 
 
 def load(name: str) -> Matrix:
@@ -136,12 +139,13 @@ def load(name: str) -> Matrix:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise unreadable(path, error) from error
-        return parse(text, name)
+        return replace(parse(text, name), options=("--matrix", name))
     shelf = resources.files("nestwalk").joinpath("matrices")
     known = sorted(entry.name.removesuffix(".toml") for entry in shelf.iterdir() if entry.name.endswith(".toml"))
     if name not in known:
         raise unknown("matrix", name, known)
-    return parse(shelf.joinpath(f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")
+    text = shelf.joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    return replace(parse(text, f"{name}.toml"), options=("--matrix", name))
 
 
 def of_tables(dumps: Sequence[str]) -> Matrix:
@@ -162,7 +166,8 @@ def of_tables(dumps: Sequence[str]) -> Matrix:
         cells.append(Cell(entry, Entry("", "", "", {})))
     if len({cell.name for cell in cells}) < len(cells):
         raise NestwalkError("two of the tables have one name: give NAME=FILE")
-    return Matrix("The page tables of running guests", tuple(cells))
+    options = tuple(word for dump in dumps for word in ("--tables", dump))
+    return Matrix("The page tables of running guests", tuple(cells), options=options)
 
 
 def parse(text: str, place: str) -> Matrix:

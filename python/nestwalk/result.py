@@ -77,29 +77,12 @@ class Result:
     @property
     def references(self) -> pl.DataFrame:
         """References of walks: ``table``, ``level``, ``level_name``, ``served_by``, ``count``, ``per_walk``."""
-        import polars as pl
-
         walks = self.statistics["walks"]
         rows = [
-            {
-                "table": reference["table"],
-                "level": reference["level"],
-                "level_name": self.level_name(reference["table"], reference["level"]),
-                "served_by": reference["served_by"],
-                "count": reference["count"],
-                "per_walk": reference["count"] / walks if walks else 0.0,
-            }
+            {**reference, "per_walk": reference["count"] / walks if walks else 0.0}
             for reference in self.statistics["references"]
         ]
-        schema = {
-            "table": pl.String,
-            "level": pl.UInt8,
-            "level_name": pl.String,
-            "served_by": pl.String,
-            "count": pl.UInt64,
-            "per_walk": pl.Float64,
-        }
-        return pl.DataFrame(rows, schema=schema)
+        return self._by_level(rows, "per_walk")
 
     @property
     def served(self) -> pl.DataFrame:
@@ -110,8 +93,6 @@ class Result:
         to 1, of all walks of that table that went as far down. A walk of the host's table is counted for each guest
         level and for the data; a table that the hardware never walked has no rows.
         """
-        import polars as pl
-
         rows: list[dict[str, Any]] = []
         walked = {reference["table"] for reference in self.statistics["references"]}
         for table in ("guest", "host"):
@@ -129,22 +110,28 @@ class Result:
                     {
                         "table": table,
                         "level": level,
-                        "level_name": self.level_name(table, level),
                         "served_by": server,
                         "count": counts.get(server, 0),
                         "share": counts.get(server, 0) / total if total else 0.0,
                     }
                     for server in ("pwc", *SERVERS)
                 ]
+        return self._by_level(rows, "share")
+
+    def _by_level(self, rows: list[dict[str, Any]], value: str) -> pl.DataFrame:
+        """Rows by table, level and server as a frame, with the levels' names."""
+        import polars as pl
+
+        named = [{**row, "level_name": self.level_name(row["table"], row["level"])} for row in rows]
         schema = {
             "table": pl.String,
             "level": pl.UInt8,
             "level_name": pl.String,
             "served_by": pl.String,
             "count": pl.UInt64,
-            "share": pl.Float64,
+            value: pl.Float64,
         }
-        return pl.DataFrame(rows, schema=schema)
+        return pl.DataFrame(named, schema=schema)
 
     def _cached(self, table: str) -> dict[int, int]:
         """How often the page-walk caches of ``table`` answered for each level: hits at it or below."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, comparisons, data, matrix, pool, program, scenario
+from nestwalk import _native, comparisons, data, pool, program
 from nestwalk.comparisons import DEFAULT_MACHINE, DEFAULT_SEED, Comparison
 from nestwalk.errors import NestwalkError, unknown
 from nestwalk.matrix import EVERYTHING
-from nestwalk.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from nestwalk.matrix import Matrix
+    from nestwalk.result import Result
 
 
 @dataclass(frozen=True)
@@ -126,18 +126,15 @@ def plan(
     Raises:
         NestwalkError: When a program or a row has an unknown name, or the matrix names no programs.
     """
-    chosen = matrix.load(matrix_name) if isinstance(matrix_name, str) else matrix_name
-    if configurations is not None:
-        chosen = chosen.only(configurations)
+    chosen = comparisons.choose(matrix_name, configurations)
     known = {one.name: one for one in chosen.programs}
     if programs is None and not known:
         raise NestwalkError(f"the matrix {matrix_name!r} names no [[program]]; name some with --program")
     wanted = [_program(name, known) for name in programs] if programs is not None else list(known.values())
     if len({one.name for one in wanted}) < len(wanted):
         raise NestwalkError("two of the programs have one name")
-    if machine.endswith(scenario.SUFFIX):
-        machine = str(Path(machine).absolute())
-    return Plan(chosen, tuple(comparisons.Plan(chosen, one, machine, seed, quick) for one in wanted))
+    place = comparisons.place_of(machine)
+    return Plan(chosen, tuple(comparisons.Plan(chosen, one, place, seed, quick) for one in wanted))
 
 
 def _program(name: str, known: dict[str, program.Program]) -> program.Program:
@@ -151,13 +148,9 @@ def _program(name: str, known: dict[str, program.Program]) -> program.Program:
 
 def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Survey:
     """Makes the runs of ``plan``, ``jobs`` at a time (as many as there are processors, if None)."""
-    work = plan.jobs
-    for job in work:
-        _native.check(job.scenario, str(job.path), str(data.TRACES))
-    values = pool.run_all(work, pool.processors() if jobs is None else jobs, watcher or pool.Silent())
-    results = [Result(value) for value in values]
+    results = comparisons.run_all(plan.jobs, jobs, watcher)
     cells = len(plan.matrix.cells)
-    parts = [tuple(results[number * cells : (number + 1) * cells]) for number in range(len(plan.plans))]
+    parts = [results[number * cells : (number + 1) * cells] for number in range(len(plan.plans))]
     return Survey(plan, tuple(Comparison(one, part) for one, part in zip(plan.plans, parts, strict=True)))
 
 

@@ -55,7 +55,7 @@ def test_it_has_all_pictures_and_rows(made: Made, text: str) -> None:
 
 
 def test_it_says_how_it_was_made(text: str) -> None:
-    assert "nestwalk compare --trace redis --machine broadwell-asap --seed 1 --quick" in text
+    assert "nestwalk compare --trace redis --machine broadwell-asap --seed 1 --quick --matrix standard" in text
     assert "This was a quick run" in text
     assert "What to keep in mind" in text
 

@@ -47,6 +47,8 @@ def test_programs_side_by_side_against_the_limits(command: Command, tmp_path: Pa
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "<script" not in page
     assert page.count("<svg") == 3
+    said = "--program redis --program mcf --machine broadwell-asap --seed 1 --quick --matrix everything"
+    assert " ".join(["nestwalk matrix", said, *only]) in page
     frame = pl.read_parquet(folder / "results.parquet")
     assert frame["program"].unique(maintain_order=True).to_list() == ["redis", "mcf"]
     assert frame.height == len(rows)

@@ -139,17 +139,15 @@ impl Clusters {
     }
 
     /// The entry that holds the page: its key, and what it holds.
-    #[inline(always)]
-    fn holder<S: Simd>(self, array: &Lru, simd: S) -> Option<(u64, Cluster)> {
+    fn holder(self, array: &Lru) -> Option<(u64, Cluster)> {
         let set = array.set_of(self.group);
-        let (key, bits) = array.peek_where(simd, set, self.key(0), Self::MASK, Cluster::slot(self.place))?;
+        let (key, bits) = array.peek_where(set, self.key(0), Self::MASK, Cluster::slot(self.place))?;
         Some((key, Cluster(bits)))
     }
 
     /// The translation of the page. Changes nothing.
-    #[inline(always)]
-    pub fn peek<S: Simd>(self, array: &Lru, simd: S) -> Option<Mapping> {
-        self.holder(array, simd)?.1.mapping(self.place)
+    pub fn peek(self, array: &Lru) -> Option<Mapping> {
+        self.holder(array)?.1.mapping(self.place)
     }
 
     /// The same; its entry becomes the latest of the set.
@@ -194,8 +192,8 @@ impl Clusters {
     }
 
     /// Takes the page out. Whether its entry went with it.
-    pub fn remove<S: Simd>(self, array: &mut Lru, simd: S) -> bool {
-        let Some((key, cluster)) = self.holder(array, simd) else { return false };
+    pub fn remove(self, array: &mut Lru) -> bool {
+        let Some((key, cluster)) = self.holder(array) else { return false };
         let (set, left) = (array.set_of(self.group), cluster.without(self.place));
         array.update(set, key, |_| left.0);
         left.is_empty() && array.remove(set, key)
@@ -241,16 +239,16 @@ mod tests {
         let neighbours: Neighbours =
             std::array::from_fn(|place| Pfn(if place < 4 { GROUP_OF_FRAMES } else { far } + place as u64));
         assert_eq!(clusters(0).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES, false), &neighbours), (true, None));
-        assert_eq!(clusters(3).peek(&array, Plain).unwrap().frame, Pfn(GROUP_OF_FRAMES + 3));
-        assert_eq!(clusters(4).peek(&array, Plain), None);
+        assert_eq!(clusters(3).peek(&array).unwrap().frame, Pfn(GROUP_OF_FRAMES + 3));
+        assert_eq!(clusters(4).peek(&array), None);
         assert_eq!(clusters(5).insert(&mut array, Plain, mapping(far + 5, false), &neighbours), (true, None));
-        assert_eq!((0..8).filter(|&page| clusters(page).peek(&array, Plain).is_some()).count(), 8);
+        assert_eq!((0..8).filter(|&page| clusters(page).peek(&array).is_some()).count(), 8);
         // A dirty page does not stand with clean ones.
-        assert!(!clusters(6).remove(&mut array, Plain));
+        assert!(!clusters(6).remove(&mut array));
         assert_eq!(clusters(6).insert(&mut array, Plain, mapping(far + 6, true), &alone(6, far + 6)), (true, None));
         assert_eq!(clusters(6).find(&mut array, Plain), Some(mapping(far + 6, true)));
-        assert!(clusters(6).remove(&mut array, Plain), "it was alone");
-        assert_eq!(clusters(7).peek(&array, Plain).unwrap().frame, Pfn(far + 7));
+        assert!(clusters(6).remove(&mut array), "it was alone");
+        assert_eq!(clusters(7).peek(&array).unwrap().frame, Pfn(far + 7));
     }
 
     #[test]
@@ -264,10 +262,10 @@ mod tests {
             clusters(2).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 7, true), &alone(2, GROUP_OF_FRAMES + 7)),
             (false, None)
         );
-        assert_eq!(clusters(1).peek(&array, Plain).unwrap().frame, Pfn(GROUP_OF_FRAMES + 1));
+        assert_eq!(clusters(1).peek(&array).unwrap().frame, Pfn(GROUP_OF_FRAMES + 1));
         // Another group of pages pushes both out.
         let (more, gone) = clusters(9).insert(&mut array, Plain, mapping(0x40, true), &alone(1, 0x40));
         assert!(more && gone.is_some());
-        assert_eq!(clusters(1).peek(&array, Plain), None);
+        assert_eq!(clusters(1).peek(&array), None);
     }
 }

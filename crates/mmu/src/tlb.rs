@@ -150,26 +150,15 @@ impl TlbLevel {
     }
 
     /// What [`TlbLevel::find`] would find. Changes nothing.
-    #[inline(always)]
-    fn peek<S: Simd>(&self, simd: S, page: Gvn, asid: u64) -> Option<Mapping> {
-        if self.resident[CLUSTERS] != 0
-            && let Some(array) = self.array(PageSize::Small)
-            && let Some(mapping) = Clusters::of(page, asid).peek(array, simd)
-        {
-            return Some(mapping);
-        }
-        // A loop, as in `find`: chained iterators do not become straight code here.
-        for size in PageSize::ALL {
-            if self.resident[size as usize] == 0 {
-                continue;
-            }
-            if let Some(array) = self.array(size)
-                && let Some(bits) = array.peek(simd, array.set_of(page.0 >> size.order()), key(page, size, asid))
-            {
-                return Some(Mapping::unpack(bits, size));
-            }
-        }
-        None
+    fn peek(&self, page: Gvn, asid: u64) -> Option<Mapping> {
+        let in_cluster = self.array(PageSize::Small).and_then(|array| Clusters::of(page, asid).peek(array));
+        in_cluster.or_else(|| {
+            PageSize::ALL.into_iter().find_map(|size| {
+                let array = self.array(size)?;
+                let bits = array.peek(array.set_of(page.0 >> size.order()), key(page, size, asid))?;
+                Some(Mapping::unpack(bits, size))
+            })
+        })
     }
 
     /// Takes in the largest piece of `mapping` around `page` that this level can hold, and returns it.
@@ -205,8 +194,8 @@ impl TlbLevel {
     fn take_from_cluster(&mut self, page: Gvn, asid: u64) -> Option<Mapping> {
         let array = self.array_mut(PageSize::Small)?;
         let clusters = Clusters::of(page, asid);
-        let mapping = clusters.peek(array, Plain)?;
-        self.resident[CLUSTERS] -= u32::from(clusters.remove(array, Plain));
+        let mapping = clusters.peek(array)?;
+        self.resident[CLUSTERS] -= u32::from(clusters.remove(array));
         Some(mapping)
     }
 
@@ -381,7 +370,7 @@ impl Tlbs {
     /// The translation held for `gva`, if any, first level first. Changes nothing.
     pub fn peek(&self, gva: Gva) -> Option<Mapping> {
         let page = gva.page();
-        self.l1.peek(Plain, page, self.asid).or_else(|| self.l2.peek(Plain, page, self.asid))
+        self.l1.peek(page, self.asid).or_else(|| self.l2.peek(page, self.asid))
     }
 
     /// Checks what must always hold: no entry twice, none in a wrong set or array, counts by size right.

@@ -6,7 +6,7 @@ use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Level, NodeId, Order, Owner, P
 use crate::below::{Below, Hypercall, HypercallReply};
 use crate::error::OsError;
 use crate::manager::Fault;
-use crate::process::ProcessId;
+use crate::process::{Process, ProcessId};
 use crate::state::KernelState;
 use crate::tables::{NodePlace, TableContext, TablePlacement};
 
@@ -101,11 +101,7 @@ impl Context<'_> {
         let Fault { process, page, spot, .. } = *fault;
         let entry = Entry::leaf(frame, fault.leaf_flags());
         let space = self.state.processes.get_mut(process)?;
-        if spot.level == Level::PTE
-            && let Some((last, epoch)) = space.last_node
-            && last == space.table.node_frame(spot.node)
-            && self.below.epoch() == Some(epoch)
-        {
+        if spot.level == Level::PTE && is_written(space, space.table.node_frame(spot.node), self.below) {
             space.table.set_at(spot, page, entry);
         } else {
             self.map_entry_anew(process, page, Level::PTE, entry)?;
@@ -122,8 +118,7 @@ impl Context<'_> {
     pub fn map_entry(&mut self, process: ProcessId, page: Vpn, level: Level, entry: Entry) -> Result<(), OsError> {
         let space = self.state.processes.get_mut(process)?;
         let (node, lowest) = space.table.lowest_node(page);
-        let last = self.below.epoch().map(|epoch| (space.table.node_frame(node), epoch));
-        if lowest == level && last.is_some() && last == space.last_node {
+        if lowest == level && is_written(space, space.table.node_frame(node), self.below) {
             space.table.set_in(node, page, level, entry);
             return Ok(());
         }
@@ -145,8 +140,7 @@ impl Context<'_> {
     /// When there is no such process, or nothing below backs the frame.
     #[inline]
     pub fn write_node(&mut self, process: ProcessId, frame: Frame) -> Result<(), OsError> {
-        let now = self.below.epoch().map(|epoch| (frame, epoch));
-        if now.is_some() && now == self.state.processes.get(process)?.last_node {
+        if is_written(self.state.processes.get(process)?, frame, self.below) {
             return Ok(());
         }
         self.below.touch(FrameRange::single(frame), true)?;
@@ -257,4 +251,10 @@ impl Context<'_> {
     pub fn reserve(&mut self, process: ProcessId, frames: FrameRange) {
         self.state.memory.set_owners(frames, Owner::Reserved { process: process.0 });
     }
+}
+
+/// Whether the node of the process's table in `frame` was the last one that was written, and nothing has changed below since.
+#[inline(always)]
+fn is_written(space: &Process, frame: Frame, below: &dyn Below) -> bool {
+    space.last_node.is_some_and(|(last, epoch)| last == frame && below.epoch() == Some(epoch))
 }

@@ -23,7 +23,7 @@ def render(done: Comparison) -> str:
         "report/template.html",
         plan=done.plan,
         version=done.results[0].version,
-        command=_command(done),
+        command=shlex.join(["nestwalk", "compare", "--trace", done.plan.program.title, *done.plan.options]),
         findings=words.findings(done),
         caveats=words.caveats(done),
         headings=[heading.replace("\n", " ") for heading, _, _ in tables.COLUMNS],
@@ -73,10 +73,3 @@ def _figures(done: Comparison) -> list[dict[str, Any]]:
     return [
         {"name": name, **words.FIGURES[name], "svg": pictures.inline(maker(labelled))} for name, maker in makers.items()
     ]
-
-
-def _command(done: Comparison) -> str:
-    """The command that makes this report again."""
-    plan = done.plan
-    words_ = ["nestwalk", "compare", "--trace", plan.program.title, "--machine", plan.machine, "--seed", str(plan.seed)]
-    return shlex.join([*words_, "--quick"] if plan.quick else words_)

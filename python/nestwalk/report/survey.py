@@ -12,81 +12,73 @@ from nestwalk import charts, tables
 from nestwalk.report import pages, pictures, words
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from nestwalk.surveys import Survey
 
 
 def render(done: Survey) -> str:
     """The page on a survey."""
-    first = done.plan.plans[0]
+    first, rows = done.plan.plans[0], done.rows
     chosen = done.plan.matrix
     baseline = next(cell.configuration.title for cell in chosen.cells if cell.configuration.name == chosen.baseline)
+    programs = [word for plan in done.plan.plans for word in ("--program", plan.program.name)]
     return pages.fill(
         "report/survey.html",
         matrix=chosen,
         baseline=baseline,
         plan=first,
-        version=done.comparisons[0].results[0].version,
+        version=done.results[0].version,
         programs=done.to_json()["programs"],
         figures=[
-            {"name": name, "svg": pictures.inline(charts.heat(_fields(done, value, decimals), title)), **text}
-            for name, value, decimals, title, text in _FIGURES
+            {"svg": pictures.inline(charts.heat(_fields(rows, chosen.baseline, value, decimals))), **text}
+            for value, decimals, text in _FIGURES
         ],
         headings=[heading.replace("\n", " ") for heading, _, _ in tables.COLUMNS],
-        sections=_sections(done),
+        sections=_sections(rows),
         entries=_entries(done),
-        command=_command(done),
-        machine=words.machine(done.comparisons[0].results[0]),
+        left_out=chosen.left_out,
+        command=shlex.join(["nestwalk", "matrix", *programs, *first.options]),
+        machine=words.machine(done.results[0]),
         caveats=words.MODEL_CAVEATS,
     )
 
 
-def _command(done: Survey) -> str:
-    """The command that makes this page again."""
-    first = done.plan.plans[0]
-    programs = [word for plan in done.plan.plans for word in ("--program", plan.program.name)]
-    said = ["nestwalk", "matrix", *programs, "--machine", first.machine, "--seed", str(first.seed)]
-    return shlex.join([*said, "--quick"] if first.quick else said)
-
-
-_FIGURES: tuple[tuple[str, str, int, str, dict[str, str]], ...] = (
+_FIGURES: tuple[tuple[str, int, dict[str, str]], ...] = (
     (
-        "latency",
         "walk_latency_cycles",
         0,
-        "of the baseline's",
         {
+            "name": "latency",
             "title": "Average walk latency, cycles",
             "text": "The number is cycles a walk, the colour the same against the baseline: blue is shorter. How many "
             "walks there are is not in it: huge pages and clustered entries leave those that are long.",
         },
     ),
     (
-        "walks",
         "walk_cycles_per_access",
         2,
-        "of the baseline's",
         {
+            "name": "walks",
             "title": "Walk cycles an access",
             "text": "How many walks there are times how long they take, the colour against the baseline.",
         },
     ),
     (
-        "time",
         "against_baseline",
         2,
-        "of the baseline's",
         {
+            "name": "time",
             "title": "Estimated time against the baseline",
             "text": "Walks, and the program's own work, its data, and the kernels' work (faults, zeroing, exits).",
         },
     ),
 )
+"""A key of the rows, its decimals, and what stands above the picture."""
 
 
-def _fields(done: Survey, value: str, decimals: int) -> pl.DataFrame:
+def _fields(rows: Sequence[Mapping[str, Any]], baseline: str, value: str, decimals: int) -> pl.DataFrame:
     """What the heat map of ``value`` shows."""
-    rows = done.rows
-    baseline = done.plan.matrix.baseline
     base = {
         (row["program"], row["variant"]): row[value] for row in rows if row["configuration"].split("+")[0] == baseline
     }
@@ -102,16 +94,14 @@ def _fields(done: Survey, value: str, decimals: int) -> pl.DataFrame:
     return pl.DataFrame(fields)
 
 
-def _sections(done: Survey) -> list[dict[str, Any]]:
+def _sections(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The table, a section for each program and variant."""
     sections: list[dict[str, Any]] = []
-    for row in done.rows:
+    for row in rows:
         head = ", ".join(text for text in (row["program"], row["variant"]) if text)
         if not sections or sections[-1]["head"] != head:
             sections.append({"head": head, "rows": []})
-        sections[-1]["rows"].append(
-            {"title": row["title"], "values": tables.cells(row, intervals=False), "changes": tables.changes(row)}
-        )
+        sections[-1]["rows"].append({"title": row["title"], "values": tables.cells(row, intervals=False)})
     return sections
 
 
