@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Making a 2 MiB page of 4 KiB pages: by copying them (`collapse_huge_page`), or in place.
 
-use nestwalk_mem::{Entry, Frame, FrameRange, Leaf, Level, PageCount, PageSize, Vpn, VpnRange};
+use nestwalk_mem::{Entry, Frame, FrameRange, Leaf, Level, Owner, PageCount, PageSize, Vpn, VpnRange};
 
 use crate::context::Context;
 use crate::error::OsError;
@@ -59,7 +59,8 @@ pub fn examine(
         let huge = level == Level::PMD && space.table.entry_for(node, level, first).is_present();
         return Ok(if huge { Candidate::Huge } else { Candidate::Unsuitable });
     }
-    let (mut none, mut swapped, mut shared, mut writable, mut referenced) = (0, 0, 0, false, false);
+    let (mut none, mut swapped, mut shared) = (0, 0, 0);
+    let (mut writable, mut referenced, mut pinned) = (false, false, false);
     for index in 0..PageSize::Huge.pages() as usize {
         let entry = space.table.entry(node, index);
         if entry.is_none() {
@@ -70,11 +71,12 @@ pub fn examine(
             shared += u16::from(state.memory.is_shared(entry.frame()));
             writable |= entry.has(Entry::WRITABLE);
             referenced |= entry.has(Entry::ACCESSED);
+            pinned |= state.memory.owner(entry.frame()) == Owner::Kernel;
         }
     }
     let within = none <= limits.none_max && swapped <= limits.swap_max && shared <= limits.shared_max;
     let used = writable && (referenced || !limits.referenced);
-    Ok(if within && used { Candidate::Suitable } else { Candidate::Unsuitable })
+    Ok(if within && used && !pinned { Candidate::Suitable } else { Candidate::Unsuitable })
 }
 
 impl Context<'_> {

@@ -87,7 +87,7 @@ pub(crate) fn alloc_at(state: &mut KernelState, below: &mut dyn Below, frames: F
 
 impl Kernel {
     /// Moves the pages of `range` (mapping those that are not mapped yet) to frames that follow each other as the pages
-    /// do, unless they lie so already. Returns the first frame.
+    /// do, unless they lie so already, and pins them there: who asked for it goes by where they lie. Returns the first frame.
     ///
     /// # Errors
     /// When there is no such stretch of memory; some pages may have been mapped then.
@@ -103,6 +103,7 @@ impl Kernel {
         if let Some(first) = table.translate(range.start)
             && (1..range.len()).all(|i| table.translate(range.start + i) == Some(first + i))
         {
+            self.pin(FrameRange::new(first, PageCount(range.len())));
             return Ok(first);
         }
         self.retrying(cpu, below, |cx, _| cx.split_all(process, range))?;
@@ -112,7 +113,14 @@ impl Kernel {
         };
         let result = cx.move_to(manager, process, range, frames.start);
         self.settle(cpu, below);
-        result.map(|()| frames.start)
+        result?;
+        self.pin(frames);
+        Ok(frames.start)
+    }
+
+    /// Neither reclaim nor compaction nor khugepaged moves these from now on, until they are freed.
+    fn pin(&mut self, frames: FrameRange) {
+        frames.iter().for_each(|frame| self.state.memory.set_owner(frame, Owner::Kernel));
     }
 }
 

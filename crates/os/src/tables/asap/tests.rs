@@ -335,6 +335,30 @@ fn a_guest_s_regions_are_contiguous_in_a_host_that_knows_the_hypercall() {
 }
 
 #[test]
+fn a_region_stays_where_the_guest_was_told_that_it_is() {
+    let (mut guest, mut host, vm, base) = virtual_machine(true);
+    let process = guest.processes().next().unwrap();
+    // The guest's memory lies the wrong way round, so each further mapping has two more regions moved together.
+    for gfn in (0..1 << 12).rev() {
+        host.fault(vm, base + gfn, true, Cpu(0), &mut Bare).unwrap();
+    }
+    let mut bare = Bare;
+    let below: &mut dyn Below = &mut HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut bare };
+    for mapping in 1..6 {
+        guest.mmap(process, pages(100 * mapping * NODE, 20 * NODE), VmaFlags::ANONYMOUS, below).unwrap();
+    }
+    assert_eq!(statistic(&guest, "made_contiguous"), statistic(&guest, "regions"));
+    for region in guest.table_regions(process) {
+        let (told, table) = (region.below.expect("the host has done it"), host.table(vm).unwrap());
+        let frames = region.pages.len() / NODE.pow(region.level.0.into());
+        let there = (0..frames).map(|i| table.translate(base + region.base.0 + i).unwrap());
+        assert!(there.enumerate().all(|(i, frame)| frame == told + i as u64), "{region:?} has moved");
+    }
+    guest.check_invariants();
+    host.check_invariants();
+}
+
+#[test]
 fn a_host_that_does_not_know_the_hypercall_is_asked_once() {
     let (guest, ..) = virtual_machine(false);
     let process = guest.processes().next().unwrap();
