@@ -2,13 +2,20 @@
 """Unpack, patch, configure and build the kernels, the guest programs and the initramfs.
 
 Everything lands in one build directory (NESTWALK_LINUX_BUILD, default linux/build);
-each step is skipped when its inputs have not changed.
+each step is skipped when its inputs have not changed. Several suites may use one
+directory at once: they build one at a time, and what a suite boots, and what it
+writes while it runs, is in a folder of its own, run().
 """
+import atexit
+import contextlib
+import fcntl
+import functools
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 LINUX = Path(__file__).resolve().parent.parent
@@ -33,6 +40,72 @@ TREES = ("linux-source-6.1", "source-stock")
 PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe"]
 DIRECTORIES = ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")
 JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
+# Logs of so many finished suites are kept.
+RUNS_KEPT = 8
+_building = 0
+
+
+@contextlib.contextmanager
+def building():
+    """Only one process changes the build directory; whoever holds it already may enter again."""
+    global _building
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with open(BUILD / "lock", "w", encoding="utf-8") as lock:
+        if not _building:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        _building += 1
+        try:
+            yield
+        finally:
+            _building -= 1
+
+
+def built(function):
+    """Decorates what builds: one process at a time, and once a process for the same arguments."""
+    @functools.cache
+    @functools.wraps(function)
+    def wrapper(*args):
+        with building():
+            return function(*args)
+    return wrapper
+
+
+@functools.cache
+def run_folder():
+    """This process's own folder below runs/. When it ends, only its logs stay; of finished ones the last RUNS_KEPT do."""
+    runs = BUILD / "runs"
+    with building():
+        folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        folder.mkdir(parents=True)
+        # Held for as long as the process lives, however it ends.
+        lock = open(folder / "lock", "w", encoding="utf-8")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        finished = [f for f in sorted(runs.iterdir()) if not in_use(f)]
+        for old in finished:
+            keep_logs(old)
+        for old in finished[:-RUNS_KEPT]:
+            shutil.rmtree(old)
+    # Refers to the lock, so that it stays open.
+    atexit.register(lambda: (keep_logs(folder), lock.close()))
+    return folder
+
+
+def in_use(folder):
+    """Whether the process whose folder this is still runs."""
+    try:
+        with open(folder / "lock", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+def keep_logs(folder):
+    for path in folder.iterdir():
+        if path.suffix != ".log":
+            path.unlink()
 
 
 def run(*args, **kw):
@@ -96,6 +169,7 @@ def patches():
     return [series.parent / line for line in series.read_text().splitlines() if line and not line.startswith("#")]
 
 
+@built
 def source(kind):
     """The kernel tree of a kind: stock, or with the series applied (never fuzzily)."""
     tree = BUILD / TREES[kind == "stock"]
@@ -146,7 +220,26 @@ def wanted_options(fragments):
 
 
 def kernel(kind):
-    """Configure and build one kernel; returns what QEMU boots: a vmlinux, or a bzImage where that is needed."""
+    """What QEMU boots, built if need be: this run's own copy, which no later build changes."""
+    with building():
+        image = compiled(kind)
+        copy = run_folder() / f"{image.name}-{kind}"
+        if not copy.exists():
+            shutil.copyfile(image, copy)
+    return copy
+
+
+def stripped(kind):
+    """The same without symbols, for an initramfs."""
+    out = run_folder() / f"{kernel(kind).name}.stripped"
+    if not out.exists():
+        run("strip", "-o", out, kernel(kind))
+    return out
+
+
+@built
+def compiled(kind):
+    """Configure and build one kernel; returns the vmlinux, or the bzImage where QEMU needs that."""
     tree, out = source(kind), BUILD / f"kernel-{kind}"
     fragments = [LINUX / "config" / f"{f}.fragment" for f in KINDS[kind]]
     out.mkdir(parents=True, exist_ok=True)
@@ -174,6 +267,7 @@ def kernel(kind):
     return out / image
 
 
+@built
 def plugin(name):
     """A QEMU plugin of this directory as a shared object."""
     src, out = LINUX / "harness" / f"{name}.c", BUILD / f"{name}.so"
@@ -182,6 +276,7 @@ def plugin(name):
     return out
 
 
+@built
 def guest_programs():
     """Static test programs for the initramfs."""
     out = BUILD / "guest"
@@ -215,14 +310,19 @@ def qemu_files():
             *((p, p, 755) for p in libraries), *((p, p, 644) for p in firmware)]
 
 
-def initramfs(name="initramfs", extra=()):
-    """A compressed cpio with busybox, the programs, the scripts, and extra (path, file, mode) entries.
-
-    Made by the kernel's own gen_init_cpio, which needs no root for device nodes.
-    """
+@built
+def archiver():
+    """The kernel's own gen_init_cpio, which needs no root for device nodes."""
     gen = BUILD / "gen_init_cpio"
     if not gen.exists():
         run("gcc", "-O2", "-o", gen, source("nestwalk") / "usr/gen_init_cpio.c")
+    return gen
+
+
+@functools.cache
+def initramfs(name="initramfs", extra=()):
+    """A compressed cpio with busybox, the programs, the scripts, and extra (path, file, mode) entries."""
+    gen = archiver()
     scripts = sorted((LINUX / "guest").glob("*.sh"))
     lines = [f"dir /{d} 755 0 0" for d in DIRECTORIES]
     lines += ["nod /dev/console 600 0 0 c 5 1", "nod /dev/null 666 0 0 c 1 3",
@@ -232,7 +332,7 @@ def initramfs(name="initramfs", extra=()):
     folders = {folder for path, _, _ in extra for folder in Path(path).parents} - {Path(f"/{d}") for d in DIRECTORIES} - {Path("/")}
     lines += [f"dir {folder} 755 0 0" for folder in sorted(folders)]
     lines += [f"file {path} {file} {mode} 0 0" for path, file, mode in extra]
-    spec, out = BUILD / f"{name}.list", BUILD / f"{name}.cpio.gz"
+    spec, out = run_folder() / f"{name}.list", run_folder() / f"{name}.cpio.gz"
     spec.write_text("\n".join(lines) + "\n")
     with open(out, "wb") as f:
         cpio = subprocess.run([gen, spec], stdout=subprocess.PIPE, check=True).stdout

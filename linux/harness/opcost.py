@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Where the instructions of each step of guest/opbench.c go, by kernel function.
 
-    opcost.py KIND [STEP...]     e.g. profile.py nestwalk dontneed mremap
+    opcost.py KIND [STEP...]     e.g. opcost.py nestwalk dontneed mremap
 
 Prints, for each tag (off, others, on) and step, instructions a page, and the functions that have them.
 """
@@ -51,7 +51,7 @@ def measure(kind, path=None):
 
 def main():
     kind, wanted = sys.argv[1], sys.argv[2:]
-    path = build.BUILD / f"profile-{kind}.txt"
+    path = build.run_folder() / f"profile-{kind}.txt"
     runs = measure(kind, path)
     addresses, names = functions(build.kernel(kind))
     spent = collections.Counter()

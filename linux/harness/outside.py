@@ -124,7 +124,7 @@ def walk(kind, mode, mib=64, mem=768, path=None, append="", trace=None, records=
     With a trace path: also record accesses to high addresses (mappings, stack) of whoever runs in user mode once
     the memory is populated.
     """
-    ram, sock, log = (build.BUILD / f"outside-{kind}-{mode}.{x}" for x in ("ram", "qmp", "log"))
+    ram, sock, log = (build.run_folder() / f"outside-{kind}-{mode}.{x}" for x in ("ram", "qmp", "log"))
     sock.unlink(missing_ok=True)
     extra = ["-plugin", f"{build.plugin('memtrace')},out={trace},max={records},low=0x700000000000,gate=on"] if trace else []
     command = qemu.command(build.kernel(kind), build.initramfs(), "outside", mem=mem, append=f"nw.mode={mode} nw.mib={mib} {append}",
@@ -167,7 +167,7 @@ def walk(kind, mode, mib=64, mem=768, path=None, append="", trace=None, records=
 
 def main():
     kind, mode = sys.argv[1], sys.argv[2]
-    trace = build.BUILD / "outside.trace" if len(sys.argv) > 4 else None
+    trace = build.run_folder() / "outside.trace" if len(sys.argv) > 4 else None
     inside, outside, found = walk(kind, mode, path=sys.argv[3] if len(sys.argv) > 3 else None, trace=trace,
                                   mib=192 if trace else 64, records=2 * SAVED, append="nw.corunners=12")
     regions = {gpa >> 21 for _, _, gpa, _ in found}

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from build import BUILD
+from build import run_folder
 
 # The TSC frequency is given, and the timer not checked: against an emulated PIT on a busy machine that is noise,
 # and nested guests hang on it.
@@ -60,9 +60,7 @@ def boot(name, kernel, initrd, test, *, timeout=1200, strict=True, **kw):
     Fails when the guest does not reach its end, when a test says "not ok", or when the
     kernel complained (lockdep, KASAN, bad page, ...).
     """
-    logs = BUILD / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    log, start = logs / f"{name}.log", time.monotonic()
+    log, start = run_folder() / f"{name}.log", time.monotonic()
     with open(log, "wb") as f:
         guest = subprocess.Popen(["nice", "-n", "10", *command(kernel, initrd, test, **kw)], stdin=subprocess.DEVNULL,
                                  stdout=f, stderr=subprocess.STDOUT)

@@ -117,12 +117,14 @@ def pool(kind):
     require(not any(l.startswith("HGPT") for l in lines), "hugegpt=on without a host that knows: there is a pool")
 
 
+def second_level(kind):
+    """Entries of an initramfs: what a guest in the guest boots."""
+    return ("/l2/vmlinux", build.stripped(kind), 644), ("/l2/initrd.gz", build.initramfs(), 644)
+
+
 def nested(kind, l2_kind, cpu, name, cpus=1):
     """L1 with KVM inside QEMU, L2 inside it."""
-    stripped = build.BUILD / f"vmlinux-{l2_kind}.stripped"
-    subprocess.run(["strip", "-o", stripped, build.kernel(l2_kind)], check=True)
-    inner = build.initramfs("initramfs-l2")
-    initrd = build.initramfs(f"initramfs-l1-{l2_kind}", [("/l2/vmlinux", stripped, 644), ("/l2/initrd.gz", inner, 644)])
+    initrd = build.initramfs(f"initramfs-l1-{l2_kind}", second_level(l2_kind))
     lines = boot(f"nested-{name}", build.kernel(kind), initrd, "l1", cpu=cpu, cpus=1 if cpus == 1 else 2, mem=1024,
                  append=f"nw.cpus={cpus}", timeout=1200)
     vms = {m[1]: json.loads(m[2]) for m in (re.match(r"VMM\.(\w+) (.*)", l) for l in lines) if m}
@@ -159,10 +161,7 @@ def nested_stock_host(cpu):
 
 def qemu_bit():
     """QEMU as the VMM: with -cpu host,migratable=off the guest sees the feature bit and asks; else there is no bit."""
-    stripped = build.BUILD / "vmlinux-nestwalk.stripped"
-    subprocess.run(["strip", "-o", stripped, build.kernel("nestwalk")], check=True)
-    initrd = build.initramfs("initramfs-qemu", [("/l2/vmlinux", stripped, 644), ("/l2/initrd.gz", build.initramfs("initramfs-l2"), 644),
-                                                *build.qemu_files()])
+    initrd = build.initramfs("initramfs-qemu", (*second_level("nestwalk"), *build.qemu_files()))
     lines = boot("qemu-bit", build.kernel("nestwalk"), initrd, "qemu", cpu=NPT, cpus=1, mem=1536, timeout=1200)
     count_ok(lines, 3, "QEMU in the host")
     pools = {vm: [l for l in lines if l.startswith(f"QEMU.{vm}| HGPT pool node 0")] for vm in ("unaware", "default", "passed")}
@@ -187,7 +186,7 @@ def scaling():
     """
     found = {}
     for kind in ("stock", "nestwalk"):
-        path = build.BUILD / f"scaling-{kind}.txt"
+        path = build.run_folder() / f"scaling-{kind}.txt"
         lines = boot(f"scaling-{kind}", build.kernel(kind), build.initramfs(), "scaling", cpus=4, turns=True, timeout=1200,
                      extra=["-plugin", f"{build.plugin('insncount')},profile={path}"])
         runs = [json.loads(l[7:]) for l in lines if l.startswith("FAULTS ")]
@@ -244,7 +243,7 @@ def from_outside(kind):
         require(distribution == inside["distribution"], f"outside: {distribution} is not {inside['distribution']}")
         require(mode == 0 or mean < METRIC_PATCHED_MAX, f"outside: {mean} with reservations")
         require(mode == 0 or len(regions) <= 2, f"outside: page tables in {len(regions)} blocks with the pool")
-    trace = build.BUILD / "outside.trace"
+    trace = build.run_folder() / "outside.trace"
     _, _, found = outside.walk(kind, 2, mib=16, trace=trace)
     data = trace.read_bytes()
     agree = len(outside.agreeing(found, data))
@@ -328,7 +327,7 @@ def main():
         build.deps()
     elif verb == "kernel":
         build.deps()
-        print(build.kernel(rest[0]))
+        print(build.compiled(rest[0]))
     else:
         return run_suite({"check": CHECK, "test": TEST}[verb], rest)
     return 0
