@@ -6,13 +6,23 @@
  * the given order, and print the fragmentation of the host page table that
  * results. ORDER: "seq", "rand" (Fisher-Yates from SEED) or "strideK" (pages
  * 0, K, 2K ..., then 1, K+1 ...). With FILE it then waits until there is such a
- * file, says where the memory is, and reads it for ever, so that it can be looked
- * at from outside: now a word anywhere, now one in each of four pages in a row.
+ * file, says where the memory is, waits until something is in the file, and reads
+ * the memory for ever, so that it can be looked at from outside: now a word
+ * anywhere, now one in each of four pages in a row.
  */
 #include "common.h"
+#include <sys/stat.h>
 #include <time.h>
 
 #define RUN_PAGES	4
+
+static void wait_for_file(const char *path, off_t size)
+{
+	struct stat st;
+
+	while (stat(path, &st) || st.st_size < size)
+		usleep(100000);
+}
 
 static void fill_order(uint32_t *order, size_t pages, const char *name, uint64_t seed)
 {
@@ -105,10 +115,11 @@ int main(int argc, char **argv)
 	printf(",\"fault_ns\":%.0f}\n", t * 1e9 / pages);
 	if (argc > 5) {
 		fflush(stdout);
-		while (access(argv[5], F_OK))
-			usleep(100000);
+		wait_for_file(argv[5], 0);
 		printf("HOLD %#lx %zu\n", (unsigned long)p, pages);
 		fflush(stdout);
+		/* Nobody else is to run from here on: the trace is of whoever runs. */
+		wait_for_file(argv[5], 1);
 		/* A no-op that harness/memtrace.c waits for. */
 		__asm__ volatile(".byte 0x0f, 0x1f, 0x84, 0x00, 0x31, 0x4d, 0x54, 0x50");
 		read_on(p, pages, seed);

@@ -5,10 +5,16 @@
 # The same addresses in every boot.
 echo 0 > /proc/sys/kernel/randomize_va_space
 start_corunners "${NW_corunners:-4}" 8 $((${NW_seed:-1} * 100 + 50))
+mkfifo /tmp/out
 frag "${NW_mib:-64}" seq outside 1 /tmp/go > /tmp/out &
-until grep -q FRAG /tmp/out; do sleep 0.2; done
-[ -n "$NW_loud" ] || stop_corunners
-touch /tmp/go
-until grep -q HOLD /tmp/out; do sleep 0.2; done
-cat /tmp/out
-wait
+# Without a process of its own, so that nobody but frag runs once this waits for more.
+while read -r line; do
+	echo "$line"
+	case $line in
+	FRAG*)
+		[ -n "$NW_loud" ] || stop_corunners
+		: > /tmp/go
+		;;
+	HOLD*) echo > /tmp/go ;;
+	esac
+done < /tmp/out

@@ -21,7 +21,7 @@ import qemu
 
 ADDRESS = 0x000F_FFFF_FFFF_F000
 PRESENT, HUGE = 1, 1 << 7
-# Accesses in a trace that is saved. At the beginning the guest's shell may run, too: twice as many are recorded.
+# Accesses in a trace that is saved. Twice as many are recorded, since some may be those of another process.
 SAVED = 50000
 
 
