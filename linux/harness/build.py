@@ -219,21 +219,20 @@ def wanted_options(fragments):
     return [line for line in wanted.values() if not line.startswith("#")]
 
 
+@built
 def kernel(kind):
     """What QEMU boots, built if need be: this run's own copy, which no later build changes."""
-    with building():
-        image = compiled(kind)
-        copy = run_folder() / f"{image.name}-{kind}"
-        if not copy.exists():
-            shutil.copyfile(image, copy)
+    image = compiled(kind)
+    copy = run_folder() / f"{image.name}-{kind}"
+    shutil.copyfile(image, copy)
     return copy
 
 
+@functools.cache
 def stripped(kind):
     """The same without symbols, for an initramfs."""
     out = run_folder() / f"{kernel(kind).name}.stripped"
-    if not out.exists():
-        run("strip", "-o", out, kernel(kind))
+    run("strip", "-o", out, kernel(kind))
     return out
 
 
