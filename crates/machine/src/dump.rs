@@ -30,14 +30,19 @@ const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// # Errors
 /// When it cannot be read, or is not the whole of one page table.
 pub fn read(path: &Path) -> Result<FrozenTable, MachineError> {
-    let io = |source| MachineError::Io { path: path.into(), source };
-    let bytes = std::fs::read(path).map_err(io)?;
-    let bytes = if bytes.starts_with(&ZSTD_MAGIC) {
-        unpack(&bytes).map_err(|error| fault(path, format!("the zstd frame is damaged or cut ({error})")))?
-    } else {
-        bytes
-    };
-    parse(&bytes).map_err(|what| fault(path, what))
+    from_bytes(&std::fs::read(path).map_err(|source| MachineError::Io { path: path.into(), source })?, path)
+}
+
+/// The same of what the file `path` holds.
+///
+/// # Errors
+/// When it is not the whole of one page table.
+pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<FrozenTable, MachineError> {
+    if !bytes.starts_with(&ZSTD_MAGIC) {
+        return parse(bytes).map_err(|what| fault(path, what));
+    }
+    let whole = unpack(bytes).map_err(|error| fault(path, format!("the zstd frame is damaged or cut ({error})")))?;
+    parse(&whole).map_err(|what| fault(path, what))
 }
 
 fn unpack(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
