@@ -15,7 +15,7 @@ use nestwalk_mmu::RunEnd;
 use nestwalk_os::manager::ptemagnet::PteMagnetConfig;
 use nestwalk_os::tables::asap::AsapConfig;
 use nestwalk_os::tables::hugegpt::HugeGptConfig;
-use nestwalk_os::{KernelConfig, ManagerConfig, TablesConfig, VmaFlags};
+use nestwalk_os::{KernelConfig, ManagerConfig, Shadows, TablesConfig, VmaFlags};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Batch, Step, Workload};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -27,7 +27,7 @@ use crate::build::{add_kernel, add_vm_in_segments, registers};
 use crate::catalog::Shelf;
 use crate::error::MachineError;
 use crate::hardware::{Detail, Hardware};
-use crate::paging::{Fallback, PagingConfig, Shadows, VmPaging};
+use crate::paging::{Fallback, PagingConfig, VmPaging};
 use crate::scenario::{CoRunnerConfig, MachineConfig};
 use crate::stack::{Place, Stack};
 
@@ -207,7 +207,8 @@ fn virtual_machine(scale: Scale, technique: &Technique) -> Result<(Stack, Place)
         _ => add_kernel(&mut stack, &[], &host_config, Some(scale.guest()), first).map_err(failed)?,
     };
     if technique.paging == PagingConfig::Shadow {
-        stack.add_paging(&mut host, VmPaging::Shadow(Shadows::new(host_config.geometry)));
+        let shadows = Shadows::new((host.process, host.base), host_config.geometry, false);
+        stack.add_paging(&mut host, VmPaging::Shadow(Box::new(shadows)));
     }
     let manager = technique.guest_manager.clone();
     let guest_config = KernelConfig { tables: guest_tables, manager, ..KernelConfig::new(scale.guest()) };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nestwalk_mem::{Cpu, FrameRange, PageCount, Pfn, Vpn, size};
 use nestwalk_mmu::{Segments, SegmentsError};
-use nestwalk_os::{Bare, FrozenTable, Kernel, KernelConfig, OsError, ProcessId};
+use nestwalk_os::{Bare, FrozenTable, Kernel, KernelConfig, OsError, ProcessId, Shadows};
 use nestwalk_workload::churn::{Churn, ChurnConfig};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Workload, WorkloadFacts};
@@ -13,7 +13,7 @@ use nestwalk_workload::{Workload, WorkloadFacts};
 use crate::dump;
 use crate::error::MachineError;
 use crate::neighbours::Neighbours;
-use crate::paging::{PagingConfig, Shadows, VmPaging};
+use crate::paging::{PagingConfig, VmPaging};
 use crate::scenario::{Configuration, KernelScenario, WorkloadConfig};
 use crate::stack::{Floor, Place, Stack};
 
@@ -125,7 +125,8 @@ pub(crate) fn stack(
     let composes = depth > 2 || host == PagingConfig::Shadow || host.falls_back_to_shadow();
     if composes && floors[0].paging.is_none() {
         let above = stack.kernel(&floors[1]).config().geometry;
-        stack.add_paging(&mut floors[0], VmPaging::Shadow(Shadows::new(above)));
+        let vm = (floors[0].process, floors[0].base);
+        stack.add_paging(&mut floors[0], VmPaging::Shadow(Box::new(Shadows::new(vm, above, depth > 2))));
     }
     Ok((stack, Place::new(&floors)))
 }

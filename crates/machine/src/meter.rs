@@ -30,7 +30,7 @@ impl Meter {
             if self.seen.len() <= floor.kernel {
                 self.seen.resize(floor.kernel + 1, OsCounters::default());
             }
-            let weights = self.weights.of(layer < place.top());
+            let weights = self.weights.of(faults_exit(stack, place, layer));
             let now = stack.kernel(floor).counters();
             work[layer].take_news(now, &mut self.seen[floor.kernel], |counter, more| cycles += more * weights[counter]);
         }
@@ -38,10 +38,17 @@ impl Meter {
     }
 
     /// What `work` of a program on `place` cost, in cycles.
-    pub fn cycles(&self, place: &Place, work: &Work) -> u64 {
+    pub fn cycles(&self, stack: &Stack, place: &Place, work: &Work) -> u64 {
         let layers = work.iter().take(place.depth()).enumerate();
-        layers.map(|(layer, done)| self.weights.cycles(done, layer < place.top())).sum()
+        layers.map(|(layer, done)| self.weights.cycles(done, faults_exit(stack, place, layer))).sum()
     }
+}
+
+/// Whether each fault that the kernel of `layer` takes is a VM exit of its own. Under shadow paging it comes within that of the fill
+/// that needs it.
+#[inline]
+fn faults_exit(stack: &Stack, place: &Place, layer: usize) -> bool {
+    layer < place.top() && !(place.depth() == 2 && stack.shadows(place))
 }
 
 /// What was done after `earlier`, a copy of the same program's work.

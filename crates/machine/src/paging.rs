@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How the memory of a VM is translated: nested tables (EPT), a shadow table, or segment registers (DS-n).
 
-use nestwalk_mem::{Cpu, Frame, Geometry, PageTable};
 use nestwalk_mmu::Segments;
-use nestwalk_os::{Kernel, OsError, ProcessId, Shadow};
+use nestwalk_os::Shadows;
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::Configuration;
@@ -83,8 +82,8 @@ impl PagingConfig {
 /// What a kernel uses for a VM, if not its own table.
 #[derive(Debug)]
 pub enum VmPaging {
-    /// Tables that compose what is above with its own.
-    Shadow(Shadows),
+    /// Tables that compose what the VM's kernel keeps with its own.
+    Shadow(Box<Shadows>),
     /// Segment registers.
     Segments(Segments),
 }
@@ -96,77 +95,5 @@ impl VmPaging {
             Self::Shadow(_) => "shadow".into(),
             Self::Segments(segments) => format!("segments ({})", segments.count()),
         }
-    }
-}
-
-/// The shadow tables of a VM: one for each process of its kernel that runs (a root in KVM's cache of them).
-#[derive(Debug)]
-pub struct Shadows {
-    geometry: Geometry,
-    tables: Vec<(ProcessId, Shadow)>,
-    /// What the hardware walks before there is one: nothing.
-    nothing: PageTable,
-}
-
-impl Shadows {
-    /// None yet, of tables of the shape `geometry`.
-    pub fn new(geometry: Geometry) -> Self {
-        Self { geometry, tables: Vec::new(), nothing: PageTable::new(geometry, Frame(0)) }
-    }
-
-    fn place_of(&self, process: ProcessId) -> Option<usize> {
-        self.tables.iter().position(|(of, _)| *of == process)
-    }
-
-    /// The table to walk for `process`, whose own is `upper`.
-    #[inline]
-    pub(crate) fn synchronise(
-        &mut self,
-        host: &mut Kernel,
-        process: ProcessId,
-        upper: &mut PageTable,
-    ) -> &mut PageTable {
-        match self.place_of(process) {
-            // A table that nobody watches is another one than was shadowed: the process number is in use again.
-            Some(place) if upper.is_watched() => {
-                let (_, shadow) = &mut self.tables[place];
-                host.synchronise_shadow(shadow, upper);
-                &mut shadow.table
-            }
-            _ => &mut self.nothing,
-        }
-    }
-
-    /// The shadow of `upper`, the table of `process`, made if need be.
-    ///
-    /// # Errors
-    /// When there is no memory for its root.
-    pub(crate) fn get(
-        &mut self,
-        host: &mut Kernel,
-        process: ProcessId,
-        upper: &mut PageTable,
-        cpu: Cpu,
-    ) -> Result<&mut Shadow, OsError> {
-        let place = match self.place_of(process) {
-            Some(place) => place,
-            None => {
-                self.tables.push((process, host.make_shadow(upper, self.geometry, cpu)?));
-                self.tables.len() - 1
-            }
-        };
-        let (_, shadow) = &mut self.tables[place];
-        if upper.is_watched() {
-            host.synchronise_shadow(shadow, upper);
-        } else {
-            host.zap_shadow(shadow);
-            upper.watch();
-        }
-        Ok(shadow)
-    }
-
-    /// The host's table has changed.
-    pub(crate) fn zap(&mut self, host: &mut Kernel) {
-        self.tables.iter_mut().for_each(|(_, shadow)| host.zap_shadow(shadow));
     }
 }

@@ -402,7 +402,7 @@ impl<'a> Run<'a> {
                 work: timing.work(instructions),
                 data: timing.data(beyond_l1),
                 walk: timing.walk(counted.walk_cycles),
-                os: self.meter.cycles(self.program.place(), &since(self.program.work(), work_before)),
+                os: self.meter.cycles(&self.stack, self.program.place(), &since(self.program.work(), work_before)),
             },
         }
     }

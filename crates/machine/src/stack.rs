@@ -6,7 +6,9 @@
 
 use nestwalk_mem::{Cpu, PageTable, Vpn};
 use nestwalk_mmu::Segments;
-use nestwalk_os::{Bare, Below, FaultKind, Filled, HostMemory, Invalidation, Kernel, OsError, ProcessId};
+use nestwalk_os::{
+    Bare, Below, FaultKind, Filled, HostMemory, Invalidation, Kernel, OsError, ProcessId, ShadowedMemory, Shadows,
+};
 
 use crate::paging::VmPaging;
 
@@ -82,8 +84,18 @@ impl Place {
 #[derive(Debug, Default)]
 pub struct Stack {
     kernels: Vec<Kernel>,
-    /// With the kernel, and its process that is the VM.
-    pagings: Vec<(usize, ProcessId, VmPaging)>,
+    pagings: Vec<Paged>,
+}
+
+/// A VM whose memory is translated by something else than EPT.
+#[derive(Debug)]
+struct Paged {
+    /// The kernel that hosts it, and the one that runs in it (which comes next: see [`Place::new`]).
+    host: usize,
+    guest: usize,
+    /// The process of the host that it is.
+    vm: ProcessId,
+    how: VmPaging,
 }
 
 /// What the hardware walks.
@@ -128,12 +140,13 @@ impl Stack {
     /// Has the memory of the VM on `floor` translated by `paging`.
     pub fn add_paging(&mut self, floor: &mut Floor, paging: VmPaging) {
         floor.paging = Some(self.pagings.len());
-        self.pagings.push((floor.kernel, floor.process, paging));
+        // The measured program's kernels are built one after the other, and only they have anything else than EPT.
+        self.pagings.push(Paged { host: floor.kernel, guest: floor.kernel + 1, vm: floor.process, how: paging });
     }
 
     /// How the memory of the VM on `floor` is translated; `None` is EPT.
     pub fn paging(&self, floor: &Floor) -> Option<&VmPaging> {
-        floor.paging.map(|number| &self.pagings[number].2)
+        floor.paging.map(|number| &self.pagings[number].how)
     }
 
     /// All kernels.
@@ -183,7 +196,14 @@ impl Stack {
             0 => act(&mut self.kernels[f0.kernel], f0.process, &mut Bare),
             1 => {
                 let [host, kernel] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect(APART);
-                act(kernel, f1.process, &mut memory(host, f0, cpu, &mut Bare))
+                let mut bare = Bare;
+                let memory = &mut memory(host, f0, cpu, &mut bare);
+                match f0.paging.map(|number| &mut self.pagings[number].how) {
+                    Some(VmPaging::Shadow(shadows)) if place.depth == 2 => {
+                        act(kernel, f1.process, &mut ShadowedMemory { memory, shadows })
+                    }
+                    _ => act(kernel, f1.process, memory),
+                }
             }
             _ => {
                 let numbers = [f0.kernel, f1.kernel, f2.kernel];
@@ -233,10 +253,11 @@ impl Stack {
         if place.depth == 1 {
             return Translation::OneTable(self.kernels[f0.kernel].table_mut(f0.process).expect(ALIVE));
         }
-        let paging = f0.paging.map(|number| &mut self.pagings[number].2);
+        let paging = f0.paging.map(|number| &mut self.pagings[number].how);
         if let Some(VmPaging::Shadow(shadows)) = paging {
             let [host, next] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect(APART);
-            let shadow = shadows.synchronise(host, f1.process, next.table_mut(f1.process).expect(ALIVE));
+            host.synchronise_shadow(shadows, (f1.process, next.table_mut(f1.process).expect(ALIVE)));
+            let shadow = shadows.table(f1.process);
             if place.depth == 2 {
                 return Translation::OneTable(shadow);
             }
@@ -269,13 +290,12 @@ impl Stack {
     pub fn shadow_fault(&mut self, place: &Place, page: Vpn, store: bool, cpu: Cpu) -> Result<bool, OsError> {
         let [f0, f1, _] = &place.floors;
         let [host, next] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect("two kernels");
-        let Some(VmPaging::Shadow(shadows)) = f0.paging.map(|number| &mut self.pagings[number].2) else {
+        let Some(VmPaging::Shadow(shadows)) = f0.paging.map(|number| &mut self.pagings[number].how) else {
             panic!("the lowest kernel keeps no shadow table")
         };
         let upper = next.table_mut(f1.process)?;
-        let shadow = shadows.get(host, f1.process, upper, cpu)?;
         loop {
-            match host.fill_shadow(shadow, upper, (f0.process, f0.base), page, store, cpu)? {
+            match host.fill_shadow(shadows, (f1.process, upper), page, store, cpu)? {
                 Filled::Done => return Ok(true),
                 Filled::Upper => return Ok(false),
                 Filled::Lower(page) => host.fault(f0.process, page, store, cpu, &mut Bare)?,
@@ -283,29 +303,36 @@ impl Stack {
         }
     }
 
-    /// Hands out the shootdowns that were asked for since the last time: the kernel that asks, and what to forget.
+    /// Hands out the shootdowns that were asked for since the last time: the kernel that asks, and what to forget. Shadow tables
+    /// hear of them first.
     #[inline]
     pub fn drain_invalidations(&mut self, mut apply: impl FnMut(usize, Invalidation)) {
-        for (number, kernel) in self.kernels.iter_mut().enumerate() {
-            if !kernel.has_invalidations() {
+        for number in 0..self.kernels.len() {
+            if !self.kernels[number].has_invalidations() {
                 continue;
             }
-            let shadowed = |(of, _, paging): &(usize, _, _)| *of == number && matches!(paging, VmPaging::Shadow(_));
-            let shadowed = self.pagings.iter().any(shadowed);
-            let mut changed = Vec::new();
-            kernel.take_invalidations().for_each(|invalidation| {
-                if shadowed {
-                    changed.push(invalidation.process);
-                }
+            if self.pagings.is_empty() {
+                self.kernels[number].take_invalidations().for_each(|invalidation| apply(number, invalidation));
+                continue;
+            }
+            let taken: Vec<_> = self.kernels[number].take_invalidations().collect();
+            for invalidation in taken {
+                self.tell_shadows(number, &invalidation);
                 apply(number, invalidation);
-            });
-            for (of, process, paging) in &mut self.pagings {
-                if let VmPaging::Shadow(shadows) = paging
-                    && *of == number
-                    && changed.contains(process)
-                {
-                    shadows.zap(kernel);
-                }
+            }
+        }
+    }
+
+    /// The kernel of that `number` has changed a table, and flushed what hardware knows of it.
+    fn tell_shadows(&mut self, number: usize, invalidation: &Invalidation) {
+        for Paged { host, guest, vm, how } in &mut self.pagings {
+            let VmPaging::Shadow(shadows) = how else { continue };
+            let shadows: &mut Shadows = shadows;
+            let [hypervisor, kernel] = self.kernels.get_disjoint_mut([*host, *guest]).expect(APART);
+            if number == *host && invalidation.process == *vm {
+                hypervisor.host_changed(shadows, kernel, invalidation.scope);
+            } else if number == *guest {
+                hypervisor.guest_flushed(shadows, kernel, invalidation);
             }
         }
     }

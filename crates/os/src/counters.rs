@@ -129,8 +129,18 @@ counters! {
     shadow_fills,
     /// Misses of a shadow table that were the guest's own page faults, and were handed on to it: exits of the VM.
     shadow_reflected,
-    /// Writes of a guest to a table that is shadowed, and so write-protected: exits of the VM.
+    /// Entries of shadow tables filled beside one that the hardware missed.
+    shadow_prefetches,
+    /// Writes of a guest to a node above the PTEs that is shadowed, and so write-protected: exits of the VM.
     shadow_writes,
+    /// First writes of a guest to a PTE node that is shadowed, which may be written to freely from then on: exits of the VM.
+    shadow_unsyncs,
+    /// Pages that a guest took out of its TLB one by one, where its table is shadowed: exits of the VM.
+    shadow_invlpgs,
+    /// Times that a guest flushed its TLB whole, where its table is shadowed: exits of the VM.
+    shadow_flushes,
+    /// PTE nodes that were written to freely and brought up to date in the shadow at such a time.
+    shadow_syncs,
     /// Entries of shadow tables taken out because what they were made from changed.
     shadow_zaps,
     /// System calls: mmap.

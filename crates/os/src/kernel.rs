@@ -60,6 +60,7 @@ impl Kernel {
             rng: Xoshiro256PlusPlus::seed_from_u64(config.seed),
             watermarks,
             invalidations: Invalidations::default(),
+            last_writes: Vec::new(),
             swap: Swap { size: config.swap, used: PageCount(0) },
             deferral: Default::default(),
             background_wanted: false,
@@ -202,6 +203,12 @@ impl Kernel {
     #[inline]
     pub fn has_invalidations(&self) -> bool {
         !self.state.invalidations.pending.is_empty()
+    }
+
+    /// What was written to the table of `process`, which is no more, and [watched](PageTable::watch) was, before it exited.
+    pub(crate) fn take_last_writes(&mut self, process: ProcessId) -> Vec<nestwalk_mem::Write> {
+        let place = self.state.last_writes.iter().position(|(of, _)| *of == process);
+        place.map(|place| self.state.last_writes.swap_remove(place).1).unwrap_or_default()
     }
 
     /// What has been done so far.

@@ -39,6 +39,8 @@ pub struct KernelState {
     /// When to reclaim.
     pub watermarks: Watermarks,
     pub(crate) invalidations: Invalidations,
+    /// What was written to watched tables of processes that have exited since, before they did.
+    pub(crate) last_writes: Vec<(ProcessId, Vec<nestwalk_mem::Write>)>,
     pub(crate) swap: Swap,
     /// Somebody found less memory free than the low watermark: the background daemon has work.
     pub(crate) background_wanted: bool,

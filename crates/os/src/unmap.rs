@@ -39,7 +39,9 @@ impl Kernel {
         let (mut cx, manager) = self.context(cpu, below);
         cx.state.invalidations.all(&mut cx.state.counters, process);
         cx.release_node(process, cx.state.processes.get(process)?.table.geometry().root(), Vpn(0), root);
-        cx.state.processes.remove(process);
+        if let Some(mut space) = cx.state.processes.remove(process).filter(|space| space.table.is_watched()) {
+            cx.state.last_writes.push((process, space.table.take_writes()));
+        }
         let mut inner = TableContext { state: cx.state, below: cx.below, cpu };
         cx.tables.exited(&mut inner, process);
         manager.exited(&mut cx, process);

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Guards against a technique that silently runs its baseline: its own counters move, and the statistics differ from the
+//! baseline's as they should. And which mixes there are, and which are refused.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use nestwalk_machine::{MachineError, RunResult};
+
+const GUPS: &str = "kind = 'gups'\nfootprint = '128 MiB'\nwarm_accesses = 100000\nmeasured_accesses = 200000";
+/// Four threads that touch one table in turn: stock frames of a group end up on several lines.
+const STORE: &str = "kind = 'key_value'\nserver = 'memcached'\nfootprint = '64 MiB'\nwarm_accesses = 1000\nmeasured_accesses = 50000\nthreads = 4";
+
+/// Runs `workload` over `kernels`, the bodies of their tables, bottom first.
+fn run(workload: &str, kernels: &[&str], more: &str) -> Result<RunResult, MachineError> {
+    let kernels: String = kernels.iter().map(|kernel| format!("[[kernels]]\n{kernel}\n")).collect();
+    let text = format!(
+        "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n[workload.generator]\n{workload}\n{kernels}{more}\n"
+    );
+    nestwalk_machine::run(&text, Path::new("test.toml"), Path::new("."), &mut |_| ControlFlow::Continue(()))
+}
+
+fn counter(result: &RunResult, layer: usize, name: &str) -> u64 {
+    result.statistics.kernels[layer].counters[name].as_u64().unwrap()
+}
+
+fn of_manager(result: &RunResult, layer: usize, name: &str) -> u64 {
+    result.statistics.kernels[layer].manager_counters[name].as_u64().unwrap()
+}
+
+fn of_tables(result: &RunResult, layer: usize, name: &str) -> u64 {
+    result.statistics.kernels[layer].table_counters[name].as_u64().unwrap()
+}
+
+#[test]
+fn mthp_maps_whole_folios_and_packs_host_ptes() {
+    let stock = run(STORE, &["", ""], "").unwrap();
+    let folios = run(STORE, &["", "manager = { kind = 'mthp', folio = '32 KiB' }"], "").unwrap();
+    assert!(of_manager(&folios, 1, "folios") > 1000);
+    assert!(counter(&folios, 1, "faults_4k") < counter(&stock, 1, "faults_4k") / 4, "a fault maps eight pages");
+    assert!(counter(&folios, 1, "zeroed_4k") >= counter(&stock, 1, "zeroed_4k"), "and zeroes them all");
+    assert!(folios.row.host_pt_fragmentation < stock.row.host_pt_fragmentation);
+}
+
+#[test]
+fn thp_takes_walks_away() {
+    let small = run(GUPS, &["", ""], "").unwrap();
+    let huge = run(GUPS, &["manager = { kind = 'thp' }", "manager = { kind = 'thp' }"], "").unwrap();
+    assert!(counter(&huge, 1, "faults_2m") >= 60 && counter(&small, 1, "faults_2m") == 0);
+    assert!(huge.row.walks_per_kiloaccess < small.row.walks_per_kiloaccess);
+}
+
+#[test]
+fn all_that_goes_together_runs_together_with_five_levels() {
+    // HugeGPT's host maps huge pages where it is asked to, and sorts its own nodes for ASAP.
+    let host = "levels = 5\nmanager = { kind = 'thp', enabled = 'madvise' }\ntables = { kind = 'asap' }";
+    let guest = "levels = 5\nmanager = { kind = 'ptemagnet' }\ntables = { kind = 'hugegpt' }";
+    let baseline = run(STORE, &["levels = 5", "levels = 5"], "").unwrap();
+    let mix = run(STORE, &[host, guest], "[asap]\nguest_levels = []\nhost_levels = [1, 2]").unwrap();
+    assert!(of_manager(&mix, 1, "reservations") > 1000);
+    assert!(of_tables(&mix, 1, "huge_regions") > 0);
+    assert!(of_tables(&mix, 0, "placed") > 0);
+    assert!(mix.statistics.mmu["prefetches"]["useful"].as_u64().unwrap() > 0);
+    assert_eq!(mix.row.host_pt_fragmentation, Some(1.0));
+    assert!(mix.row.walk_latency_cycles < baseline.row.walk_latency_cycles);
+}
+
+#[test]
+fn a_vm_in_segments_and_one_under_ept_share_a_host() {
+    let beside = "[[colocated]]\nvm = 'own'\nworkload.generator = { kind = 'gups', footprint = '16 MiB', measured_accesses = 1000000000 }";
+    let result = run(GUPS, &["paging = { kind = 'segments', max = 2 }", ""], beside).unwrap();
+    assert_eq!(result.statistics.kernels[0].paging.as_deref(), Some("segments (1)"));
+    assert_eq!(result.row.host_references_per_walk, Some(0.0));
+    let other = &result.statistics.colocated[0];
+    assert!(other.host_pt_fragmentation.is_some(), "the hardware walks the host's table for the other VM");
+    let walked = other.mmu.as_ref().unwrap()["walk_cycles"].as_u64().unwrap();
+    assert!(walked > 0);
+}
+
+#[test]
+fn shadow_paging_pays_for_a_program_that_gives_memory_back() {
+    // A neighbour that maps and unmaps without end, in a VM of its own kind: the measured program's kernel is shadowed.
+    let churn = "[[colocated]]\nworkload.churn = { size = '4 MiB' }";
+    let ept = run(GUPS, &["", ""], churn).unwrap();
+    let shadow = run(GUPS, &["paging = { kind = 'shadow' }", ""], churn).unwrap();
+    let flushed = counter(&shadow, 0, "shadow_flushes") + counter(&shadow, 0, "shadow_invlpgs");
+    assert!(flushed > 0, "what the neighbour unmaps, its kernel flushes");
+    assert!(counter(&shadow, 0, "shadow_unsyncs") > 0 && counter(&shadow, 0, "shadow_zaps") > 0);
+    assert_eq!(counter(&ept, 0, "shadow_flushes") + counter(&ept, 0, "shadow_invlpgs"), 0);
+}
+
+#[test]
+fn techniques_act_in_a_vm_in_a_vm() {
+    let stock = run(STORE, &["", "", ""], "").unwrap();
+    let magnet = run(STORE, &["", "", "manager = { kind = 'ptemagnet' }"], "").unwrap();
+    assert!(of_manager(&magnet, 2, "reservations") > 1000);
+    let packed = |result: &RunResult| result.row.host_references_per_walk;
+    assert!(packed(&stock).is_some() && packed(&magnet).is_some());
+    assert_eq!(magnet.row.walks_per_kiloaccess, stock.row.walks_per_kiloaccess);
+    assert!(
+        magnet.row.walk_latency_cycles < stock.row.walk_latency_cycles,
+        "the composed table's PTEs are packed, too"
+    );
+    // HugeGPT asks the middle hypervisor, whose huge pages are huge in the composed table if the lowest has them as well.
+    let thp = "manager = { kind = 'thp', enabled = 'madvise' }";
+    let lowest = "manager = { kind = 'thp' }";
+    let plain = run(GUPS, &[lowest, thp, ""], "").unwrap();
+    let huge = run(GUPS, &[lowest, thp, "tables = { kind = 'hugegpt' }"], "").unwrap();
+    assert!(of_tables(&huge, 2, "huge_regions") > 0);
+    assert!(huge.row.host_references_per_walk < plain.row.host_references_per_walk);
+    let clustered = "clustered_tlb = true";
+    let text = |more: &str| {
+        let magnet = "[[kernels]]\n[[kernels]]\n[[kernels]]\nmanager = { kind = 'ptemagnet' }\n";
+        format!("schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n{more}\n[workload.generator]\n{GUPS}\n{magnet}")
+    };
+    let walks = |more: &str| {
+        let path = Path::new("test.toml");
+        let run = nestwalk_machine::run(&text(more), path, Path::new("."), &mut |_| ControlFlow::Continue(()));
+        run.unwrap().row.walks_per_kiloaccess
+    };
+    assert!(walks(clustered) < walks(""));
+}
+
+#[test]
+fn mixes_that_cannot_be_are_refused_with_the_reason() {
+    let refused = |kernels: &[&str], more: &str, reason: &str| {
+        let message = run(GUPS, kernels, more).map(|_| ()).unwrap_err().to_string();
+        assert!(message.contains(reason) && !message.contains('\n'), "{message}");
+    };
+    let shadow = "paging = { kind = 'shadow' }";
+    let segments = |max: u32| format!("paging = {{ kind = 'segments', max = {max} }}");
+    let sorted = "tables = { kind = 'asap' }";
+    let prefetch = "[asap]\nguest_levels = [1]";
+    refused(&[shadow], "", "the topmost kernel hosts no VM");
+    refused(&["", shadow], "", "the topmost kernel hosts no VM");
+    refused(&[shadow, "", ""], "", "a VM on a VM is modelled with EPT at both levels only");
+    refused(&["", &segments(1), ""], "", "a VM on a VM is modelled with EPT at both levels only");
+    refused(&[shadow, sorted], prefetch, "tables that the hardware walks in two dimensions");
+    refused(&[&segments(1), sorted], prefetch, "tables that the hardware walks in two dimensions");
+    refused(&[sorted, sorted, sorted], prefetch, "with a VM on a VM the hardware walks a table that no kernel sorts");
+    refused(&[&segments(0), ""], "", "there are registers for 1 to 8");
+    refused(&[&segments(9), ""], "", "there are registers for 1 to 8");
+    refused(&["", "manager = { kind = 'ptemagnet', size = '2 MiB' }"], "", "unknown");
+}
