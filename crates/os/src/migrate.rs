@@ -2,7 +2,7 @@
 //! Moving pages: what compaction and contiguous allocation need of this room.
 
 use nestwalk_mem::physical::Migrate;
-use nestwalk_mem::{Entry, Frame, FrameRange, Level, Order, Owner, PageCount, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Level, MigrateType, Order, Owner, PageCount, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::context::Context;
@@ -85,9 +85,26 @@ pub(crate) fn alloc_at(state: &mut KernelState, below: &mut dyn Below, frames: F
     memory.alloc_at(frames, &mut mover)
 }
 
+/// `count` contiguous frames for pages of `kind`: from the buddy allocator, if it has a block of that size (`alloc_pages_exact`), else by
+/// moving what is in the way.
+pub(crate) fn alloc_contiguous(
+    state: &mut KernelState,
+    below: &mut dyn Below,
+    count: PageCount,
+    kind: MigrateType,
+    cpu: Cpu,
+) -> Option<FrameRange> {
+    let order = Order(count.0.next_power_of_two().ilog2() as u8);
+    let block = if order <= Order::MAX { state.memory.alloc(order, kind, cpu) } else { None };
+    let Some(start) = block else { return alloc_range(state, below, count, Order::PAGE) };
+    state.memory.free_range(FrameRange::new(start + count.0, PageCount(order.frames() - count.0)), cpu);
+    Some(FrameRange::new(start, count))
+}
+
 impl Kernel {
     /// Moves the pages of `range` (mapping those that are not mapped yet) to frames that follow each other as the pages
-    /// do, unless they lie so already, and pins them there: who asked for it goes by where they lie. Returns the first frame.
+    /// do, unless they lie so already, and pins them there: who asked for it goes by where they lie. Returns the first frame. Only pages
+    /// that were mapped before cost a copy and a shootdown: nobody has seen the others.
     ///
     /// # Errors
     /// When there is no such stretch of memory; some pages may have been mapped then.
@@ -97,7 +114,9 @@ impl Kernel {
         range: VpnRange,
         below: &mut dyn Below,
     ) -> Result<Frame, OsError> {
-        let cpu = self.state.processes.get(process)?.cpu;
+        let space = self.state.processes.get(process)?;
+        let cpu = space.cpu;
+        let seen: Vec<bool> = (0..range.len()).map(|i| space.table.leaf(range.start + i).is_some()).collect();
         self.madvise(process, range, Advice::PopulateWrite, below)?;
         let table = &self.state.processes.get(process)?.table;
         if let Some(first) = table.translate(range.start)
@@ -108,10 +127,11 @@ impl Kernel {
         }
         self.retrying(cpu, below, |cx, _| cx.split_all(process, range))?;
         let (mut cx, manager) = self.context(cpu, below);
-        let Some(frames) = alloc_range(cx.state, cx.below, PageCount(range.len()), Order::PAGE) else {
+        let count = PageCount(range.len());
+        let Some(frames) = alloc_contiguous(cx.state, cx.below, count, MigrateType::Movable, cpu) else {
             return Err(cx.out_of_memory());
         };
-        let result = cx.move_to(manager, process, range, frames.start);
+        let result = cx.move_to(manager, process, (range, &seen), frames.start);
         self.settle(cpu, below);
         result?;
         self.pin(frames);
@@ -138,17 +158,18 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Moves the mapped 4 KiB pages of `range`, which may be stored to, to the frames from `to` on.
+    /// Moves the mapped 4 KiB pages of `range`, which may be stored to, to the frames from `to` on. Those that were not `seen` yet
+    /// are empty.
     fn move_to(
         &mut self,
         manager: &mut dyn MemoryManager,
         process: ProcessId,
-        range: VpnRange,
+        (range, seen): (VpnRange, &[bool]),
         to: Frame,
     ) -> Result<(), OsError> {
-        for i in 0..range.len() {
+        for (i, &seen) in (0..range.len()).zip(seen) {
             let (page, to) = (range.start + i, to + i);
-            let moved = self.move_one(process, page, to);
+            let moved = self.move_one(process, page, to, seen);
             match moved {
                 Ok(from) => manager.release(self, process, page, FrameRange::single(from), Cause::Replaced),
                 Err(error) => {
@@ -157,20 +178,94 @@ impl Context<'_> {
                 }
             }
         }
-        self.invalidate(process, range, false);
+        if let (Some(first), Some(last)) = (seen.iter().position(|&seen| seen), seen.iter().rposition(|&seen| seen)) {
+            let pages = VpnRange { start: range.start + first as u64, end: range.start + last as u64 + 1 };
+            self.invalidate(process, pages, false);
+        }
         Ok(())
     }
 
-    fn move_one(&mut self, process: ProcessId, page: Vpn, to: Frame) -> Result<Frame, OsError> {
+    fn move_one(&mut self, process: ProcessId, page: Vpn, to: Frame, seen: bool) -> Result<Frame, OsError> {
         let table = &self.state.processes.get(process)?.table;
         let leaf = table.leaf(page).filter(|leaf| leaf.entry.has(Entry::PRESENT | Entry::WRITABLE));
         let Some(leaf) = leaf else { return Err(OsError::Segfault { process, page }) };
-        self.below.copy(leaf.entry.frame(), to)?;
+        if seen {
+            self.below.copy(leaf.entry.frame(), to)?;
+        } else {
+            self.below.zero(FrameRange::single(to))?;
+        }
         self.write_leaf_node(process, page)?;
         let table = &mut self.state.processes.get_mut(process)?.table;
         table.update(page, |_| Entry::leaf(to, leaf.entry.flags()));
         self.state.own(to, process, page);
-        self.state.counters.migrated += 1;
+        self.state.counters.migrated += u64::from(seen);
         Ok(leaf.entry.frame())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bare, KernelConfig, VmaFlags};
+
+    const OTHERS: VpnRange = VpnRange { start: Vpn(0x1000), end: Vpn(0x1100) };
+
+    /// A host with a VM, and a process whose pages have every second frame of a stretch; the others are free, and next in line.
+    fn host() -> (Kernel, ProcessId, Vpn, ProcessId) {
+        let mut host = Kernel::new(&KernelConfig::new(PageCount(1 << 16))).unwrap();
+        let (vm, base) = host.host_vm(PageCount(1 << 14), &mut Bare).unwrap();
+        let other = host.spawn(&mut Bare).unwrap();
+        host.mmap(other, OTHERS, VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+        for i in 0..OTHERS.len() {
+            host.fault(other, OTHERS.start + i, true, Cpu(0), &mut Bare).unwrap();
+        }
+        for i in (0..OTHERS.len()).step_by(2) {
+            let page = VpnRange::new(OTHERS.start + i, PageCount(1));
+            host.munmap(other, page, &mut Bare).unwrap();
+        }
+        (host, vm, base, other)
+    }
+
+    fn frames(host: &Kernel, process: ProcessId, pages: VpnRange) -> Vec<Option<Frame>> {
+        let table = host.table(process).unwrap();
+        (0..pages.len()).map(|i| table.translate(pages.start + i)).collect()
+    }
+
+    fn is_contiguous(host: &Kernel, vm: ProcessId, pages: VpnRange, first: Frame) -> bool {
+        frames(host, vm, pages).iter().enumerate().all(|(i, &frame)| frame == Some(first + i as u64))
+    }
+
+    #[test]
+    fn pages_that_nobody_has_seen_become_contiguous_without_a_shootdown() {
+        let (mut host, vm, base, other) = host();
+        let theirs = frames(&host, other, OTHERS);
+        let before = *host.counters();
+        let pages = VpnRange::new(base + 8, PageCount(9));
+        let first = host.make_contiguous(vm, pages, &mut Bare).unwrap();
+        assert!(is_contiguous(&host, vm, pages, first));
+        let done = host.counters().since(&before);
+        assert_eq!((done.shootdowns, done.migrated, done.faults_4k), (0, 0, 9));
+        assert_eq!(frames(&host, other, OTHERS), theirs, "there are free blocks, so nobody has to make room");
+        host.check_invariants();
+    }
+
+    #[test]
+    fn of_pages_that_were_used_those_are_moved_and_told_of() {
+        let (mut host, vm, base, other) = host();
+        let theirs = frames(&host, other, OTHERS);
+        let pages = VpnRange::new(base + 8, PageCount(9));
+        for i in [3, 5] {
+            host.fault(vm, pages.start + i, true, Cpu(0), &mut Bare).unwrap();
+        }
+        let before = *host.counters();
+        let first = host.make_contiguous(vm, pages, &mut Bare).unwrap();
+        assert!(is_contiguous(&host, vm, pages, first));
+        let done = host.counters().since(&before);
+        assert_eq!((done.shootdowns, done.shootdown_pages, done.migrated), (1, 3, 2));
+        assert_eq!(frames(&host, other, OTHERS), theirs);
+        // Once is enough.
+        assert_eq!(host.make_contiguous(vm, pages, &mut Bare).unwrap(), first);
+        assert_eq!(host.counters().since(&before).shootdowns, 1);
+        host.check_invariants();
     }
 }

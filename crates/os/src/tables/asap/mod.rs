@@ -160,26 +160,14 @@ impl Asap {
 
     /// Contiguous frames, if memory is not short: from the buddy allocator (`alloc_pages_exact`), else by moving pages.
     fn reserve(&mut self, cx: &mut TableContext<'_>, process: ProcessId, count: u64) -> Option<FrameRange> {
-        let memory = &mut cx.state.memory;
-        if memory.free_frames().0 < cx.state.watermarks.low.0 + count {
+        if cx.state.memory.free_frames().0 < cx.state.watermarks.low.0 + count {
             return None;
         }
-        let order = Order(count.next_power_of_two().ilog2() as u8);
-        let range = FrameRange::new(Frame(0), PageCount(count));
-        let block = if order <= Order::MAX { memory.alloc(order, MigrateType::Unmovable, cx.cpu) } else { None };
-        let range = match block {
-            Some(start) => {
-                let tail = FrameRange::new(start + count, PageCount(order.frames() - count));
-                memory.free_range(tail, cx.cpu);
-                FrameRange { start, ..range }
-            }
-            None => {
-                let before = cx.state.counters.migrated;
-                let range = cx.alloc_range(range.count, Order::PAGE);
-                self.counts.pages_moved += cx.state.counters.migrated - before;
-                range?
-            }
-        };
+        let before = cx.state.counters.migrated;
+        let count = PageCount(count);
+        let range = crate::migrate::alloc_contiguous(cx.state, cx.below, count, MigrateType::Unmovable, cx.cpu);
+        self.counts.pages_moved += cx.state.counters.migrated - before;
+        let range = range?;
         range.iter().for_each(|frame| cx.state.memory.set_owner(frame, Owner::Reserved { process: process.0 }));
         Some(range)
     }
