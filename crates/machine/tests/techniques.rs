@@ -66,6 +66,20 @@ fn all_that_goes_together_runs_together_with_five_levels() {
 }
 
 #[test]
+fn asap_beside_neighbours_walks_as_often_as_without_it() {
+    // Each mapping of theirs has the host make table nodes contiguous: that is no reason to flush what the program uses.
+    let crowd = "[[colocated]]\nworkload.churn = { size = '4 MiB' }\ncount = 6";
+    let stock = run(GUPS, &["", ""], crowd).unwrap();
+    let sorted = "tables = { kind = 'asap' }";
+    let more = format!("{crowd}\n[asap]\nguest_levels = [1, 2]\nhost_levels = [1, 2]");
+    let asap = run(GUPS, &[sorted, sorted], &more).unwrap();
+    assert!(counter(&asap, 1, "hypercalls") > 100 && of_tables(&asap, 1, "made_contiguous") > 100);
+    let walks = |result: &RunResult| result.row.walks_per_kiloaccess.unwrap();
+    assert!(walks(&asap) < 1.001 * walks(&stock), "{} against {}", walks(&asap), walks(&stock));
+    assert!(asap.row.walk_latency_cycles < stock.row.walk_latency_cycles);
+}
+
+#[test]
 fn a_vm_in_segments_and_one_under_ept_share_a_host() {
     let beside = "[[colocated]]\nvm = 'own'\nworkload.generator = { kind = 'gups', footprint = '16 MiB', measured_accesses = 1000000000 }";
     let result = run(GUPS, &["paging = { kind = 'segments', max = 2 }", ""], beside).unwrap();

@@ -2,9 +2,11 @@
 //! Clustered TLB entries (Pham, Bhattacharjee, Eckert, Loh, HPCA 2014; compared and combined with ASAP in section 5.4.1 of that
 //! paper): one entry holds up to 8 pages of an aligned group whose frames lie in one aligned group of 8 frames, in any order.
 //!
-//! They stand in the array of the second level that holds 4 KiB pages, one to a way. Pages of a group whose frames lie in several
+//! They stand in an array of the second level, one to a way. Pages of a group whose frames lie in several
 //! groups of frames take as many entries, all in the same set. A walk fills an entry with what stands in the lines of the
 //! entries that it has read: the neighbours whose translations have the same rights and the same accessed and dirty bits.
+//! Where the level has an ordinary array for 4 KiB pages beside it, as in the paper, a page that would be alone in an entry goes there,
+//! so that scattered pages do not push each other out of the one set of their group.
 
 use nestwalk_mem::{Gvn, PageSize, Pfn};
 
@@ -67,12 +69,13 @@ impl Cluster {
     /// What each page of the group would be in this entry: nothing where it lies in another group of frames.
     #[inline(always)]
     fn slots(self, neighbours: &Neighbours) -> u64 {
-        let slot = |(place, frame): (usize, &Pfn)| {
+        let mut slots = 0;
+        for (place, frame) in neighbours.iter().enumerate() {
             let fits = frame.0 >> ORDER == self.0 >> Self::BASE;
             let slot = (1 | (frame.0 & (GROUP as u64 - 1)) << 1) << Self::slot(place);
-            if fits { slot } else { 0 }
-        };
-        neighbours.iter().enumerate().map(slot).fold(0, |slots, slot| slots | slot)
+            slots |= slot & u64::from(fits).wrapping_neg();
+        }
+        slots
     }
 
     /// The same with the pages of `slots`, where they are not in an entry already: those have their bit in `held`.
@@ -100,6 +103,17 @@ impl Cluster {
             dirty: self.0 & Self::DIRTY != 0,
         })
     }
+}
+
+/// What became of a page that was to be taken in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Inserted {
+    /// An entry that was there holds it now.
+    Joined,
+    /// An entry more does; with the key of the one that had to go for it.
+    New(Option<u64>),
+    /// None does: too few pages would stand in it.
+    TooFew,
 }
 
 /// What an array that holds clusters does with them. `asid` is part of each key.
@@ -158,8 +172,8 @@ impl Clusters {
         Cluster(bits).mapping(self.place)
     }
 
-    /// Takes in the page, which no entry holds, with those of its `neighbours` (it is one of them) that fit. Whether that is
-    /// an entry more, and the key of one that had to go for it.
+    /// Takes in the page, which no entry holds, with those of its `neighbours` (it is one of them) that fit. A new entry begins with
+    /// `least` pages at least.
     #[inline(always)]
     pub fn insert<S: Simd>(
         self,
@@ -167,28 +181,37 @@ impl Clusters {
         simd: S,
         mapping: Mapping,
         neighbours: &Neighbours,
-    ) -> (bool, Option<u64>) {
+        least: u32,
+    ) -> Inserted {
         debug_assert!(neighbours[self.place] == mapping.frame);
         let set = array.set_of(self.group);
         let empty = Cluster::for_pages_like(mapping);
-        let (mut held, mut numbers, mut like) = (0, 0_u64, None);
-        for (place, (key, bits)) in array.pairs(set).enumerate() {
-            if (key ^ self.key(0)) & Self::MASK == 0 {
-                held |= bits;
-                numbers |= 1 << Self::number_of_key(key);
-                if Cluster(bits).is_like(empty) {
-                    like = Some((place, Cluster(bits)));
-                }
+        // The same steps for each key, ours or not (what is empty is not ours): there is nothing to guess.
+        let (mut held, mut numbers, mut like) = (0, 0_u64, usize::MAX);
+        let wanted = self.key(0);
+        for (index, quad) in array.row(set).iter().enumerate() {
+            for lane in 0..4 {
+                let (key, bits) = (quad.keys[lane], quad.values[lane]);
+                let ours = (key ^ wanted) & Self::MASK == 0;
+                let mask = u64::from(ours).wrapping_neg();
+                held |= bits & mask;
+                numbers |= 1 << Self::number_of_key(key) & mask;
+                like = if ours & Cluster(bits).is_like(empty) { index * 4 + lane } else { like };
             }
         }
         let slots = empty.slots(neighbours);
-        if let Some((place, cluster)) = like {
-            array.renew(simd, set, place, cluster.filled(slots, held).0);
-            return (false, None);
+        if like != usize::MAX {
+            let there = Cluster(array.row(set)[like / 4].values[like % 4]);
+            array.renew(simd, set, like, there.filled(slots, held).0);
+            return Inserted::Joined;
+        }
+        let cluster = empty.filled(slots, held);
+        if least > 1 && (cluster.0 & Cluster::THERE).count_ones() < least {
+            return Inserted::TooFew;
         }
         // Eight entries of one group would hold eight pages, and this page is in none: so there are fewer.
         let free = u64::from(numbers.trailing_ones());
-        (true, array.insert(simd, set, self.key(free), empty.filled(slots, held).0))
+        Inserted::New(array.insert(simd, set, self.key(free), cluster.0))
     }
 
     /// Takes the page out. Whether its entry went with it.
@@ -224,7 +247,10 @@ mod tests {
         let mut array = Lru::new(4, 2);
         let frame = |page: u64| GROUP_OF_FRAMES + (page * 3 + 1) % 8;
         let neighbours: Neighbours = std::array::from_fn(|place| Pfn(frame(place as u64)));
-        assert_eq!(clusters(0x82).insert(&mut array, Plain, mapping(frame(2), true), &neighbours), (true, None));
+        assert_eq!(
+            clusters(0x82).insert(&mut array, Plain, mapping(frame(2), true), &neighbours, 1),
+            Inserted::New(None)
+        );
         for page in 0..8 {
             assert_eq!(clusters(0x80 + page).find(&mut array, Plain), Some(mapping(frame(page), true)));
         }
@@ -238,14 +264,20 @@ mod tests {
         let far = GROUP_OF_FRAMES + 64;
         let neighbours: Neighbours =
             std::array::from_fn(|place| Pfn(if place < 4 { GROUP_OF_FRAMES } else { far } + place as u64));
-        assert_eq!(clusters(0).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES, false), &neighbours), (true, None));
+        assert_eq!(
+            clusters(0).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES, false), &neighbours, 1),
+            Inserted::New(None)
+        );
         assert_eq!(clusters(3).peek(&array).unwrap().frame, Pfn(GROUP_OF_FRAMES + 3));
         assert_eq!(clusters(4).peek(&array), None);
-        assert_eq!(clusters(5).insert(&mut array, Plain, mapping(far + 5, false), &neighbours), (true, None));
+        assert_eq!(clusters(5).insert(&mut array, Plain, mapping(far + 5, false), &neighbours, 1), Inserted::New(None));
         assert_eq!((0..8).filter(|&page| clusters(page).peek(&array).is_some()).count(), 8);
         // A dirty page does not stand with clean ones.
         assert!(!clusters(6).remove(&mut array));
-        assert_eq!(clusters(6).insert(&mut array, Plain, mapping(far + 6, true), &alone(6, far + 6)), (true, None));
+        assert_eq!(
+            clusters(6).insert(&mut array, Plain, mapping(far + 6, true), &alone(6, far + 6), 1),
+            Inserted::New(None)
+        );
         assert_eq!(clusters(6).find(&mut array, Plain), Some(mapping(far + 6, true)));
         assert!(clusters(6).remove(&mut array), "it was alone");
         assert_eq!(clusters(7).peek(&array).unwrap().frame, Pfn(far + 7));
@@ -255,17 +287,44 @@ mod tests {
     fn pages_that_come_one_by_one_fill_the_entry_that_is_there() {
         let mut array = Lru::new(1, 1);
         assert_eq!(
-            clusters(1).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 1, true), &alone(1, GROUP_OF_FRAMES + 1)),
-            (true, None)
+            clusters(1).insert(
+                &mut array,
+                Plain,
+                mapping(GROUP_OF_FRAMES + 1, true),
+                &alone(1, GROUP_OF_FRAMES + 1),
+                1
+            ),
+            Inserted::New(None)
         );
         assert_eq!(
-            clusters(2).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 7, true), &alone(2, GROUP_OF_FRAMES + 7)),
-            (false, None)
+            clusters(2).insert(
+                &mut array,
+                Plain,
+                mapping(GROUP_OF_FRAMES + 7, true),
+                &alone(2, GROUP_OF_FRAMES + 7),
+                1
+            ),
+            Inserted::Joined
         );
         assert_eq!(clusters(1).peek(&array).unwrap().frame, Pfn(GROUP_OF_FRAMES + 1));
         // Another group of pages pushes both out.
-        let (more, gone) = clusters(9).insert(&mut array, Plain, mapping(0x40, true), &alone(1, 0x40));
-        assert!(more && gone.is_some());
+        let pushed = clusters(9).insert(&mut array, Plain, mapping(0x40, true), &alone(1, 0x40), 1);
+        assert!(matches!(pushed, Inserted::New(Some(_))));
         assert_eq!(clusters(1).peek(&array), None);
+    }
+
+    #[test]
+    fn a_page_alone_makes_no_entry_where_two_are_asked_for_but_joins_one() {
+        let mut array = Lru::new(1, 4);
+        let insert = |array: &mut Lru, page: u64, neighbours: &Neighbours| {
+            clusters(page).insert(array, Plain, mapping(GROUP_OF_FRAMES + page, true), neighbours, 2)
+        };
+        assert_eq!(insert(&mut array, 1, &alone(1, GROUP_OF_FRAMES + 1)), Inserted::TooFew);
+        assert_eq!(clusters(1).peek(&array), None);
+        let mut pair = alone(1, GROUP_OF_FRAMES + 1);
+        pair[2] = Pfn(GROUP_OF_FRAMES + 2);
+        assert_eq!(insert(&mut array, 2, &pair), Inserted::New(None));
+        assert_eq!(insert(&mut array, 5, &alone(5, GROUP_OF_FRAMES + 5)), Inserted::Joined);
+        assert_eq!((0..8).filter(|&page| clusters(page).peek(&array).is_some()).count(), 3);
     }
 }

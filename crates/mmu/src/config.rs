@@ -100,7 +100,8 @@ pub struct TlbConfig {
     pub entries: u32,
     /// Ways of a set.
     pub ways: u32,
-    /// Whether one entry may hold up to 8 neighbouring 4 KiB pages (Clustered TLB). Of the second level only.
+    /// Whether one entry may hold up to 8 neighbouring 4 KiB pages (Clustered TLB). Of the second level only. Where another array
+    /// holds `"4KiB"` too, that gets the pages without neighbours.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clustered: bool,
 }
@@ -213,13 +214,21 @@ impl MmuConfig {
 }
 
 impl MmuConfig {
-    /// The same with clustered entries for 4 KiB pages in the second-level TLB.
+    /// The same with clustered entries for 4 KiB pages in the second-level TLB, as the machine has them; else half of the ways of the
+    /// array that holds such pages become an array of clusters beside it.
     ///
     /// # Errors
-    /// When no array of the second level holds such pages.
+    /// When no array of the second level holds such pages, or it has one way only.
     pub fn with_clustered_tlb(mut self) -> Result<Self, MmuError> {
-        let array = self.l2_tlb.iter_mut().find(|array| array.sizes.contains(&PageSize::Small));
-        array.ok_or(MmuError::Clusters)?.clustered = true;
+        if self.l2_tlb.iter().any(|array| array.clustered) {
+            return Ok(self);
+        }
+        let holds_small = |array: &&mut TlbConfig| array.sizes.contains(&PageSize::Small) && array.ways > 1;
+        let array = self.l2_tlb.iter_mut().find(holds_small).ok_or(MmuError::Clusters)?;
+        let (sets, ways) = (array.entries / array.ways, array.ways / 2);
+        (array.ways, array.entries) = (array.ways - ways, sets * (array.ways - ways));
+        let entries = sets * ways;
+        self.l2_tlb.push(TlbConfig { sizes: vec![PageSize::Small], entries, ways, clustered: true });
         Ok(self)
     }
 }
@@ -285,8 +294,11 @@ fn validate_tlb_level(place: &str, arrays: &[TlbConfig]) -> Result<(), MmuError>
         entry_sets(place, array.entries, array.ways)?;
     }
     for size in PageSize::ALL {
-        let holders: usize = arrays.iter().map(|array| array.sizes.iter().filter(|&&s| s == size).count()).sum();
-        if holders > 1 {
+        let holders = |clustered: bool| -> usize {
+            let arrays = arrays.iter().filter(|array| (array.clustered && size == PageSize::Small) == clustered);
+            arrays.map(|array| array.sizes.iter().filter(|&&s| s == size).count()).sum()
+        };
+        if holders(false) > 1 || holders(true) > 1 {
             return Err(MmuError::SizeTwice { place: place.into(), size: page_sizes::text(size) });
         }
     }

@@ -58,7 +58,10 @@ pub enum MmuError {
     #[error("[[l1_tlb]]: no array holds \"4KiB\" translations; add it to the sizes of one")]
     NoSmallPages,
     /// Clusters of 4 KiB pages stand in the second-level array for these.
-    #[error("clustered TLB entries take an array of the second level, [[l2_tlb]], that holds \"4KiB\" translations")]
+    #[error(
+        "clustered TLB entries take an array of the second level, [[l2_tlb]], that holds \"4KiB\" translations; to split one \
+         for them, it must have 2 ways or more"
+    )]
     Clusters,
     /// Two arrays of one level hold the same page size.
     #[error("[[{place}]]: more than one array holds {size} translations; each size belongs to one")]

@@ -80,11 +80,10 @@ impl Lru {
         Some((row[place / 4].keys[place % 4], row[place / 4].values[place % 4]))
     }
 
-    /// The keys of a set and their values, the latest first.
+    /// The keys of a set and their values, the latest first; what is empty is there, too.
     #[inline(always)]
-    pub fn pairs(&self, set: usize) -> impl Iterator<Item = (u64, u64)> {
-        let pairs = self.set(set).iter().flat_map(|quad| quad.keys.into_iter().zip(quad.values));
-        pairs.take_while(|(key, _)| *key != NO_KEY)
+    pub fn row(&self, set: usize) -> &[Quad] {
+        self.set(set)
     }
 
     /// Gives the key at `place` in the order of its set the value `value`, and makes it the latest.

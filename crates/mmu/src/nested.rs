@@ -150,11 +150,13 @@ impl Walker for Nested<'_> {
         // The line of host entries that the walk has read is that of the data page's own group.
         let own = self.base + own;
         let host = frames_beside(self.host, own);
-        guest.map(|frame| {
+        let mut frames = [NO_FRAME; 8];
+        for (place, &frame) in frames.iter_mut().zip(&guest) {
             let page = self.base.0.wrapping_add(frame);
             let is_read = frame != NO_FRAME.0 && page >> 3 == own.0 >> 3;
-            if is_read { Pfn(host[page as usize % 8]) } else { NO_FRAME }
-        })
+            *place = Pfn(if is_read { host[page as usize % 8] } else { NO_FRAME.0 });
+        }
+        frames
     }
 
     fn set_dirty(&mut self, gva: Gva) {

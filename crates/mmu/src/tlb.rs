@@ -5,13 +5,13 @@
 //!   well; a walk brings it into both. What an array evicts goes nowhere.
 //! - A level that has no array for a translation's size takes in the piece of it around the access, of the largest size
 //!   that it holds (as processors without 1 GiB entries do).
-//! - The second level may hold 4 KiB pages in [clusters](crate::clustered).
+//! - The second level may hold 4 KiB pages in [clusters](crate::clustered), all of them or those that have neighbours.
 //! - A store that finds a translation without write permission is a miss, and takes the translation out: the hardware
 //!   walks again before it raises a fault.
 
 use nestwalk_mem::{Gva, Gvn, PageSize, Pfn, VpnRange};
 
-use crate::clustered::{self, Clusters, Neighbours};
+use crate::clustered::{self, Clusters, Inserted, Neighbours};
 use crate::config::{MmuConfig, TlbConfig, entry_sets};
 use crate::error::MmuError;
 use crate::lru::Lru;
@@ -81,8 +81,10 @@ struct TlbLevel {
     piece_of: [Option<PageSize>; 3],
     /// By page size, and at last of clusters: entries that are there. A size of which there are none need not be searched.
     resident: [u32; 4],
-    /// Whether 4 KiB pages stand in [clusters](crate::clustered).
-    clustered: bool,
+    /// Which array holds [clusters](crate::clustered); [`TlbLevel::NO_ARRAY`] if none.
+    cluster_array: u8,
+    /// Pages that a new cluster has at least: 2 where single ones have an array of their own.
+    cluster_least: u32,
 }
 
 #[inline(always)]
@@ -107,13 +109,29 @@ impl TlbLevel {
         for (index, array) in arrays.iter().enumerate() {
             built.push(Lru::new(entry_sets(place, array.entries, array.ways)?, array.ways));
             for &size in &array.sizes {
-                array_of[size as usize] = index as u8;
+                // Of 4 KiB pages, the ordinary array if there are two.
+                if array_of[size as usize] == Self::NO_ARRAY || !array.clustered {
+                    array_of[size as usize] = index as u8;
+                }
             }
         }
         let held = |size: &PageSize| array_of[*size as usize] != Self::NO_ARRAY;
         let piece_of = PageSize::ALL.map(|size| PageSize::ALL[..=size as usize].iter().copied().rfind(held));
-        let clustered = arrays.iter().any(|array| array.clustered);
-        Ok(Self { arrays: built.into(), array_of, piece_of, resident: [0; 4], clustered })
+        let cluster_array = arrays.iter().position(|array| array.clustered).map_or(Self::NO_ARRAY, |at| at as u8);
+        let apart = cluster_array != array_of[PageSize::Small as usize];
+        let cluster_least = if apart { 2 } else { 1 };
+        Ok(Self { arrays: built.into(), array_of, piece_of, resident: [0; 4], cluster_array, cluster_least })
+    }
+
+    #[inline(always)]
+    fn is_clustered(&self) -> bool {
+        self.cluster_array != Self::NO_ARRAY
+    }
+
+    /// The array that holds clusters, if there is one.
+    #[inline(always)]
+    fn clusters_mut(&mut self) -> Option<&mut Lru> {
+        self.arrays.get_mut(usize::from(self.cluster_array))
     }
 
     /// The array that holds `size`, if there is one.
@@ -131,7 +149,7 @@ impl TlbLevel {
     #[inline(always)]
     fn find<S: Simd>(&mut self, simd: S, page: Gvn, asid: u64) -> Option<Mapping> {
         if self.resident[CLUSTERS] != 0
-            && let Some(array) = self.array_mut(PageSize::Small)
+            && let Some(array) = self.clusters_mut()
             && let Some(mapping) = Clusters::of(page, asid).find(array, simd)
         {
             return Some(mapping);
@@ -151,7 +169,8 @@ impl TlbLevel {
 
     /// What [`TlbLevel::find`] would find. Changes nothing.
     fn peek(&self, page: Gvn, asid: u64) -> Option<Mapping> {
-        let in_cluster = self.array(PageSize::Small).and_then(|array| Clusters::of(page, asid).peek(array));
+        let clusters = self.arrays.get(usize::from(self.cluster_array));
+        let in_cluster = clusters.and_then(|array| Clusters::of(page, asid).peek(array));
         in_cluster.or_else(|| {
             PageSize::ALL.into_iter().find_map(|size| {
                 let array = self.array(size)?;
@@ -182,17 +201,25 @@ impl TlbLevel {
     /// Takes in a 4 KiB page with those of its neighbours that one entry can hold.
     #[inline(always)]
     fn insert_cluster<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, neighbours: &Neighbours, asid: u64) {
-        let Some(array) = self.array_mut(PageSize::Small) else { return };
-        let (more, gone) = Clusters::of(page, asid).insert(array, simd, mapping, neighbours);
-        self.resident[CLUSTERS] += u32::from(more);
-        if let Some(gone) = gone {
-            self.resident[size_of_key(gone)] -= 1;
+        let least = self.cluster_least;
+        let Some(array) = self.clusters_mut() else { return };
+        match Clusters::of(page, asid).insert(array, simd, mapping, neighbours, least) {
+            Inserted::Joined => {}
+            Inserted::New(gone) => {
+                self.resident[CLUSTERS] += 1;
+                if let Some(gone) = gone {
+                    self.resident[size_of_key(gone)] -= 1;
+                }
+            }
+            Inserted::TooFew => {
+                self.insert(simd, page, mapping, asid);
+            }
         }
     }
 
     /// Takes `page` out of the cluster that holds it, if one does, and says what it was.
     fn take_from_cluster(&mut self, page: Gvn, asid: u64) -> Option<Mapping> {
-        let array = self.array_mut(PageSize::Small)?;
+        let array = self.clusters_mut()?;
         let clusters = Clusters::of(page, asid);
         let mapping = clusters.peek(array)?;
         self.resident[CLUSTERS] -= u32::from(clusters.remove(array));
@@ -222,10 +249,10 @@ impl TlbLevel {
             array.for_each(|set, key| {
                 let (size, page) = (size_of_key(key), key & Asid::MASK);
                 let (held, at) = match size {
-                    CLUSTERS => (PageSize::Small as usize, Clusters::set_of_key(array, page)),
-                    _ => (size, array.set_of(page >> 2)),
+                    CLUSTERS => (self.cluster_array, Clusters::set_of_key(array, page)),
+                    _ => (self.array_of[size], array.set_of(page >> 2)),
                 };
-                assert_eq!(self.array_of[held], index as u8, "{key:#x} stands in an array of other sizes");
+                assert_eq!(held, index as u8, "{key:#x} stands in an array of other sizes");
                 assert_eq!(at, set, "{key:#x} stands in a wrong set");
                 counted[size] += 1;
             });
@@ -280,7 +307,7 @@ impl Tlbs {
     /// Whether walks are to say what stands beside the translation that they found.
     #[inline(always)]
     pub(crate) fn is_clustered(&self) -> bool {
-        self.l2.clustered
+        self.l2.is_clustered()
     }
 
     /// Takes in what a walk found, a 4 KiB page, and in the second level its neighbours. What the first level holds of it now.
@@ -312,10 +339,11 @@ impl Tlbs {
                 false
             });
         }
-        if self.l2.clustered
+        if self.l2.is_clustered()
             && let Some(mapping) = self.l2.take_from_cluster(page, self.asid)
+            && self.l2.peek(page, self.asid).is_none()
         {
-            // It stands with dirty pages now.
+            // It stands with dirty pages now. (Where it was alone before its neighbours came, it still stands alone, too.)
             let alone = clustered::alone(page, mapping.frame);
             self.l2.insert_cluster(Plain, page, Mapping { dirty: true, ..mapping }, &alone, self.asid);
         }
@@ -326,7 +354,7 @@ impl Tlbs {
         for level in [&mut self.l1, &mut self.l2] {
             level.for_each_covering(page, self.asid, |array, set, key| array.remove(set, key));
         }
-        if self.l2.clustered {
+        if self.l2.is_clustered() {
             self.l2.take_from_cluster(page, self.asid);
         }
     }

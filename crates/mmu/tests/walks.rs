@@ -8,7 +8,9 @@ use common::{
     Rig, TestTable, WRITABLE, load_native, load_nested, machine, machine_with_nested_tlb, machine_without_pwc,
 };
 use nestwalk_mem::{Access, Geometry, Gpa, Gva, Level, PageSize, Pfn, Vpn};
-use nestwalk_mmu::{Fault, MmuConfig, Nested, NoCoRunner, RunEnd, Segmented, Segments, Served, Table, Walker};
+use nestwalk_mmu::{
+    Fault, MmuConfig, Nested, NoCoRunner, RunEnd, Segmented, Segments, Served, Table, TlbConfig, Walker,
+};
 
 const MEMORY: u64 = 191;
 const L1D: u64 = 4;
@@ -307,4 +309,37 @@ fn a_clustered_tlb_walks_once_for_8_neighbours_that_lie_together() {
     // Each elsewhere: as without.
     assert_eq!(walks_for_64_pages(&clustered, PageSize::Small, |page| 0x200 + page * 16), 64);
     assert_eq!(walks_for_64_pages(&machine(), PageSize::Small, |page| 0x200 + page), 64);
+}
+
+#[test]
+fn pages_without_neighbours_leave_clusters_alone() {
+    // 32 groups, all pages of each in frames of their own groups, and 32 groups whose pages lie together: all in a TLB of 64 + 64 entries.
+    let with = |clustered_alone: bool| {
+        let mut config = machine();
+        let array = |entries, clustered| TlbConfig { sizes: vec![PageSize::Small], entries, ways: 4, clustered };
+        config.l1_tlb = vec![TlbConfig { entries: 4, ..array(4, false) }];
+        config.l2_tlb = if clustered_alone { vec![array(128, true)] } else { vec![array(64, false), array(64, true)] };
+        config
+    };
+    let frame = |page: u64| if page % 64 < 8 { 0x200 + page % 64 * 16 } else { 0x200 + page };
+    let walks = |config: &MmuConfig| {
+        let mut guest = TestTable::new(Geometry::X86_4, 0x10, 1);
+        let mut host = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+        (0..0x1000).for_each(|gfn| host.map(gfn, 0x8000 + gfn, PageSize::Small, WRITABLE));
+        (0..128).for_each(|page| guest.map(0x2000 + page, frame(page), PageSize::Small, WRITABLE));
+        let mut rig = Rig::new(config);
+        let mut round = || {
+            for page in 0..128 {
+                load_nested(&mut rig, &mut guest.table, &mut host.table, (0x2000 + page) << 12);
+            }
+            rig.core.check_invariants();
+            rig.core.counters().tlb.walks()
+        };
+        // Accessed bits, entries, and what is left of them.
+        let before = [round(), round()][1];
+        round() - before
+    };
+    assert_eq!(walks(&with(false)), 0, "16 single pages and 14 clusters have room");
+    // One set has the 8 pages of a group, and 4 ways.
+    assert!(walks(&with(true)) >= 16, "they push each other out");
 }

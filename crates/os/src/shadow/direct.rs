@@ -96,15 +96,15 @@ impl Below for ShadowedMemory<'_, '_> {
             // Exits for writes to a node that is shadowed are counted where they are taken in.
             let is_node = below.is_some() && direct.nodes.contains(&frame);
             match direct.span(frame, below, store) {
-                0 if is_node => frame = frame + 1,
+                0 if is_node => frame += 1,
                 0 => {
                     self.memory.touch(FrameRange::single(frame), store)?;
                     let HostMemory { host, cpu, .. } = &mut *self.memory;
                     let filled = host.fill_direct(self.shadows, frame, store, *cpu);
                     filled.map_err(|source| OsError::Host { frame, source: Box::new(source) })?;
-                    frame = frame + 1;
+                    frame += 1;
                 }
-                span => frame = frame + span,
+                span => frame += span,
             }
         }
         Ok(())
