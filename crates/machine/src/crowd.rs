@@ -76,8 +76,8 @@ impl Crowd {
         let Some(mut member) = self.members[number].take() else { return Ok(None) };
         self.schedule.leave(member.seat);
         member.program.exit(shop.stack, member.last_cpu(shop.stack))?;
-        member.program.read(shop.meter, shop.stack);
         shop.shoot_down();
+        member.program.read(shop.meter, shop.stack);
         Ok(Some(member))
     }
 
@@ -128,8 +128,8 @@ impl Crowd {
     pub fn tick(&mut self, number: usize, now_ns: u64, shop: &mut Workshop<'_>) -> Result<(), MachineError> {
         let Some(member) = &mut self.members[number] else { return Ok(()) };
         member.program.tick_top(shop.stack, now_ns)?;
-        self.schedule.charge(member.seat, member.program.read(shop.meter, shop.stack));
         shop.shoot_down();
+        self.schedule.charge(member.seat, member.program.read(shop.meter, shop.stack));
         Ok(())
     }
 

@@ -178,8 +178,9 @@ impl Member {
             }
             Step::End => self.end(cpu, shop)?,
         };
-        work += self.program.read(shop.meter, shop.stack);
+        // A flush may be an exit (shadow paging), which is the work of whoever made it.
         shop.shoot_down();
+        work += self.program.read(shop.meter, shop.stack);
         if went != Went::Ended {
             // Which thread comes next decides which processor the next step needs.
             self.fetch()?;
