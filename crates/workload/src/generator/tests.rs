@@ -233,10 +233,10 @@ fn local_accesses_have_their_share() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(60))]
     /// Whatever the size and the number of threads: what is mapped is touched once, by its threads; every access lies in it; the
-    /// footprint is the stated one within 2 %.
+    /// footprint is the stated one within 2 % (from 32 MiB on: a graph grows by 4096 vertices at a time).
     #[test]
     fn programs_of_any_size_stay_in_their_memory(
-        kind in 0..GeneratorConfig::KINDS.len(), mebibytes in 24u64..120, threads in 1u16..9, seed in 1u64..99,
+        kind in 0..GeneratorConfig::KINDS.len(), mebibytes in 32u64..120, threads in 1u16..9, seed in 1u64..99,
     ) {
         let (kind, _) = GeneratorConfig::KINDS[kind];
         proptest::prop_assume!(kind != "neighbour");
