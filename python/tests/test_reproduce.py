@@ -121,14 +121,13 @@ def test_compromis_counts_the_exits_of_filling_memory() -> None:
     assert counters["shadow_reflected"] >= pages
     # A PTE node is written to freely after its first write.
     assert pages / 512 <= counters["shadow_unsyncs"] < pages / 100
-    exits = sum(
-        count * costs[name]["cycles"] for name, count in counters.items() if name.startswith("shadow_")
-    )
+    exits = sum(count * costs[name]["cycles"] for name, count in counters.items() if name.startswith("shadow_"))
     seconds = {one: compromis_mmu._run_seconds(results, "gcc", one) for one in ("ds1", "ept", "shadow")}
     assert seconds["ds1"] == pytest.approx(compromis_mmu.DS_SECONDS["gcc"])
     assert seconds["ds1"] is not None
     assert seconds["ept"] is not None
     assert seconds["ept"] > seconds["ds1"]
     hertz = results["gcc-shadow"].configuration["machine"]["frequency_mhz"] * 1e6
-    # Beside its exits, shadow paging walks as natively: a little less than DS-1.
-    assert seconds["shadow"] == pytest.approx(seconds["ds1"] + exits / hertz, rel=0.05)
+    # Beside its exits, shadow paging walks as natively: for a little less than DS-1, whose registers take cycles, too.
+    assert seconds["shadow"] is not None
+    assert 0.9 * seconds["ds1"] < seconds["shadow"] - exits / hertz < seconds["ds1"]
