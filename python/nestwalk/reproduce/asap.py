@@ -65,9 +65,9 @@ PREFETCHED = {
 """The configurations whose reductions the paper gives, by mode."""
 
 HISTORY = {"kind": "aged", "used_permille": 1000, "kept_permille": 10}
-"""The paper's page tables lie on hundreds to thousands of runs of frames, so its machine had run for a while. On a fresh
-one arrays that are initialised together get frames by turns, and which sets of a cache they share with the page tables
-decides what a walk costs."""
+"""The paper's page tables lie on hundreds to thousands of runs of frames, so its machine had run for a while.
+On a fresh one arrays that are initialised together get frames by turns, and which sets of a cache they share
+with the page tables decides what a walk costs."""
 
 BEST = ("native-alone-P1+P2", "native-smt-P1", "native-smt-P1+P2", "vm-alone-all", "vm-smt-all")
 """Of which the paper gives the best program, too."""
