@@ -7,7 +7,7 @@
 use nestwalk_mem::{Cpu, PageTable, Vpn};
 use nestwalk_mmu::Segments;
 use nestwalk_os::{
-    Bare, Below, FaultKind, Filled, HostMemory, Invalidation, Kernel, OsError, ProcessId, ShadowedMemory, Shadows,
+    Bare, Below, FaultKind, Filled, HostMemory, Invalidation, Kernel, Miss, OsError, ProcessId, ShadowedMemory, Shadows,
 };
 
 use crate::paging::VmPaging;
@@ -311,7 +311,7 @@ impl Stack {
         };
         let upper = next.table_mut(f1.process)?;
         loop {
-            match host.fill_shadow(shadows, (f1.process, upper), page, store, cpu)? {
+            match host.fill_shadow(shadows, (f1.process, upper), Miss { page, store, cpu })? {
                 Filled::Done => return Ok(true),
                 Filled::Upper => return Ok(false),
                 Filled::Lower(page) => host.fault(f0.process, page, store, cpu, &mut Bare)?,

@@ -277,10 +277,7 @@ impl<P: Prefetcher> Core<P> {
                 let hit = on_hit(&mut self.tlbs, D::tlb(&mut self.unit.counters), walker, access, lookup);
                 let mapping = match hit {
                     Some(mapping) => mapping,
-                    None => match simd.apart(
-                        #[inline(always)]
-                        || self.walk::<S, W, D>(simd, walker, access),
-                    ) {
+                    None => match self.walk::<S, W, D>(simd, walker, access) {
                         Ok(mapping) => mapping,
                         Err(fault) => return Some((index, fault)),
                     },

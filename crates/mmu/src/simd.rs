@@ -51,7 +51,8 @@ impl Quad {
 
 /// A way to look things up in rows and to move them.
 pub trait Simd: Copy + Debug {
-    /// Runs `work` as code of its own that is compiled for what this way needs.
+    /// Runs `work`, which is to be inlined always, as code that is compiled for what this way needs. (Within code that is
+    /// compiled so already, it does nothing: the compiler inlines it.)
     fn apart<R>(self, work: impl FnOnce() -> R) -> R;
 
     /// Uses `tag` in `row`, whose last place has its bit set in `last` and no other. Whether it was there.

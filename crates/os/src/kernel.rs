@@ -274,11 +274,26 @@ impl Kernel {
         below: &mut dyn Below,
         mut step: impl FnMut(&mut Context<'_>, &mut dyn MemoryManager) -> Result<T, OsError>,
     ) -> Result<T, OsError> {
-        loop {
-            let (mut cx, manager) = self.context(cpu, below);
+        self.reclaiming(cpu, below, |kernel, below| {
+            let (mut cx, manager) = kernel.context(cpu, below);
             let result = step(&mut cx, manager);
-            self.settle(cpu, below);
-            match result {
+            kernel.settle(cpu, below);
+            result
+        })
+    }
+
+    /// [`Kernel::retrying`] for what needs the kernel whole.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn reclaiming<T>(
+        &mut self,
+        cpu: Cpu,
+        below: &mut dyn Below,
+        mut step: impl FnMut(&mut Self, &mut dyn Below) -> Result<T, OsError>,
+    ) -> Result<T, OsError> {
+        loop {
+            match step(self, below) {
                 Err(error @ OsError::OutOfMemory { .. }) => self.reclaim_or(error, cpu, below)?,
                 other => return other,
             }

@@ -56,7 +56,7 @@ pub use kernel::Kernel;
 pub use madvise::Advice;
 pub use manager::{ManagerConfig, MemoryManager};
 pub use process::ProcessId;
-pub use shadow::{Filled, ShadowedMemory, Shadows};
+pub use shadow::{Filled, Miss, ShadowedMemory, Shadows};
 pub use tables::{TablePlacement, TableRegion, TablesConfig};
 pub use vma::{HugeAdvice, Vma, VmaFlags, VmaKind};
 

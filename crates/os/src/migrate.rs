@@ -139,8 +139,8 @@ impl Kernel {
     }
 
     /// Neither reclaim nor compaction nor khugepaged moves these from now on, until they are freed.
-    fn pin(&mut self, frames: FrameRange) {
-        frames.iter().for_each(|frame| self.state.memory.set_owner(frame, Owner::Kernel));
+    pub(crate) fn pin(&mut self, frames: FrameRange) {
+        self.state.memory.set_owners(frames, Owner::Kernel);
     }
 }
 

@@ -6,7 +6,7 @@
 //! the same way (the paper's option 2). All is allocated when the VM begins, and pinned: neither reclaim nor compaction
 //! touches a frame that registers point to.
 
-use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Order, Owner, PageCount, PageSize, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Order, PageCount, PageSize, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::error::OsError;
@@ -92,7 +92,7 @@ impl Kernel {
         segment: FrameRange,
         below: &mut dyn Below,
     ) -> Result<(), OsError> {
-        segment.iter().for_each(|frame| self.state.memory.set_owner(frame, Owner::Kernel));
+        self.pin(segment);
         let (mut page, mut frame, end) = (page, segment.start, segment.end());
         while frame < end {
             let fits = |size: &PageSize| {

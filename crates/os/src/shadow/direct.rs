@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Geometry, Leaf, Level, PageSize, PageTable, Vpn, VpnRange};
 
-use super::{PREFETCHED, Shadows, usable};
+use super::{PREFETCHED, Shadows, unmap_all, usable};
 use crate::below::{Bare, Below, HostMemory, Hypercall, HypercallReply};
 use crate::error::OsError;
 use crate::kernel::Kernel;
@@ -45,13 +45,8 @@ impl DirectMap {
     /// The host has changed what lies behind `frames`. How many entries go for it.
     pub fn zap(&mut self, frames: FrameRange) -> u64 {
         let Some(table) = &mut self.table else { return 0 };
-        let mut gone = Vec::new();
-        let pages = VpnRange { start: page_of(frames.start), end: page_of(frames.end()).min(table.geometry().end()) };
-        table.for_each_leaf(pages, |leaf| gone.push(leaf.page));
-        gone.iter().for_each(|&page| {
-            table.unmap(page);
-        });
-        gone.len() as u64
+        let end = page_of(frames.end()).min(table.geometry().end());
+        unmap_all(table, VpnRange { start: page_of(frames.start), end })
     }
 
     /// From `frame` on, how many frames the kernel can load from (or store to) without an exit: 0 where `below`, the host's frame behind
@@ -123,12 +118,7 @@ impl Below for ShadowedMemory<'_, '_> {
 impl Kernel {
     /// The kernel of a VM uses `frame`, which is backed: fills the entry for it.
     fn fill_direct(&mut self, shadows: &mut Shadows, frame: Frame, store: bool, cpu: Cpu) -> Result<(), OsError> {
-        loop {
-            match self.try_fill_direct(shadows, frame, store, cpu) {
-                Err(error @ OsError::OutOfMemory { .. }) => self.reclaim_or(error, cpu, &mut Bare)?,
-                other => return other,
-            }
-        }
+        self.reclaiming(cpu, &mut Bare, |host, _| host.try_fill_direct(shadows, frame, store, cpu))
     }
 
     fn try_fill_direct(&mut self, shadows: &mut Shadows, frame: Frame, store: bool, cpu: Cpu) -> Result<(), OsError> {

@@ -61,6 +61,17 @@ struct Shadow {
     entries: ReverseMap,
 }
 
+/// A use of memory that a shadow did not allow: an exit.
+#[derive(Clone, Copy, Debug)]
+pub struct Miss {
+    /// Which page was used.
+    pub page: Vpn,
+    /// Whether it was stored to.
+    pub store: bool,
+    /// The CPU whose lists give the frames of nodes.
+    pub cpu: Cpu,
+}
+
 /// How an attempt to fill an entry ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Filled {
@@ -70,6 +81,16 @@ pub enum Filled {
     Upper,
     /// The lower table does not map this page, or does not allow the store: a fault of the host.
     Lower(Vpn),
+}
+
+/// Unmaps the leaves of `table` over `pages`. How many there were.
+fn unmap_all(table: &mut PageTable, pages: VpnRange) -> u64 {
+    let mut there = Vec::new();
+    table.for_each_leaf(pages, |leaf| there.push(leaf.page));
+    there.iter().for_each(|&page| {
+        table.unmap(page);
+    });
+    there.len() as u64
 }
 
 /// What should stand in a shadow for a page.
@@ -174,12 +195,7 @@ impl Shadow {
 
     /// Takes out the entries over `pages`. How many there were.
     fn zap(&mut self, pages: VpnRange) -> u64 {
-        let mut gone = Vec::new();
-        self.table.for_each_leaf(pages, |leaf| gone.push(leaf.page));
-        gone.iter().for_each(|&page| {
-            self.table.unmap(page);
-        });
-        gone.len() as u64
+        unmap_all(&mut self.table, pages)
     }
 
     /// The first page of the node of `upper` in which the leaf for `page` stands.
@@ -231,7 +247,7 @@ impl Kernel {
         frames.into_iter().for_each(|frame| self.state.memory.free(frame, Order::PAGE, Cpu(0)));
     }
 
-    /// Fills the entry of the shadow of `upper`, the table of the VM's `process`, for `page`. There is a shadow from then on.
+    /// Fills the entry that `miss` wants of the shadow of `upper`, the table of the VM's `process`. There is a shadow from then on.
     ///
     /// # Errors
     /// When there is no memory for a node, and nothing can be reclaimed.
@@ -239,26 +255,18 @@ impl Kernel {
         &mut self,
         shadows: &mut Shadows,
         (process, upper): (ProcessId, &mut PageTable),
-        page: Vpn,
-        store: bool,
-        cpu: Cpu,
+        miss: Miss,
     ) -> Result<Filled, OsError> {
-        loop {
-            match self.try_fill(shadows, (process, upper), page, store, cpu) {
-                // What was found may be gone after this: all over again.
-                Err(error @ OsError::OutOfMemory { .. }) => self.reclaim_or(error, cpu, &mut Bare)?,
-                other => return other,
-            }
-        }
+        // What was found may be gone after a reclaim: all over again.
+        self.reclaiming(miss.cpu, &mut Bare, |host, _| host.try_fill(shadows, process, upper, miss))
     }
 
     fn try_fill(
         &mut self,
         shadows: &mut Shadows,
-        (process, upper): (ProcessId, &mut PageTable),
-        page: Vpn,
-        store: bool,
-        cpu: Cpu,
+        process: ProcessId,
+        upper: &mut PageTable,
+        Miss { page, store, cpu }: Miss,
     ) -> Result<Filled, OsError> {
         if shadows.place_of(process).is_none() {
             let root = self.shadow_node(cpu)?;
@@ -310,11 +318,7 @@ impl Kernel {
         cpu: Cpu,
     ) -> Result<(), OsError> {
         let room = VpnRange::new(page, PageCount(size.pages()));
-        let mut there = Vec::new();
-        table.for_each_leaf(room, |leaf| there.push(leaf.page));
-        there.into_iter().for_each(|page| {
-            table.unmap(page);
-        });
+        unmap_all(table, room);
         if room.len() > 1 {
             let mut freed = Vec::new();
             table.prune(room, |_, _, frame| freed.push(frame));

@@ -92,12 +92,11 @@ impl Kernel {
             let mut there = Vec::new();
             shadow.table.for_each_leaf(pages, |leaf| there.push(leaf));
             for leaf in there {
-                let lower = self.state.processes.get(*vm).map(|space| &space.table).expect("the VM is alive");
+                let lower = self.table(*vm).expect("the VM is alive");
                 let composed = wanted(upper, lower, *base, leaf.page);
                 match composed.filter(|composed| composed.frame == leaf.entry.frame()) {
                     Some(composed) => {
-                        let bare = Entry::WRITABLE;
-                        shadow.table.update(leaf.page, |entry| entry.without(bare).with(composed.flags()));
+                        shadow.table.update(leaf.page, |entry| entry.without(Entry::WRITABLE).with(composed.flags()));
                         let (table, frame) = (&shadow.table, composed.frame);
                         let maps = |other| table.translate(other) == Some(frame);
                         shadow.entries.note(composed.gfn, PageSize::Small, leaf.page, maps);

@@ -4,7 +4,7 @@
 use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Geometry, PageCount, Vpn, VpnRange};
 use proptest::prelude::*;
 
-use super::{Filled, ShadowedMemory, Shadows};
+use super::{Filled, Miss, ShadowedMemory, Shadows};
 use crate::manager::ManagerConfig;
 use crate::{Bare, Below, HostMemory, Kernel, KernelConfig, OsCounters, ProcessId, VmaFlags};
 
@@ -66,7 +66,7 @@ impl Pair {
     fn fill(&mut self, page: Vpn, store: bool) -> Filled {
         let Self { host, guest, program, shadows, .. } = self;
         let upper = guest.table_mut(*program).unwrap();
-        host.fill_shadow(shadows, (*program, upper), page, store, Cpu(0)).unwrap()
+        host.fill_shadow(shadows, (*program, upper), Miss { page, store, cpu: Cpu(0) }).unwrap()
     }
 
     fn entry(&mut self, page: Vpn) -> Option<Entry> {

@@ -168,7 +168,7 @@ impl Asap {
         let range = crate::migrate::alloc_contiguous(cx.state, cx.below, count, MigrateType::Unmovable, cx.cpu);
         self.counts.pages_moved += cx.state.counters.migrated - before;
         let range = range?;
-        range.iter().for_each(|frame| cx.state.memory.set_owner(frame, Owner::Reserved { process: process.0 }));
+        cx.state.memory.set_owners(range, Owner::Reserved { process: process.0 });
         Some(range)
     }
 
