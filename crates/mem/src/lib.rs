@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod addr;
+mod entries;
 pub mod geometry;
 pub mod huge;
 mod lookaside;

@@ -12,6 +12,7 @@
 use std::fmt;
 
 use crate::addr::{ENTRY_BYTES, Frame, Pa, PageCount, Vpn, VpnRange};
+use crate::entries::Entries;
 use crate::geometry::{Geometry, Level, PageSize};
 use crate::lookaside::Lookaside;
 
@@ -188,7 +189,7 @@ pub struct NodeView {
 pub struct PageTable {
     geometry: Geometry,
     /// Node `n` is `entries[n << index_bits ..][.. 1 << index_bits]`.
-    entries: Vec<Entry>,
+    entries: Entries,
     /// The frame in which each node sits.
     frames: Vec<Frame>,
     /// Entries of each node that are not [`Entry::NONE`].
@@ -217,7 +218,7 @@ impl PageTable {
     pub fn new(geometry: Geometry, root: Frame) -> Self {
         let mut table = Self {
             geometry,
-            entries: Vec::new(),
+            entries: Entries::default(),
             frames: Vec::new(),
             used: Vec::new(),
             free: Vec::new(),
@@ -290,7 +291,7 @@ impl PageTable {
     #[inline]
     pub fn line(&self, node: NodeId, index: usize) -> &[Entry; 8] {
         assert!(self.geometry.index_bits() >= 3, "a node of less than 8 entries");
-        &self.entries.as_chunks().0[self.slot(node, index) / 8]
+        self.entries.line(self.slot(node, index))
     }
 
     /// The entry for `page` in `node`, a node of `level` that covers it.
@@ -701,8 +702,7 @@ impl PageTable {
             return node;
         }
         let node = NodeId(u32::try_from(self.frames.len()).expect("fewer than 2^32 nodes"));
-        crate::huge::reserve(&mut self.entries, self.geometry.entries());
-        self.entries.resize(self.entries.len() + self.geometry.entries(), Entry::NONE);
+        self.entries.grow(self.geometry.entries());
         self.frames.push(frame);
         self.used.push(0);
         node

@@ -34,7 +34,7 @@ impl Oct {
 
 /// Keys with values that are handled at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C, align(32))]
+#[repr(C, align(64))]
 pub struct Quad {
     pub(crate) keys: [u64; 4],
     pub(crate) values: [u64; 4],
