@@ -24,27 +24,57 @@ pub(crate) const KIND: u64 = 3;
 /// The most frames of a memory in which entries can tell all groups apart.
 pub(crate) const FRAMES_MAX: u64 = 1 << (Cluster::BASE_BITS + ORDER);
 
-/// The frames of the pages of a group, where they may stand in one entry with the one that was walked for.
-/// [`NO_FRAME`] where they may not.
-pub(crate) type Neighbours = [Pfn; GROUP];
+/// The pages of a group that may stand in one entry, and where in one group of frames each of them lies: for each page, from the lowest
+/// bits on, whether it may, and 3 bits for the frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Group(u64);
 
-/// No frame: in no group of frames.
-pub(crate) const NO_FRAME: Pfn = Pfn(u64::MAX);
+impl Group {
+    const SLOT_BITS: usize = 4;
+    const SLOT: u64 = (1 << Self::SLOT_BITS) - 1;
+    /// For each page the bit that says that it may.
+    const THERE: u64 = 0x1111_1111;
 
-/// Nobody beside `page`, which is in `frame`.
-pub(crate) fn alone(page: Gvn, frame: Pfn) -> Neighbours {
-    std::array::from_fn(|place| if place == page.0 as usize % GROUP { frame } else { NO_FRAME })
+    /// Those of the 8 pages that are in the group of the frame `own`, and of which `frames` says that they may. It knows the frame of each page, too.
+    #[inline(always)]
+    pub(crate) fn of(own: u64, frames: impl Fn(usize) -> (u64, bool)) -> Self {
+        let mut slots = 0;
+        // No branches: the compiler makes vectors of it.
+        for place in 0..GROUP {
+            let (frame, may) = frames(place);
+            let fits = may & (frame >> ORDER == own >> ORDER);
+            let slot = 1 | (frame & (GROUP as u64 - 1)) << 1;
+            slots |= (slot & u64::from(fits).wrapping_neg()) << (Self::SLOT_BITS * place);
+        }
+        Self(slots)
+    }
+
+    /// `page` alone, which is in `frame`.
+    pub(crate) fn alone(page: Gvn, frame: Pfn) -> Self {
+        Self::of(frame.0, |place| (frame.0, place == page.0 as usize % GROUP))
+    }
+
+    /// Where these pages lie at last, if their frames are the pages of `below`.
+    #[inline(always)]
+    pub(crate) fn through(self, below: Self) -> Self {
+        let mut slots = 0;
+        for place in 0..GROUP {
+            let slot = self.0 >> (Self::SLOT_BITS * place);
+            let at = (slot >> 1 & (GROUP as u64 - 1)) * Self::SLOT_BITS as u64;
+            let there = (slot & 1).wrapping_neg();
+            slots |= (below.0 >> at & Self::SLOT & there) << (Self::SLOT_BITS * place);
+        }
+        Self(slots)
+    }
 }
 
-/// What an entry holds. From the lowest bit of its value: for each page whether it is there and which frame of the group it
-/// has, 4 bits; dirty; writable; the number of the group of frames.
+/// What an entry holds. From the lowest bit of its value: the pages that are there, as in [`Group`]; dirty; writable; the number of the group
+/// of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Cluster(u64);
 
 impl Cluster {
-    const SLOTS_BITS: u32 = 32;
-    /// For each page the bit that says that it is there.
-    const THERE: u64 = 0x1111_1111;
+    const SLOTS_BITS: u32 = (Group::SLOT_BITS * GROUP) as u32;
     const DIRTY: u64 = 1 << Self::SLOTS_BITS;
     const WRITABLE: u64 = 2 << Self::SLOTS_BITS;
     const BASE: u32 = Self::SLOTS_BITS + 2;
@@ -63,30 +93,18 @@ impl Cluster {
     }
 
     fn slot(place: usize) -> u32 {
-        4 * place as u32
+        (Group::SLOT_BITS * place) as u32
     }
 
-    /// What each page of the group would be in this entry: nothing where it lies in another group of frames.
-    #[inline(always)]
-    fn slots(self, neighbours: &Neighbours) -> u64 {
-        let mut slots = 0;
-        for (place, frame) in neighbours.iter().enumerate() {
-            let fits = frame.0 >> ORDER == self.0 >> Self::BASE;
-            let slot = (1 | (frame.0 & (GROUP as u64 - 1)) << 1) << Self::slot(place);
-            slots |= slot & u64::from(fits).wrapping_neg();
-        }
-        slots
-    }
-
-    /// The same with the pages of `slots`, where they are not in an entry already: those have their bit in `held`.
+    /// The same with the pages of `group`, where they are not in an entry already: those have their bit in `held`.
     #[must_use]
-    fn filled(self, slots: u64, held: u64) -> Self {
-        Self(self.0 | slots & !((held & Self::THERE) * 0xf))
+    fn filled(self, group: Group, held: u64) -> Self {
+        Self(self.0 | group.0 & !((held & Group::THERE) * Group::SLOT))
     }
 
     #[must_use]
     fn without(self, place: usize) -> Self {
-        Self(self.0 & !(0xf << Self::slot(place)))
+        Self(self.0 & !(Group::SLOT << Self::slot(place)))
     }
 
     fn is_empty(self) -> bool {
@@ -172,7 +190,7 @@ impl Clusters {
         Cluster(bits).mapping(self.place)
     }
 
-    /// Takes in the page, which no entry holds, with those of its `neighbours` (it is one of them) that fit. A new entry begins with
+    /// Takes in the page, which no entry holds, with its `neighbours` (it is one of them) that none holds. A new entry begins with
     /// `least` pages at least.
     #[inline(always)]
     pub fn insert<S: Simd>(
@@ -180,10 +198,10 @@ impl Clusters {
         array: &mut Lru,
         simd: S,
         mapping: Mapping,
-        neighbours: &Neighbours,
+        neighbours: Group,
         least: u32,
     ) -> Inserted {
-        debug_assert!(neighbours[self.place] == mapping.frame);
+        debug_assert!(Cluster(neighbours.0).mapping(self.place).is_some_and(|own| own.frame.0 == mapping.frame.0 & 7));
         let set = array.set_of(self.group);
         let empty = Cluster::for_pages_like(mapping);
         // The same steps for each key, ours or not (what is empty is not ours): there is nothing to guess.
@@ -199,14 +217,13 @@ impl Clusters {
                 like = if ours & Cluster(bits).is_like(empty) { index * 4 + lane } else { like };
             }
         }
-        let slots = empty.slots(neighbours);
         if like != usize::MAX {
             let there = Cluster(array.row(set)[like / 4].values[like % 4]);
-            array.renew(simd, set, like, there.filled(slots, held).0);
+            array.renew(simd, set, like, there.filled(neighbours, held).0);
             return Inserted::Joined;
         }
-        let cluster = empty.filled(slots, held);
-        if least > 1 && (cluster.0 & Cluster::THERE).count_ones() < least {
+        let cluster = empty.filled(neighbours, held);
+        if least > 1 && (cluster.0 & Group::THERE).count_ones() < least {
             return Inserted::TooFew;
         }
         // Eight entries of one group would hold eight pages, and this page is in none: so there are fewer.
@@ -227,6 +244,7 @@ impl Clusters {
 mod tests {
     use super::*;
     use crate::simd::Plain;
+    use proptest::prelude::*;
 
     const GROUP_OF_FRAMES: u64 = 0x1_2345 << 3;
 
@@ -234,21 +252,41 @@ mod tests {
         Mapping { frame: Pfn(frame), size: PageSize::Small, writable: true, dirty }
     }
 
-    fn alone(place: usize, frame: u64) -> Neighbours {
-        super::alone(Gvn(place as u64), Pfn(frame))
+    fn alone(place: usize, frame: u64) -> Group {
+        Group::alone(Gvn(place as u64), Pfn(frame))
     }
 
     fn clusters(page: u64) -> Clusters {
         Clusters::of(Gvn(page), 5 << 48)
     }
 
+    proptest! {
+        /// Two tables on the way, against the frames one by one.
+        #[test]
+        fn a_group_through_another_lies_where_each_of_its_pages_does(
+            above in prop::array::uniform8((0_u64..24, any::<bool>())),
+            below in prop::array::uniform8((0_u64..24, any::<bool>())),
+            own in 0_usize..8,
+        ) {
+            let at = above[own].0;
+            let last = below[at as usize % 8].0;
+            let combined = Group::of(at, |place| above[place]).through(Group::of(last, |place| below[place]));
+            for (place, &(page, may)) in above.iter().enumerate() {
+                let (frame, may_below) = below[page as usize % 8];
+                let fits = may && may_below && page / 8 == at / 8 && frame / 8 == last / 8;
+                let found = Cluster(combined.0).mapping(place).map(|mapping| mapping.frame.0);
+                prop_assert_eq!(found, fits.then_some(frame % 8));
+            }
+        }
+    }
+
     #[test]
     fn one_entry_holds_a_group_in_any_order() {
         let mut array = Lru::new(4, 2);
         let frame = |page: u64| GROUP_OF_FRAMES + (page * 3 + 1) % 8;
-        let neighbours: Neighbours = std::array::from_fn(|place| Pfn(frame(place as u64)));
+        let neighbours = Group::of(frame(2), |place| (frame(place as u64), true));
         assert_eq!(
-            clusters(0x82).insert(&mut array, Plain, mapping(frame(2), true), &neighbours, 1),
+            clusters(0x82).insert(&mut array, Plain, mapping(frame(2), true), neighbours, 1),
             Inserted::New(None)
         );
         for page in 0..8 {
@@ -262,20 +300,18 @@ mod tests {
     fn frames_of_several_groups_take_several_entries() {
         let mut array = Lru::new(1, 4);
         let far = GROUP_OF_FRAMES + 64;
-        let neighbours: Neighbours =
-            std::array::from_fn(|place| Pfn(if place < 4 { GROUP_OF_FRAMES } else { far } + place as u64));
-        assert_eq!(
-            clusters(0).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES, false), &neighbours, 1),
-            Inserted::New(None)
-        );
+        let beside = |own| Group::of(own, |place| (if place < 4 { GROUP_OF_FRAMES } else { far } + place as u64, true));
+        let (first, frame) = (mapping(GROUP_OF_FRAMES, false), GROUP_OF_FRAMES);
+        assert_eq!(clusters(0).insert(&mut array, Plain, first, beside(frame), 1), Inserted::New(None));
         assert_eq!(clusters(3).peek(&array).unwrap().frame, Pfn(GROUP_OF_FRAMES + 3));
         assert_eq!(clusters(4).peek(&array), None);
-        assert_eq!(clusters(5).insert(&mut array, Plain, mapping(far + 5, false), &neighbours, 1), Inserted::New(None));
+        let second = mapping(far + 5, false);
+        assert_eq!(clusters(5).insert(&mut array, Plain, second, beside(far + 5), 1), Inserted::New(None));
         assert_eq!((0..8).filter(|&page| clusters(page).peek(&array).is_some()).count(), 8);
         // A dirty page does not stand with clean ones.
         assert!(!clusters(6).remove(&mut array));
         assert_eq!(
-            clusters(6).insert(&mut array, Plain, mapping(far + 6, true), &alone(6, far + 6), 1),
+            clusters(6).insert(&mut array, Plain, mapping(far + 6, true), alone(6, far + 6), 1),
             Inserted::New(None)
         );
         assert_eq!(clusters(6).find(&mut array, Plain), Some(mapping(far + 6, true)));
@@ -287,28 +323,16 @@ mod tests {
     fn pages_that_come_one_by_one_fill_the_entry_that_is_there() {
         let mut array = Lru::new(1, 1);
         assert_eq!(
-            clusters(1).insert(
-                &mut array,
-                Plain,
-                mapping(GROUP_OF_FRAMES + 1, true),
-                &alone(1, GROUP_OF_FRAMES + 1),
-                1
-            ),
+            clusters(1).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 1, true), alone(1, GROUP_OF_FRAMES + 1), 1),
             Inserted::New(None)
         );
         assert_eq!(
-            clusters(2).insert(
-                &mut array,
-                Plain,
-                mapping(GROUP_OF_FRAMES + 7, true),
-                &alone(2, GROUP_OF_FRAMES + 7),
-                1
-            ),
+            clusters(2).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 7, true), alone(2, GROUP_OF_FRAMES + 7), 1),
             Inserted::Joined
         );
         assert_eq!(clusters(1).peek(&array).unwrap().frame, Pfn(GROUP_OF_FRAMES + 1));
         // Another group of pages pushes both out.
-        let pushed = clusters(9).insert(&mut array, Plain, mapping(0x40, true), &alone(1, 0x40), 1);
+        let pushed = clusters(9).insert(&mut array, Plain, mapping(0x40, true), alone(1, 0x40), 1);
         assert!(matches!(pushed, Inserted::New(Some(_))));
         assert_eq!(clusters(1).peek(&array), None);
     }
@@ -316,15 +340,14 @@ mod tests {
     #[test]
     fn a_page_alone_makes_no_entry_where_two_are_asked_for_but_joins_one() {
         let mut array = Lru::new(1, 4);
-        let insert = |array: &mut Lru, page: u64, neighbours: &Neighbours| {
+        let insert = |array: &mut Lru, page: u64, neighbours: Group| {
             clusters(page).insert(array, Plain, mapping(GROUP_OF_FRAMES + page, true), neighbours, 2)
         };
-        assert_eq!(insert(&mut array, 1, &alone(1, GROUP_OF_FRAMES + 1)), Inserted::TooFew);
+        assert_eq!(insert(&mut array, 1, alone(1, GROUP_OF_FRAMES + 1)), Inserted::TooFew);
         assert_eq!(clusters(1).peek(&array), None);
-        let mut pair = alone(1, GROUP_OF_FRAMES + 1);
-        pair[2] = Pfn(GROUP_OF_FRAMES + 2);
-        assert_eq!(insert(&mut array, 2, &pair), Inserted::New(None));
-        assert_eq!(insert(&mut array, 5, &alone(5, GROUP_OF_FRAMES + 5)), Inserted::Joined);
+        let pair = Group::of(GROUP_OF_FRAMES, |place| (GROUP_OF_FRAMES + place as u64, (1..=2).contains(&place)));
+        assert_eq!(insert(&mut array, 2, pair), Inserted::New(None));
+        assert_eq!(insert(&mut array, 5, alone(5, GROUP_OF_FRAMES + 5)), Inserted::Joined);
         assert_eq!((0..8).filter(|&page| clusters(page).peek(&array).is_some()).count(), 3);
     }
 }

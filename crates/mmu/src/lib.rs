@@ -42,6 +42,7 @@ mod walker;
 
 pub use asap::{Asap, Levels, SortedNodes};
 pub use cache::Cache;
+pub use clustered::Group;
 pub use config::{CacheConfig, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, PwcConfig, TlbConfig, WaysConfig};
 pub use corunner::{CoRunner, NoCoRunner, RandomCoRunner};
 pub use counters::{Counters, LatencyHistogram, Served, Table, TlbCounters, WalkEvents};

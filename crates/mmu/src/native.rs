@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A native walk: one table, whose nodes and pages lie in physical memory.
 
-use nestwalk_mem::{Entry, Gva, PageTable, Pfn, Va};
+use nestwalk_mem::{Entry, Gva, PageTable, Va};
 
+use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, frames_beside, hint_leaf, leaf_of, set_dirty};
+use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, leaf_of, set_dirty};
 
 /// Translation through one page table.
 #[derive(Debug)]
@@ -66,8 +67,8 @@ impl Walker for Native<'_> {
     }
 
     #[inline(always)]
-    fn neighbours(&self, gva: Gva) -> [Pfn; 8] {
-        frames_beside(self.table, Va::from(gva).page()).map(Pfn)
+    fn neighbours(&self, gva: Gva) -> Group {
+        group_around(self.table, Va::from(gva).page(), |frame| frame).1
     }
 
     fn set_dirty(&mut self, gva: Gva) {

@@ -5,16 +5,16 @@
 //! at last a host walk translates the data page. Cold and without large pages that is 24 references with four levels on
 //! both sides and 35 with five. The TLBs get the combined translation, of the smaller one of the two leaves.
 
-use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, PageTable, Pfn, Va, Vpn};
+use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
 
-use crate::clustered::NO_FRAME;
+use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_cache::HostPage;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, frames_beside, hint_leaf, index_of, leaf_of, set_dirty};
+use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, index_of, leaf_of, set_dirty};
 
 /// Translation through a guest's table over its host's. A VM is a process of the host, and its guest-physical memory is
 /// one range of that process's virtual memory.
@@ -140,23 +140,12 @@ impl Walker for Nested<'_> {
     }
 
     #[inline(always)]
-    fn neighbours(&self, gva: Gva) -> [Pfn; 8] {
-        let page = Va::from(gva).page();
-        let guest = frames_beside(self.guest, page);
-        let own = guest[page.0 as usize % 8];
-        if own == NO_FRAME.0 {
-            return [NO_FRAME; 8];
-        }
+    fn neighbours(&self, gva: Gva) -> Group {
+        let base = self.base.0;
+        let (page, guest) = group_around(self.guest, Va::from(gva).page(), |frame| base.wrapping_add(frame));
         // The line of host entries that the walk has read is that of the data page's own group.
-        let own = self.base + own;
-        let host = frames_beside(self.host, own);
-        let mut frames = [NO_FRAME; 8];
-        for (place, &frame) in frames.iter_mut().zip(&guest) {
-            let page = self.base.0.wrapping_add(frame);
-            let is_read = frame != NO_FRAME.0 && page >> 3 == own.0 >> 3;
-            *place = Pfn(if is_read { host[page as usize % 8] } else { NO_FRAME.0 });
-        }
-        frames
+        let (_, host) = group_around(self.host, Vpn(page), |frame| frame);
+        guest.through(host)
     }
 
     fn set_dirty(&mut self, gva: Gva) {

@@ -317,7 +317,7 @@ impl<P: Prefetcher> Core<P> {
         D::tlb(&mut self.unit.counters).misses[mapping.size as usize] += 1;
         if self.tlbs.is_clustered() && mapping.size == PageSize::Small {
             let neighbours = walker.neighbours(gva);
-            return Ok(self.tlbs.insert_cluster(simd, gva.page(), mapping, &neighbours));
+            return Ok(self.tlbs.insert_cluster(simd, gva.page(), mapping, neighbours));
         }
         Ok(self.tlbs.insert(simd, gva.page(), mapping))
     }

@@ -8,13 +8,13 @@
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Entry, Gpa, Gva, Hpa, PageSize, PageTable, Pfn, Va};
 
-use crate::clustered::NO_FRAME;
+use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, frames_beside, hint_leaf, leaf_of, set_dirty};
+use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, leaf_of, set_dirty};
 
 /// The segment registers of a VM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -180,11 +180,9 @@ impl Walker for Segmented<'_> {
     }
 
     #[inline(always)]
-    fn neighbours(&self, gva: Gva) -> [Pfn; 8] {
-        frames_beside(self.guest, Va::from(gva).page()).map(|frame| {
-            let gpa = (frame != NO_FRAME.0).then_some(Gpa(frame << PAGE_SHIFT));
-            gpa.and_then(|gpa| self.segments.translate(gpa)).map_or(NO_FRAME, |hpa| hpa.page())
-        })
+    fn neighbours(&self, gva: Gva) -> Group {
+        let host = |frame: u64| self.segments.translate(Gpa(frame << PAGE_SHIFT)).map_or(u64::MAX, |hpa| hpa.page().0);
+        group_around(self.guest, Va::from(gva).page(), host).1
     }
 
     fn set_dirty(&mut self, gva: Gva) {

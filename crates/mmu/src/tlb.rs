@@ -11,7 +11,7 @@
 
 use nestwalk_mem::{Gva, Gvn, PageSize, Pfn, VpnRange};
 
-use crate::clustered::{self, Clusters, Inserted, Neighbours};
+use crate::clustered::{self, Clusters, Group, Inserted};
 use crate::config::{MmuConfig, TlbConfig, entry_sets};
 use crate::error::MmuError;
 use crate::lru::Lru;
@@ -200,7 +200,7 @@ impl TlbLevel {
 
     /// Takes in a 4 KiB page with those of its neighbours that one entry can hold.
     #[inline(always)]
-    fn insert_cluster<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, neighbours: &Neighbours, asid: u64) {
+    fn insert_cluster<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, neighbours: Group, asid: u64) {
         let least = self.cluster_least;
         let Some(array) = self.clusters_mut() else { return };
         match Clusters::of(page, asid).insert(array, simd, mapping, neighbours, least) {
@@ -317,7 +317,7 @@ impl Tlbs {
         simd: S,
         page: Gvn,
         mapping: Mapping,
-        neighbours: &Neighbours,
+        neighbours: Group,
     ) -> Mapping {
         self.l2.insert_cluster(simd, page, mapping, neighbours, self.asid);
         self.fill_l1(simd, page, mapping)
@@ -344,8 +344,8 @@ impl Tlbs {
             && self.l2.peek(page, self.asid).is_none()
         {
             // It stands with dirty pages now. (Where it was alone before its neighbours came, it still stands alone, too.)
-            let alone = clustered::alone(page, mapping.frame);
-            self.l2.insert_cluster(Plain, page, Mapping { dirty: true, ..mapping }, &alone, self.asid);
+            let alone = Group::alone(page, mapping.frame);
+            self.l2.insert_cluster(Plain, page, Mapping { dirty: true, ..mapping }, alone, self.asid);
         }
     }
 

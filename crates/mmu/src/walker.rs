@@ -2,9 +2,9 @@
 //! The seam between a core and a way to translate.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Pfn, Va, Vpn};
+use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Va, Vpn};
 
-use crate::clustered::NO_FRAME;
+use crate::clustered::Group;
 use crate::counters::Table;
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
@@ -118,24 +118,22 @@ pub(crate) fn hint_leaf(table: &PageTable, page: Vpn) -> (NodeId, Level) {
     (node, level)
 }
 
-/// For each page of the aligned group of 8 around `page`, its frame in `table`, as far as the line that has the leaf of `page`
-/// says (else [`NO_FRAME`]): where that leaf is a larger page's, or the page's own leaf has the same rights, accessed and dirty bits.
+/// What the line with the leaf of `page`, which is mapped, says of the aligned group of 8 pages around it: those that belong to the same large
+/// page, or whose own leaves have the same rights, accessed and dirty bits. A frame of the table is what `to` makes of it. With the frame of `page`.
 #[inline(always)]
-pub(crate) fn frames_beside(table: &PageTable, page: Vpn) -> [u64; 8] {
+pub(crate) fn group_around(table: &PageTable, page: Vpn, to: impl Fn(u64) -> u64) -> (u64, Group) {
     const FLAGS: u64 = Entry::PRESENT | Entry::LEAF | Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY;
-    let Some(own) = leaf_of(table, page, false) else { return [NO_FRAME.0; 8] };
-    if own.level != Level::PTE {
-        return std::array::from_fn(|place| own.frame_of(Vpn(page.0 & !7 | place as u64)));
+    let own = leaf_of(table, page, false).expect("it was just walked for");
+    let frame = to(own.frame_of(page));
+    if own.level > Level::PTE {
+        return (frame, Group::of(frame, |place| (to(own.frame_of(Vpn(page.0 & !7 | place as u64))), true)));
     }
-    // A plain loop: what arrays' `map` makes of this takes hundreds of cycles.
-    let mut frames = [NO_FRAME.0; 8];
-    for (frame, entry) in frames.iter_mut().zip(table.line(own.node, index_of(page, own.level))) {
-        let alike = (own.entry.flags() ^ entry.flags()) & FLAGS == 0;
-        if alike {
-            *frame = entry.frame().0;
-        }
-    }
-    frames
+    let line = table.line(own.node, index_of(page, own.level));
+    let group = Group::of(frame, |place| {
+        let alike = (own.entry.flags() ^ line[place].flags()) & FLAGS == 0;
+        (to(if alike { line[place] } else { own.entry }.frame().0), alike)
+    });
+    (frame, group)
 }
 
 /// The way down one table for `page`, from what its page-walk caches know. Each entry's level and address in the space
@@ -197,9 +195,9 @@ pub trait Walker {
     /// As [`Walker::walk`].
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault>;
 
-    /// The frames of the 8 pages of the aligned group around `gva`, which was just walked for, as far as the lines of the leaf
-    /// entries that were read say: of pages with the same rights, and the same accessed and dirty bits.
-    fn neighbours(&self, gva: Gva) -> [Pfn; 8];
+    /// The aligned group of 8 pages around `gva`, which was just walked for, as far as the lines of the leaf entries that were read
+    /// say: those with the same rights, and the same accessed and dirty bits.
+    fn neighbours(&self, gva: Gva) -> Group;
 
     /// Sets the dirty bits of the leaves behind `gva`, a page that is mapped and writable: a store hit a TLB entry that
     /// a load had brought. Costs no time.
