@@ -29,7 +29,7 @@ class NestwalkError(Exception):
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> NestwalkError:
     """That ``name`` is no ``kind``, with the nearest one that is."""
-    names = list(known)
+    names = list(dict.fromkeys(known))
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f", did you mean '{nearest[0]}'?" if nearest else ""
     more = f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else ""
