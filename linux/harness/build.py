@@ -42,6 +42,8 @@ DIRECTORIES = ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")
 JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
 # Logs of so many finished suites are kept.
 RUNS_KEPT = 8
+# In the environment of a suite's step: where its folder is to be.
+STEP_FOLDER = "NESTWALK_STEP_FOLDER"
 _building = 0
 
 
@@ -72,8 +74,14 @@ def built(function):
 
 @functools.cache
 def run_folder():
-    """This process's own folder below runs/. When it ends, only its logs stay; of finished ones the last RUNS_KEPT do."""
+    """This process's own folder below runs/, or in that of the suite whose step it is. When it ends, only its logs stay; of finished
+    suites the last RUNS_KEPT do."""
     runs = BUILD / "runs"
+    if step := os.environ.get(STEP_FOLDER):
+        folder = Path(step)
+        folder.mkdir()
+        atexit.register(keep_logs, folder)
+        return folder
     with building():
         folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         folder.mkdir(parents=True)
@@ -103,8 +111,8 @@ def in_use(folder):
 
 
 def keep_logs(folder):
-    for path in folder.iterdir():
-        if path.suffix != ".log":
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix != ".log":
             path.unlink()
 
 

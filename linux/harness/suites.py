@@ -3,11 +3,14 @@
 import collections
 import json
 import math
+import os
 import re
-import resource
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+import typing
 
 import build
 import opcost
@@ -271,62 +274,107 @@ def checkpatch():
     print(f"          checkpatch: {len(build.patches())} patches clean")
 
 
+class Step(typing.NamedTuple):
+    """What a suite runs as a process of its own."""
+    name: str
+    run: typing.Callable[[], None]
+    # CPUs that it keeps busy. Others run beside it as long as there are more.
+    cpus: int = 1
+
+
 CHECK = [
-    ("checkpatch", checkpatch),
-    ("kunit", lambda: kunit("nestwalk")),
-    ("ptemagnet", lambda: ptemagnet("nestwalk")),
-    ("gate", lambda: gate("nestwalk")),
-    ("nested npt", lambda: nested_hugegpt(NPT, "npt")),
+    Step("checkpatch", checkpatch),
+    Step("kunit", lambda: kunit("nestwalk"), 2),
+    Step("ptemagnet", lambda: ptemagnet("nestwalk")),
+    Step("gate", lambda: gate("nestwalk"), 2),
+    Step("nested npt", lambda: nested_hugegpt(NPT, "npt")),
 ]
-# What breaks first comes first.
+# What breaks first comes first, but for steps that wait until enough CPUs are free.
 TEST = CHECK[:-1] + [
-    ("kunit, debug", lambda: kunit("debug")),
-    ("stress, debug", lambda: stress("debug", 120)),
-    ("ptemagnet, debug", lambda: ptemagnet("debug")),
-    ("stress", lambda: stress("nestwalk", 60)),
-    ("nested npt, 2 CPUs", lambda: nested_hugegpt(NPT, "npt-smp", 2)),
-    ("nested shadow", lambda: nested_hugegpt(SHADOW, "shadow")),
-    ("QEMU in the host", qemu_bit),
-    ("numa", lambda: numa("nestwalk")),
-    ("pressure", lambda: pressure("nestwalk")),
-    ("oom", oom),
-    ("offline", lambda: offline("nestwalk")),
-    ("hugegpt pool", lambda: pool("nestwalk")),
-    ("from outside", lambda: from_outside("nestwalk")),
-    ("nested on a stock host", lambda: nested_stock_host(NPT)),
-    ("variant", variant),
-    ("instructions", instructions),
-    ("scaling", scaling),
+    Step("kunit, debug", lambda: kunit("debug"), 2),
+    Step("stress, debug", lambda: stress("debug", 120), 2),
+    Step("ptemagnet, debug", lambda: ptemagnet("debug")),
+    Step("stress", lambda: stress("nestwalk", 60), 2),
+    Step("nested npt, 2 CPUs", lambda: nested_hugegpt(NPT, "npt-smp", 2)),
+    Step("nested shadow", lambda: nested_hugegpt(SHADOW, "shadow")),
+    Step("QEMU in the host", qemu_bit),
+    Step("numa", lambda: numa("nestwalk")),
+    Step("pressure", lambda: pressure("nestwalk")),
+    Step("oom", oom),
+    Step("offline", lambda: offline("nestwalk")),
+    Step("hugegpt pool", lambda: pool("nestwalk")),
+    Step("instructions", instructions),
+    Step("variant", variant),
+    Step("from outside", lambda: from_outside("nestwalk"), 2),
+    Step("nested on a stock host", lambda: nested_stock_host(NPT)),
+    Step("scaling", scaling),
 ]
+SUITES = {"check": CHECK, "test": TEST}
 
 
-def spent():
-    """Wall time and CPU time of all that this has run, in seconds. On a busy machine the latter says more."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.monotonic(), children.ru_utime + children.ru_stime
+def run_step(suite, name):
+    """One step, in this process."""
+    step = next(s for s in SUITES[suite] if s.name == name)
+    try:
+        step.run()
+    except Failure as e:
+        print(f"FAILED    {name}: {e}")
+        return 1
+    return 0
 
 
-def run_suite(steps, only):
-    known = [name for name, _ in steps]
-    for name in only:
-        if name not in known:
-            sys.exit(f"no step '{name}'; there are: {', '.join(known)}")
+class Running:
+    """A step that is under way."""
+
+    def __init__(self, suite, step):
+        self.step, self.begun = step, time.monotonic()
+        self.output = tempfile.TemporaryFile()
+        folder = build.run_folder() / re.sub(r"\W+", "-", step.name)
+        self.process = subprocess.Popen([sys.executable, "-B", __file__, "step", suite, step.name], stdout=self.output,
+                                        stderr=subprocess.STDOUT, env=os.environ | {build.STEP_FOLDER: str(folder)})
+
+    def report(self, status, usage):
+        """It has ended. Prints what it said, and what it took, of which CPU time says more on a busy machine. Returns that."""
+        self.process.returncode = os.waitstatus_to_exitcode(status)
+        self.output.seek(0)
+        sys.stdout.write(self.output.read().decode(errors="replace"))
+        cpu = usage.ru_utime + usage.ru_stime
+        print(f"[{time.monotonic() - self.begun:6.1f} s, CPU {cpu:6.1f} s] {self.step.name}", flush=True)
+        return cpu
+
+    def stop(self):
+        # As if somebody had pressed Ctrl-C: it then ends its guests.
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait()
+
+
+def run_suite(suite, only):
+    """The steps in their order, several at once where there are CPUs for them."""
+    waiting = [step for step in SUITES[suite] if not only or step.name in only]
+    for name in set(only) - {step.name for step in waiting}:
+        print(f"no step '{name}'; there are: {'; '.join(step.name for step in SUITES[suite])}", file=sys.stderr)
+        return 2
     build.deps()
-    start, failed = spent(), []
-    for name, step in steps:
-        if only and name not in only:
-            continue
-        before = spent()
-        try:
-            step()
-        except Failure as e:
-            print(f"FAILED    {name}: {e}")
-            failed.append(name)
-        wall, cpu = (b - a for a, b in zip(before, spent()))
-        print(f"[{wall:6.1f} s, CPU {cpu:6.1f} s] {name}")
-        sys.stdout.flush()
-    wall, cpu = (b - a for a, b in zip(start, spent()))
-    print(f"{'FAILED: ' + ', '.join(failed) if failed else 'ALL PASS'} in {wall:.0f} s, CPU {cpu:.0f} s")
+    begun, cpu, failed, running = time.monotonic(), 0, [], {}
+    free = cpus = os.cpu_count() or 1
+    try:
+        while waiting or running:
+            while step := next((s for s in waiting if min(s.cpus, cpus) <= free), None):
+                waiting.remove(step)
+                free -= min(step.cpus, cpus)
+                one = Running(suite, step)
+                running[one.process.pid] = one
+                print(f"          {step.name} begins", flush=True)
+            pid, status, usage = os.wait4(-1, 0)
+            one = running.pop(pid)
+            free += min(one.step.cpus, cpus)
+            cpu += one.report(status, usage)
+            if one.process.returncode:
+                failed.append(one.step.name)
+    finally:
+        for one in running.values():
+            one.stop()
+    print(f"{'FAILED: ' + ', '.join(failed) if failed else 'ALL PASS'} in {time.monotonic() - begun:.0f} s, CPU {cpu:.0f} s")
     return 1 if failed else 0
 
 
@@ -337,10 +385,15 @@ def main():
     elif verb == "kernel":
         build.deps()
         print(build.compiled(rest[0]))
+    elif verb == "step":
+        return run_step(*rest)
     else:
-        return run_suite({"check": CHECK, "test": TEST}[verb], rest)
+        return run_suite(verb, rest)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
