@@ -5,6 +5,8 @@
 //! address is. What was predicted wrongly stands in two side streams. A dictionary says which of the trace's sites the
 //! block's sites are, in the order of their first appearance. See [`super::predict`] for the prediction.
 
+use std::mem::MaybeUninit;
+
 use nestwalk_mem::{Access, Gva};
 
 use super::format::{ADDRESS_END, Fault, ITEMS_MAX, u32_at};
@@ -205,12 +207,13 @@ impl BlockDecoder {
     /// Says what is wrong with the payload, if anything is.
     pub fn fill(&mut self, out: &mut Vec<Access>, most: usize) -> Result<usize, Fault> {
         let count = most.min(self.left());
-        let old = out.len();
-        out.resize(old + count, Access::default());
-        let all = self.decode(&mut out[old..])?;
+        out.reserve(count);
+        let all = self.decode(&mut out.spare_capacity_mut()[..count])?;
         if all >= ADDRESS_END {
             return Err("a block with an address that no program can have".into());
         }
+        // SAFETY: there was room, and `decode` has written all of it, or it would have returned an error.
+        unsafe { out.set_len(out.len() + count) };
         let over = self.site_miss != self.address_misses || self.address_miss != self.plain.len();
         if self.left() == 0 && over {
             return Err(CUT.into());
@@ -218,8 +221,8 @@ impl BlockDecoder {
         Ok(count)
     }
 
-    /// Fills `out` and returns all its addresses or-ed together.
-    fn decode(&mut self, out: &mut [Access]) -> Result<u64, Fault> {
+    /// Writes all of `out` and returns all its addresses or-ed together. After an error some of it may not be written.
+    fn decode(&mut self, out: &mut [MaybeUninit<Access>]) -> Result<u64, Fault> {
         let flags = &self.plain[PREFIX_BYTES..PREFIX_BYTES + self.items.div_ceil(4)];
         let mut cursor = Cursor {
             // The site "before" the first is one whose successor is site 0: the last one, see `begin`.
@@ -239,7 +242,10 @@ impl BlockDecoder {
         let done = cursor
             .some(first, flags.get(self.done / 4).map_or(0, |&byte| byte >> (self.done % 4 * 2)))
             .and_then(|()| {
-                quads.chunks_exact_mut(4).zip(&flags[start..]).try_for_each(|(quad, &byte)| cursor.four(quad, byte))
+                quads
+                    .chunks_exact_mut(4)
+                    .zip(&flags[start..start + whole])
+                    .try_for_each(|(quad, &byte)| cursor.four(quad, byte))
             })
             .and_then(|()| cursor.some(last, flags.get(start + whole).copied().unwrap_or(0)));
         done.ok_or(CUT)?;
@@ -264,25 +270,25 @@ impl Cursor<'_> {
     /// Four accesses, whose flags are a whole byte. Written out, so that each of the four has branches of its own to be
     /// predicted by.
     #[inline(always)]
-    fn four(&mut self, quad: &mut [Access], byte: u8) -> Option<()> {
+    fn four(&mut self, quad: &mut [MaybeUninit<Access>], byte: u8) -> Option<()> {
         let [first, second, third, fourth] = quad else { return None };
         if byte == 0xff {
-            *first = self.predicted();
-            *second = self.predicted();
-            *third = self.predicted();
-            *fourth = self.predicted();
+            first.write(self.predicted());
+            second.write(self.predicted());
+            third.write(self.predicted());
+            fourth.write(self.predicted());
         } else {
-            *first = self.one(byte)?;
-            *second = self.one(byte >> 2)?;
-            *third = self.one(byte >> 4)?;
-            *fourth = self.one(byte >> 6)?;
+            first.write(self.one(byte)?);
+            second.write(self.one(byte >> 2)?);
+            third.write(self.one(byte >> 4)?);
+            fourth.write(self.one(byte >> 6)?);
         }
         Some(())
     }
 
-    fn some(&mut self, out: &mut [Access], mut flags: u8) -> Option<()> {
+    fn some(&mut self, out: &mut [MaybeUninit<Access>], mut flags: u8) -> Option<()> {
         for slot in out {
-            *slot = self.one(flags)?;
+            slot.write(self.one(flags)?);
             flags >>= 2;
         }
         Some(())
