@@ -8,7 +8,7 @@ use crate::huge;
 use crate::page_table::Entry;
 
 /// Entries of a line.
-pub(crate) const LINE: usize = 8;
+const LINE: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]

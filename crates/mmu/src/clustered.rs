@@ -35,6 +35,11 @@ impl Group {
     /// For each page the bit that says that it may.
     const THERE: u64 = 0x1111_1111;
 
+    /// The lowest bit of the page at `place`.
+    const fn slot(place: usize) -> u32 {
+        (Self::SLOT_BITS * place) as u32
+    }
+
     /// Those of the 8 pages that are in the group of the frame `own`, and of which `frames` says that they may. It knows the frame of each page, too.
     #[inline(always)]
     pub(crate) fn of(own: u64, frames: impl Fn(usize) -> (u64, bool)) -> Self {
@@ -44,7 +49,7 @@ impl Group {
             let (frame, may) = frames(place);
             let fits = may & (frame >> ORDER == own >> ORDER);
             let slot = 1 | (frame & (GROUP as u64 - 1)) << 1;
-            slots |= (slot & u64::from(fits).wrapping_neg()) << (Self::SLOT_BITS * place);
+            slots |= (slot & u64::from(fits).wrapping_neg()) << Self::slot(place);
         }
         Self(slots)
     }
@@ -59,10 +64,10 @@ impl Group {
     pub(crate) fn through(self, below: Self) -> Self {
         let mut slots = 0;
         for place in 0..GROUP {
-            let slot = self.0 >> (Self::SLOT_BITS * place);
+            let slot = self.0 >> Self::slot(place);
             let at = (slot >> 1 & (GROUP as u64 - 1)) * Self::SLOT_BITS as u64;
             let there = (slot & 1).wrapping_neg();
-            slots |= (below.0 >> at & Self::SLOT & there) << (Self::SLOT_BITS * place);
+            slots |= (below.0 >> at & Self::SLOT & there) << Self::slot(place);
         }
         Self(slots)
     }
@@ -74,7 +79,7 @@ impl Group {
 struct Cluster(u64);
 
 impl Cluster {
-    const SLOTS_BITS: u32 = (Group::SLOT_BITS * GROUP) as u32;
+    const SLOTS_BITS: u32 = Group::slot(GROUP);
     const DIRTY: u64 = 1 << Self::SLOTS_BITS;
     const WRITABLE: u64 = 2 << Self::SLOTS_BITS;
     const BASE: u32 = Self::SLOTS_BITS + 2;
@@ -92,10 +97,6 @@ impl Cluster {
         self.0 >> Self::SLOTS_BITS == other.0 >> Self::SLOTS_BITS
     }
 
-    fn slot(place: usize) -> u32 {
-        (Group::SLOT_BITS * place) as u32
-    }
-
     /// The same with the pages of `group`, where they are not in an entry already: those have their bit in `held`.
     #[must_use]
     fn filled(self, group: Group, held: u64) -> Self {
@@ -104,7 +105,7 @@ impl Cluster {
 
     #[must_use]
     fn without(self, place: usize) -> Self {
-        Self(self.0 & !(Group::SLOT << Self::slot(place)))
+        Self(self.0 & !(Group::SLOT << Group::slot(place)))
     }
 
     fn is_empty(self) -> bool {
@@ -113,7 +114,7 @@ impl Cluster {
 
     /// The translation of the page at `place`, if it is there.
     fn mapping(self, place: usize) -> Option<Mapping> {
-        let slot = self.0 >> Self::slot(place);
+        let slot = self.0 >> Group::slot(place);
         (slot & 1 != 0).then(|| Mapping {
             frame: Pfn((self.0 >> Self::BASE) << ORDER | slot >> 1 & (GROUP as u64 - 1)),
             size: PageSize::Small,
@@ -173,7 +174,7 @@ impl Clusters {
     /// The entry that holds the page: its key, and what it holds.
     fn holder(self, array: &Lru) -> Option<(u64, Cluster)> {
         let set = array.set_of(self.group);
-        let (key, bits) = array.peek_where(set, self.key(0), Self::MASK, Cluster::slot(self.place))?;
+        let (key, bits) = array.peek_where(set, self.key(0), Self::MASK, Group::slot(self.place))?;
         Some((key, Cluster(bits)))
     }
 
@@ -186,7 +187,7 @@ impl Clusters {
     #[inline(always)]
     pub fn find<S: Simd>(self, array: &mut Lru, simd: S) -> Option<Mapping> {
         let set = array.set_of(self.group);
-        let bits = array.find_where(simd, set, self.key(0), Self::MASK, Cluster::slot(self.place))?;
+        let bits = array.find_where(simd, set, self.key(0), Self::MASK, Group::slot(self.place))?;
         Cluster(bits).mapping(self.place)
     }
 
