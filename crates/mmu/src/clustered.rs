@@ -11,8 +11,8 @@
 use nestwalk_mem::{Gvn, PageSize, Pfn};
 
 use crate::lru::Lru;
+use crate::mapping::Mapping;
 use crate::simd::Simd;
-use crate::tlb::Mapping;
 
 /// Pages of a group, and frames of one.
 pub(crate) const GROUP: usize = 8;
@@ -87,9 +87,9 @@ impl Cluster {
 
     /// An empty one for pages like `mapping`.
     fn for_pages_like(mapping: Mapping) -> Self {
-        let dirty = if mapping.dirty { Self::DIRTY } else { 0 };
-        let writable = if mapping.writable { Self::WRITABLE } else { 0 };
-        Self((mapping.frame.0 >> ORDER) << Self::BASE | writable | dirty)
+        let dirty = if mapping.is_dirty() { Self::DIRTY } else { 0 };
+        let writable = if mapping.is_writable() { Self::WRITABLE } else { 0 };
+        Self((mapping.frame().0 >> ORDER) << Self::BASE | writable | dirty)
     }
 
     /// Whether pages of the other could stand in this one.
@@ -115,11 +115,9 @@ impl Cluster {
     /// The translation of the page at `place`, if it is there.
     fn mapping(self, place: usize) -> Option<Mapping> {
         let slot = self.0 >> Group::slot(place);
-        (slot & 1 != 0).then(|| Mapping {
-            frame: Pfn((self.0 >> Self::BASE) << ORDER | slot >> 1 & (GROUP as u64 - 1)),
-            size: PageSize::Small,
-            writable: self.0 & Self::WRITABLE != 0,
-            dirty: self.0 & Self::DIRTY != 0,
+        (slot & 1 != 0).then(|| {
+            let frame = Pfn((self.0 >> Self::BASE) << ORDER | slot >> 1 & (GROUP as u64 - 1));
+            Mapping::new(frame, PageSize::Small, self.0 & Self::WRITABLE != 0, self.0 & Self::DIRTY != 0)
         })
     }
 }
@@ -202,7 +200,9 @@ impl Clusters {
         neighbours: Group,
         least: u32,
     ) -> Inserted {
-        debug_assert!(Cluster(neighbours.0).mapping(self.place).is_some_and(|own| own.frame.0 == mapping.frame.0 & 7));
+        debug_assert!(
+            Cluster(neighbours.0).mapping(self.place).is_some_and(|own| own.frame().0 == mapping.frame().0 & 7)
+        );
         let set = array.set_of(self.group);
         let empty = Cluster::for_pages_like(mapping);
         // The same steps for each key, ours or not (what is empty is not ours): there is nothing to guess.
@@ -250,7 +250,7 @@ mod tests {
     const GROUP_OF_FRAMES: u64 = 0x1_2345 << 3;
 
     fn mapping(frame: u64, dirty: bool) -> Mapping {
-        Mapping { frame: Pfn(frame), size: PageSize::Small, writable: true, dirty }
+        Mapping::new(Pfn(frame), PageSize::Small, true, dirty)
     }
 
     fn alone(place: usize, frame: u64) -> Group {
@@ -275,7 +275,7 @@ mod tests {
             for (place, &(page, may)) in above.iter().enumerate() {
                 let (frame, may_below) = below[page as usize % 8];
                 let fits = may && may_below && page / 8 == at / 8 && frame / 8 == last / 8;
-                let found = Cluster(combined.0).mapping(place).map(|mapping| mapping.frame.0);
+                let found = Cluster(combined.0).mapping(place).map(|mapping| mapping.frame().0);
                 prop_assert_eq!(found, fits.then_some(frame % 8));
             }
         }
@@ -304,7 +304,7 @@ mod tests {
         let beside = |own| Group::of(own, |place| (if place < 4 { GROUP_OF_FRAMES } else { far } + place as u64, true));
         let (first, frame) = (mapping(GROUP_OF_FRAMES, false), GROUP_OF_FRAMES);
         assert_eq!(clusters(0).insert(&mut array, Plain, first, beside(frame), 1), Inserted::New(None));
-        assert_eq!(clusters(3).peek(&array).unwrap().frame, Pfn(GROUP_OF_FRAMES + 3));
+        assert_eq!(clusters(3).peek(&array).unwrap().frame(), Pfn(GROUP_OF_FRAMES + 3));
         assert_eq!(clusters(4).peek(&array), None);
         let second = mapping(far + 5, false);
         assert_eq!(clusters(5).insert(&mut array, Plain, second, beside(far + 5), 1), Inserted::New(None));
@@ -317,7 +317,7 @@ mod tests {
         );
         assert_eq!(clusters(6).find(&mut array, Plain), Some(mapping(far + 6, true)));
         assert!(clusters(6).remove(&mut array), "it was alone");
-        assert_eq!(clusters(7).peek(&array).unwrap().frame, Pfn(far + 7));
+        assert_eq!(clusters(7).peek(&array).unwrap().frame(), Pfn(far + 7));
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
             clusters(2).insert(&mut array, Plain, mapping(GROUP_OF_FRAMES + 7, true), alone(2, GROUP_OF_FRAMES + 7), 1),
             Inserted::Joined
         );
-        assert_eq!(clusters(1).peek(&array).unwrap().frame, Pfn(GROUP_OF_FRAMES + 1));
+        assert_eq!(clusters(1).peek(&array).unwrap().frame(), Pfn(GROUP_OF_FRAMES + 1));
         // Another group of pages pushes both out.
         let pushed = clusters(9).insert(&mut array, Plain, mapping(0x40, true), alone(1, 0x40), 1);
         assert!(matches!(pushed, Inserted::New(Some(_))));

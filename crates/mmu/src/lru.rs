@@ -56,6 +56,13 @@ impl Lru {
         simd.find(self.set_mut(set), key)
     }
 
+    /// The same table, if each set is `N` quads and their number a power of two.
+    #[inline(always)]
+    pub fn narrow<const N: usize>(&mut self) -> Option<Narrow<'_, N>> {
+        let narrow = self.stride == N && self.sets.is_power_of_two();
+        narrow.then_some(Narrow { rows: self.quads.as_chunks_mut().0 })
+    }
+
     /// The value of `key`. Changes nothing.
     pub fn peek(&self, set: usize, key: u64) -> Option<u64> {
         let row = self.set(set);
@@ -153,6 +160,20 @@ impl Lru {
                 assert!(!keys[..way].contains(key), "set {set}: a key stands twice in {keys:x?}");
             }
         }
+    }
+}
+
+/// A table whose sets are `N` quads, for a loop that looks things up in it and does little else.
+pub(crate) struct Narrow<'a, const N: usize> {
+    rows: &'a mut [[Quad; N]],
+}
+
+impl<const N: usize> Narrow<'_, N> {
+    /// [`Lru::find`], where the set is that of `number`.
+    #[inline(always)]
+    pub fn find<S: Simd>(&mut self, simd: S, number: u64, key: u64) -> Option<u64> {
+        let set = number as usize & (self.rows.len() - 1);
+        simd.find(&mut self.rows[set], key)
     }
 }
 

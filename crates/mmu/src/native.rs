@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A native walk: one table, whose nodes and pages lie in physical memory.
 
-use nestwalk_mem::{Entry, Gva, PageTable, Va};
+use nestwalk_mem::{Gva, PageTable, Va};
 
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
+use crate::mapping::Mapping;
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
-use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, leaf_of, set_dirty};
 
@@ -22,12 +22,7 @@ impl Native<'_> {
     #[inline(always)]
     fn finish(&mut self, gva: Gva, found: Found, store: bool) -> Mapping {
         found.mark(self.table, Va::from(gva).page(), store);
-        Mapping {
-            frame: found.entry.frame().into(),
-            size: found.size(),
-            writable: found.entry.has(Entry::WRITABLE),
-            dirty: store || found.entry.has(Entry::DIRTY),
-        }
+        Mapping::of(found.entry, found.entry.frame().into(), found.size()).used(store)
     }
 }
 

@@ -5,14 +5,13 @@
 //! at last a host walk translates the data page. Cold and without large pages that is 24 references with four levels on
 //! both sides and 35 with five. The TLBs get the combined translation, of the smaller one of the two leaves.
 
-use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
+use nestwalk_mem::{Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
 
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
+use crate::mapping::Mapping;
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
-use crate::tlb::Mapping;
-use crate::walk_cache::HostPage;
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, index_of, leaf_of, set_dirty};
 
@@ -38,7 +37,7 @@ fn host_walk<P: Prefetcher, S: Simd>(
     (gpa, page): (Gpa, Vpn),
     write: bool,
     guest_level: u8,
-) -> Option<HostPage> {
+) -> Option<Mapping> {
     unit.begin_host_walk(gpa);
     if let Some(nested_tlb) = &mut unit.nested_tlb {
         let (found, latency) = (nested_tlb.find(simd, page, write), nested_tlb.latency_cycles());
@@ -61,7 +60,7 @@ fn host_walk<P: Prefetcher, S: Simd>(
     )
     .filter(|found| found.allows(write))?;
     found.mark(host, page, write);
-    let host = HostPage::of(found, page, write);
+    let host = found.part(page, write);
     if let Some(nested_tlb) = &mut unit.nested_tlb {
         nested_tlb.insert(simd, page, host);
     }
@@ -77,15 +76,10 @@ impl Nested<'_> {
 
     /// Both leaves are known: sets the guest's bits and combines.
     #[inline(always)]
-    fn finish(&mut self, gva: Gva, found: Found, host: HostPage, store: bool) -> Mapping {
+    fn finish(&mut self, gva: Gva, found: Found, host: Mapping, store: bool) -> Mapping {
         found.mark(self.guest, Va::from(gva).page(), store);
-        let size = found.size().min(host.size);
-        Mapping {
-            frame: host.frame.align_down(size.order()),
-            size,
-            writable: found.entry.has(Entry::WRITABLE) && host.writable,
-            dirty: (store || found.entry.has(Entry::DIRTY)) && host.dirty,
-        }
+        let size = found.size().min(host.size());
+        Mapping::of(found.entry, host.frame().align_down(size.order()), size).used(store).and_rights_of(host)
     }
 }
 
@@ -116,7 +110,7 @@ impl Walker for Nested<'_> {
                     violation = Some(gpa);
                     return None;
                 };
-                let hpa = host.frame.address() + gpa.page_offset();
+                let hpa = host.start() + gpa.page_offset();
                 unit.reference(Table::Guest, hpa, WalkEvents::step_code(level.0, 0));
                 Some(())
             },
@@ -136,7 +130,7 @@ impl Walker for Nested<'_> {
         let host_page = self.host_page(gpa);
         let host = leaf_of(self.host, host_page, store).ok_or(Fault::Host { gpa, store })?;
         host.mark(self.host, host_page, store);
-        Ok(self.finish(gva, found, HostPage::of(host, host_page, store), store))
+        Ok(self.finish(gva, found, host.part(host_page, store), store))
     }
 
     #[inline(always)]

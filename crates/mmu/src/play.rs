@@ -12,7 +12,7 @@ use crate::prefetcher::{InFlight, Prefetcher};
 use crate::simd::{Plain, Simd};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Wide, Wider};
-use crate::tape::{Tape, WalkSpan};
+use crate::tape::{Reference, Tape, WalkSpan};
 
 /// References that are looked ahead.
 const AHEAD: usize = 16;
@@ -98,44 +98,54 @@ impl<S: Simd, const PREFETCH: bool> Task for Playing<'_, S, PREFETCH> {
     }
 }
 
-impl<S: Simd, const PREFETCH: bool> Playing<'_, S, PREFETCH> {
+impl<'a, S: Simd, const PREFETCH: bool> Playing<'a, S, PREFETCH> {
     #[inline(always)]
     fn play<A: Level, B: Level, C: Level>(mut self, mut caches: Hierarchy<'_, A, B, C>) {
         let tape = self.tape;
         let mut at = 0;
-        // Before each walk, and after the last one, there are references of the program.
-        for part in 0..=2 * tape.walks.len() {
-            let walk = tape.walks.get(part / 2);
-            let end = match walk {
-                Some(walk) if part % 2 == 0 => walk.begin as usize,
-                Some(walk) => walk.end as usize,
-                None => tape.done(),
-            };
-            let waited = self.references(&mut caches, at..end);
-            if let Some(walk) = walk.filter(|_| part % 2 == 1) {
-                self.count(walk, waited);
-            }
-            at = end;
+        for walk in &tape.walks {
+            self.others(&mut caches, at..walk.begin as usize);
+            at = walk.end as usize;
+            let waited = self.walk(&mut caches, walk.begin as usize..at);
+            self.count(walk, waited);
         }
+        self.others(&mut caches, at..tape.done());
         if tape.aborted.is_some() {
-            self.aborted(&mut caches, at);
+            self.aborted(&mut caches, tape.done());
         }
     }
 
-    /// A part of the tape, which is one walk at most.
+    /// The references in `part`, each with one further on.
     #[inline(always)]
-    fn references<A: Level, B: Level, C: Level>(
+    fn part(&self, part: Range<usize>) -> impl Iterator<Item = (Reference, Reference)> + use<'a, S, PREFETCH> {
+        let tape = self.tape;
+        let ahead = &tape.references[part.start + AHEAD..part.end + AHEAD];
+        tape.references[part].iter().copied().zip(ahead.iter().copied())
+    }
+
+    /// A part of the tape between walks: of its references only the number counts.
+    #[inline(always)]
+    fn others<A: Level, B: Level, C: Level>(&mut self, caches: &mut Hierarchy<'_, A, B, C>, part: Range<usize>) {
+        for (reference, ahead) in self.part(part) {
+            caches.hint(ahead.line());
+            let served = caches.access(self.simd, reference.line());
+            self.counters.walk_events.0[usize::from(reference.code()) + served as usize] += 1;
+        }
+    }
+
+    /// A part of the tape that is a walk.
+    #[inline(always)]
+    fn walk<A: Level, B: Level, C: Level>(
         &mut self,
         caches: &mut Hierarchy<'_, A, B, C>,
         part: Range<usize>,
     ) -> Waited {
-        let ahead = &self.tape.references[part.start + AHEAD..part.end + AHEAD];
         let mut waited = Waited::default();
         let mut now = 0;
         if PREFETCH {
             self.in_flight.clear();
         }
-        for (reference, ahead) in self.tape.references[part].iter().zip(ahead) {
+        for (reference, ahead) in self.part(part) {
             caches.hint(ahead.line());
             let line = reference.line();
             if PREFETCH {

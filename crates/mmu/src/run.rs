@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The loops that run accesses through a core: the hot path.
 //!
-//! Four things make them fast, and none of them shows in any result:
+//! Five things make them fast, and none of them shows in any result:
 //! - *Repetition*: an access to the page of the access before hits the most recently used L1 TLB entry, and one to the
 //!   same line hits the most recently used L1-D line, too. Neither changes any order, so both are only counted.
+//! - *Rows of hits*: accesses that hit 4 KiB pages of the first level are most of a program's. As long as one follows another
+//!   they stay in a loop that does nothing else.
 //! - *Passes*: accesses are taken [`BATCH`] at a time. All of a batch are translated, then all its references are
 //!   [played](crate::play) through the caches.
 //! - *Hints*: if the batch before walked often, the table entries that the walks of this one will end at are fetched ahead
@@ -16,10 +18,12 @@ use nestwalk_mem::{Access, Gva, Hpa, PageSize};
 use crate::corunner::CoRunner;
 use crate::counters::{Counters, TlbCounters};
 use crate::hierarchy::Llc;
+use crate::mapping::Mapping;
 use crate::prefetcher::Prefetcher;
 use crate::processor::{Core, RunEnd};
 use crate::simd::{Plain, Simd};
-use crate::tlb::{Lookup, Mapping, Tlbs};
+use crate::tlb::{Lookup, SmallPages, Tlbs};
+use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Walker};
 
 /// The most accesses of a batch.
@@ -52,10 +56,10 @@ impl Last {
     fn new(gva: Gva, mapping: Mapping) -> Self {
         Self {
             gva: gva.0,
-            shift: mapping.size.order() + 12,
-            size: mapping.size,
-            store_ok: mapping.writable && mapping.dirty,
-            start: mapping.frame.address(),
+            shift: mapping.size().order() + 12,
+            size: mapping.size(),
+            store_ok: mapping.takes_stores(),
+            start: mapping.start(),
         }
     }
 
@@ -166,7 +170,7 @@ fn on_hit<W: Walker>(
 ) -> Option<Mapping> {
     let mut mapping = match lookup {
         Lookup::L1(mapping) => {
-            counters.l1_hits[mapping.size as usize] += 1;
+            counters.l1_hits[mapping.size() as usize] += 1;
             mapping
         }
         Lookup::L2 { first, size } => {
@@ -175,16 +179,64 @@ fn on_hit<W: Walker>(
         }
         Lookup::Miss => return None,
     };
-    if access.is_store() && !mapping.dirty {
+    if access.is_store() && !mapping.is_dirty() {
         walker.set_dirty(access.gva());
         tlbs.set_dirty(access.gva().page());
-        mapping.dirty = true;
+        mapping = mapping.used(true);
     }
     Some(mapping)
 }
 
 fn stores(accesses: &[Access]) -> u64 {
     accesses.iter().map(|access| u64::from(access.is_store())).sum()
+}
+
+/// What is known of the access that comes after a row of hits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// There is none, or it only counts.
+    Easy,
+    /// It is no 4 KiB page of the first level.
+    NotSmall,
+    /// Nothing.
+    Unknown,
+}
+
+/// Translates as many of `accesses` as hit 4 KiB `pages` of the first level, one after the other, and need nothing else.
+#[inline(always)]
+fn first_level_hits<const N: usize, P: Prefetcher, S: Simd, D: Detail>(
+    mut pages: SmallPages<'_, N>,
+    unit: &mut WalkUnit<P>,
+    simd: S,
+    accesses: &[Access],
+    detail: &mut D,
+    last: &mut Last,
+) -> (usize, Next) {
+    let (mut hits, mut next) = (0, Next::Easy);
+    for &access in accesses {
+        if D::only_counts(last, access) {
+            break;
+        }
+        let Some(mapping) = pages.find(simd, access.gva().page()) else {
+            next = Next::NotSmall;
+            break;
+        };
+        let now = Last::new(access.gva(), mapping);
+        if !now.allows(access) {
+            next = Next::Unknown;
+            break;
+        }
+        *last = now;
+        if D::FULL {
+            unit.tape.data(last.hpa(access.gva()));
+        }
+        if let Some(hpa) = detail.corunner() {
+            unit.tape.corunner(hpa);
+        }
+        hits += 1;
+    }
+    D::tlb(&mut unit.counters).l1_hits[PageSize::Small as usize] += hits as u64;
+    (hits, next)
 }
 
 impl<P: Prefetcher> Core<P> {
@@ -273,7 +325,14 @@ impl<P: Prefetcher> Core<P> {
                 D::tlb(&mut self.unit.counters).l1_hits[last.size as usize] += 1;
                 last.gva = access.gva().0;
             } else {
-                let lookup = self.tlbs.find(simd, access.gva().page(), access.is_store());
+                let (hits, next) = self.hits(simd, &batch[index..], detail, last);
+                index += hits;
+                if next == Next::Easy {
+                    continue;
+                }
+                let access = batch[index];
+                let not_small = next == Next::NotSmall;
+                let lookup = self.tlbs.find(simd, access.gva().page(), access.is_store(), not_small);
                 let hit = on_hit(&mut self.tlbs, D::tlb(&mut self.unit.counters), walker, access, lookup);
                 let mapping = match hit {
                     Some(mapping) => mapping,
@@ -286,7 +345,7 @@ impl<P: Prefetcher> Core<P> {
                 *last = Last::new(access.gva(), mapping);
             }
             if D::FULL {
-                self.unit.tape.data(last.hpa(access.gva()));
+                self.unit.tape.data(last.hpa(Gva(last.gva)));
             }
             if let Some(hpa) = detail.corunner() {
                 self.unit.tape.corunner(hpa);
@@ -295,6 +354,25 @@ impl<P: Prefetcher> Core<P> {
         }
         self.recent_walks = walks;
         None
+    }
+
+    /// [`first_level_hits`], where the first level is such.
+    #[inline(always)]
+    fn hits<S: Simd, D: Detail>(
+        &mut self,
+        simd: S,
+        accesses: &[Access],
+        detail: &mut D,
+        last: &mut Last,
+    ) -> (usize, Next) {
+        let unit = &mut self.unit;
+        if let Some(pages) = self.tlbs.small_pages::<1>() {
+            first_level_hits(pages, unit, simd, accesses, detail, last)
+        } else if let Some(pages) = self.tlbs.small_pages::<2>() {
+            first_level_hits(pages, unit, simd, accesses, detail, last)
+        } else {
+            (0, Next::Unknown)
+        }
     }
 
     #[inline(always)]
@@ -314,8 +392,8 @@ impl<P: Prefetcher> Core<P> {
         if D::FULL {
             self.unit.commit();
         }
-        D::tlb(&mut self.unit.counters).misses[mapping.size as usize] += 1;
-        if self.tlbs.is_clustered() && mapping.size == PageSize::Small {
+        D::tlb(&mut self.unit.counters).misses[mapping.size() as usize] += 1;
+        if self.tlbs.is_clustered() && mapping.size() == PageSize::Small {
             let neighbours = walker.neighbours(gva);
             return Ok(self.tlbs.insert_cluster(simd, gva.page(), mapping, neighbours));
         }

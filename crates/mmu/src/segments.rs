@@ -6,13 +6,13 @@
 //! above it. An address beyond the VM's memory is a boundary violation, which traps to the hypervisor.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Entry, Gpa, Gva, Hpa, PageSize, PageTable, Pfn, Va};
+use nestwalk_mem::{Gpa, Gva, Hpa, PageSize, PageTable, Pfn, Va};
 
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
+use crate::mapping::Mapping;
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
-use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, leaf_of, set_dirty};
 
@@ -123,12 +123,7 @@ impl Segmented<'_> {
             PageSize::Small => PageSize::Small,
             large => self.segments.piece(found.gpa_of(gva).0 >> PAGE_SHIFT, large),
         };
-        Mapping {
-            frame: hpa.page().align_down(size.order()),
-            size,
-            writable: found.entry.has(Entry::WRITABLE),
-            dirty: store || found.entry.has(Entry::DIRTY),
-        }
+        Mapping::of(found.entry, hpa.page().align_down(size.order()), size).used(store)
     }
 }
 

@@ -9,56 +9,15 @@
 //! - A store that finds a translation without write permission is a miss, and takes the translation out: the hardware
 //!   walks again before it raises a fault.
 
-use nestwalk_mem::{Gva, Gvn, PageSize, Pfn, VpnRange};
+use nestwalk_mem::{Gva, Gvn, PageSize, VpnRange};
 
 use crate::clustered::{self, Clusters, Group, Inserted};
 use crate::config::{MmuConfig, TlbConfig, entry_sets};
 use crate::error::MmuError;
-use crate::lru::Lru;
+use crate::lru::{Lru, Narrow};
+use crate::mapping::Mapping;
 use crate::processor::Asid;
 use crate::simd::{Plain, Simd};
-
-/// A translation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mapping {
-    /// The host-physical frame of its first 4 KiB page.
-    pub frame: Pfn,
-    /// Its size: the smaller one of the guest's and the host's leaf.
-    pub size: PageSize,
-    /// Whether stores are allowed (by guest and host).
-    pub writable: bool,
-    /// Whether all leaves behind it have their dirty bits set, so that a store needs nothing more.
-    pub dirty: bool,
-}
-
-impl Mapping {
-    const DIRTY: u64 = 1;
-    const WRITABLE: u64 = 2;
-
-    #[inline(always)]
-    fn pack(self) -> u64 {
-        self.frame.0 << 2 | u64::from(self.writable) << 1 | u64::from(self.dirty)
-    }
-
-    #[inline(always)]
-    fn unpack(bits: u64, size: PageSize) -> Self {
-        Self { frame: Pfn(bits >> 2), size, writable: bits & Self::WRITABLE != 0, dirty: bits & Self::DIRTY != 0 }
-    }
-
-    /// The 4 KiB frame behind `page`, which is one of the pages of this translation.
-    #[inline(always)]
-    pub fn frame_of(self, page: Gvn) -> Pfn {
-        Pfn(self.frame.0 + (page.0 & (self.size.pages() - 1)))
-    }
-
-    /// The piece of `size` (not larger than this translation) that holds `page`.
-    #[inline]
-    #[must_use]
-    pub fn piece(self, page: Gvn, size: PageSize) -> Self {
-        debug_assert!(size <= self.size);
-        Self { frame: self.frame_of(page).align_down(size.order()), size, ..self }
-    }
-}
 
 /// Where a translation was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,8 +105,9 @@ impl TlbLevel {
         self.arrays.get_mut(usize::from(self.array_of[size as usize]))
     }
 
+    /// The translation of `page`, which becomes the latest. With `not_small` it is known to be no 4 KiB page.
     #[inline(always)]
-    fn find<S: Simd>(&mut self, simd: S, page: Gvn, asid: u64) -> Option<Mapping> {
+    fn find<S: Simd>(&mut self, simd: S, page: Gvn, asid: u64, not_small: bool) -> Option<Mapping> {
         if self.resident[CLUSTERS] != 0
             && let Some(array) = self.clusters_mut()
             && let Some(mapping) = Clusters::of(page, asid).find(array, simd)
@@ -155,13 +115,13 @@ impl TlbLevel {
             return Some(mapping);
         }
         for size in PageSize::ALL {
-            if self.resident[size as usize] == 0 {
+            if self.resident[size as usize] == 0 || not_small && size == PageSize::Small {
                 continue;
             }
             if let Some(array) = self.array_mut(size)
                 && let Some(bits) = array.find(simd, array.set_of(page.0 >> size.order()), key(page, size, asid))
             {
-                return Some(Mapping::unpack(bits, size));
+                return Some(Mapping::from_bits_of(bits, size));
             }
         }
         None
@@ -175,7 +135,7 @@ impl TlbLevel {
             PageSize::ALL.into_iter().find_map(|size| {
                 let array = self.array(size)?;
                 let bits = array.peek(array.set_of(page.0 >> size.order()), key(page, size, asid))?;
-                Some(Mapping::unpack(bits, size))
+                Some(Mapping::from_bits(bits))
             })
         })
     }
@@ -183,10 +143,10 @@ impl TlbLevel {
     /// Takes in the largest piece of `mapping` around `page` that this level can hold, and returns it.
     #[inline(always)]
     fn insert<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, asid: u64) -> Option<Mapping> {
-        let size = self.piece_of[mapping.size as usize]?;
+        let size = self.piece_of[mapping.size() as usize]?;
         let piece = mapping.piece(page, size);
         let array = self.array_mut(size)?;
-        let gone = array.insert(simd, array.set_of(page.0 >> size.order()), key(page, size, asid), piece.pack());
+        let gone = array.insert(simd, array.set_of(page.0 >> size.order()), key(page, size, asid), piece.bits());
         match gone {
             Some(gone) if size_of_key(gone) == size as usize => {}
             Some(gone) => {
@@ -261,6 +221,21 @@ impl TlbLevel {
     }
 }
 
+/// The first level's 4 KiB pages of the process in use.
+pub(crate) struct SmallPages<'a, const N: usize> {
+    table: Narrow<'a, N>,
+    asid: u64,
+}
+
+impl<const N: usize> SmallPages<'_, N> {
+    /// The translation of `page`, which becomes the latest.
+    #[inline(always)]
+    pub fn find<S: Simd>(&mut self, simd: S, page: Gvn) -> Option<Mapping> {
+        let bits = self.table.find(simd, page.0, key(page, PageSize::Small, self.asid))?;
+        Some(Mapping::from_bits_of(bits, PageSize::Small))
+    }
+}
+
 /// Both levels.
 #[derive(Clone, Debug)]
 pub struct Tlbs {
@@ -280,22 +255,29 @@ impl Tlbs {
         Ok(Self { l1, l2, asid: 0 })
     }
 
-    /// Looks for the translation of `page` for a load or a store.
+    /// Looks for the translation of `page` for a load or a store. With `not_small` it is known to be no 4 KiB page of the first level.
     #[inline(always)]
-    pub(crate) fn find<S: Simd>(&mut self, simd: S, page: Gvn, store: bool) -> Lookup {
-        if let Some(mapping) = self.l1.find(simd, page, self.asid) {
-            if store && !mapping.writable {
+    pub(crate) fn find<S: Simd>(&mut self, simd: S, page: Gvn, store: bool, not_small: bool) -> Lookup {
+        if let Some(mapping) = self.l1.find(simd, page, self.asid, not_small) {
+            if store && !mapping.is_writable() {
                 self.drop_page(page);
                 return Lookup::Miss;
             }
             return Lookup::L1(mapping);
         }
-        let Some(mapping) = self.l2.find(simd, page, self.asid) else { return Lookup::Miss };
-        if store && !mapping.writable {
+        let Some(mapping) = self.l2.find(simd, page, self.asid, false) else { return Lookup::Miss };
+        if store && !mapping.is_writable() {
             self.drop_page(page);
             return Lookup::Miss;
         }
-        Lookup::L2 { first: self.fill_l1(simd, page, mapping), size: mapping.size }
+        Lookup::L2 { first: self.fill_l1(simd, page, mapping), size: mapping.size() }
+    }
+
+    /// The first level's 4 KiB pages, if their sets are `N` quads.
+    #[inline(always)]
+    pub(crate) fn small_pages<const N: usize>(&mut self) -> Option<SmallPages<'_, N>> {
+        let asid = self.asid;
+        Some(SmallPages { table: self.l1.array_mut(PageSize::Small)?.narrow()?, asid })
     }
 
     #[inline(always)]
@@ -335,7 +317,7 @@ impl Tlbs {
     pub(crate) fn set_dirty(&mut self, page: Gvn) {
         for level in [&mut self.l1, &mut self.l2] {
             level.for_each_covering(page, self.asid, |array, set, key| {
-                array.update(set, key, |bits| bits | Mapping::DIRTY);
+                array.update(set, key, |bits| Mapping::from_bits(bits).used(true).bits());
                 false
             });
         }
@@ -344,8 +326,8 @@ impl Tlbs {
             && self.l2.peek(page, self.asid).is_none()
         {
             // It stands with dirty pages now. (Where it was alone before its neighbours came, it still stands alone, too.)
-            let alone = Group::alone(page, mapping.frame);
-            self.l2.insert_cluster(Plain, page, Mapping { dirty: true, ..mapping }, alone, self.asid);
+            let alone = Group::alone(page, mapping.frame());
+            self.l2.insert_cluster(Plain, page, mapping.used(true), alone, self.asid);
         }
     }
 

@@ -7,14 +7,15 @@
 //! As in ASAP's evaluation, guest and host tables have caches of their own, and the guest's hold guest-physical
 //! pointers: after a hit the host walk for the node that was found is still to be done.
 
-use nestwalk_mem::{Entry, Geometry, Level, NodeId, PageSize, Pfn, Vpn, VpnRange};
+use nestwalk_mem::{Geometry, Level, NodeId, Vpn, VpnRange};
 
 use crate::config::{NestedTlbConfig, PwcConfig, entry_sets};
 use crate::error::MmuError;
 use crate::lru::Lru;
+use crate::mapping::Mapping;
 use crate::processor::Asid;
 use crate::simd::Simd;
-use crate::walker::{Found, INDEX_BITS};
+use crate::walker::INDEX_BITS;
 
 /// Page-walk caches of one table.
 #[derive(Clone, Debug)]
@@ -101,46 +102,8 @@ impl WalkCache {
     }
 }
 
-/// What the host's table says of one of its pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct HostPage {
-    /// The 4 KiB frame behind the page.
-    pub frame: Pfn,
-    /// The size of the leaf that maps it.
-    pub size: PageSize,
-    /// Whether stores are allowed.
-    pub writable: bool,
-    /// Whether the leaf's dirty bit is set.
-    pub dirty: bool,
-}
-
-impl HostPage {
-    /// What the host's leaf `found` says of `page`, after a reference that was a `write` or not.
-    #[inline(always)]
-    pub fn of(found: Found, page: Vpn, write: bool) -> Self {
-        Self {
-            frame: Pfn(found.frame_of(page)),
-            size: found.size(),
-            writable: found.entry.has(Entry::WRITABLE),
-            dirty: write || found.entry.has(Entry::DIRTY),
-        }
-    }
-
-    fn pack(self) -> u64 {
-        self.frame.0 << 4 | (self.size as u64) << 2 | u64::from(self.writable) << 1 | u64::from(self.dirty)
-    }
-
-    fn unpack(bits: u64) -> Self {
-        Self {
-            frame: Pfn(bits >> 4),
-            size: PageSize::ALL[(bits >> 2 & 3) as usize],
-            writable: bits & 2 != 0,
-            dirty: bits & 1 != 0,
-        }
-    }
-}
-
-/// Translations of 4 KiB pages of the host process that is the VM.
+/// Translations of 4 KiB pages of the host process that is the VM: each with the frame of that page, and the size of the leaf that
+/// maps it.
 #[derive(Clone, Debug)]
 pub struct NestedTlb {
     latency_cycles: u32,
@@ -166,10 +129,10 @@ impl NestedTlb {
 
     /// What is known of `page`; for a `write` only what allows it and needs no dirty bit to be set.
     #[inline(always)]
-    pub(crate) fn find<S: Simd>(&mut self, simd: S, page: Vpn, write: bool) -> Option<HostPage> {
+    pub(crate) fn find<S: Simd>(&mut self, simd: S, page: Vpn, write: bool) -> Option<Mapping> {
         let (set, key) = (self.lru.set_of(page.0), page.0 | self.asid);
-        let found = HostPage::unpack(self.lru.find(simd, set, key)?);
-        if write && !(found.writable && found.dirty) {
+        let found = Mapping::from_bits(self.lru.find(simd, set, key)?);
+        if write && !found.takes_stores() {
             self.lru.remove(set, key);
             return None;
         }
@@ -178,9 +141,9 @@ impl NestedTlb {
 
     /// Takes in a translation that is not there yet.
     #[inline(always)]
-    pub(crate) fn insert<S: Simd>(&mut self, simd: S, page: Vpn, found: HostPage) {
+    pub(crate) fn insert<S: Simd>(&mut self, simd: S, page: Vpn, found: Mapping) {
         let set = self.lru.set_of(page.0);
-        self.lru.insert(simd, set, page.0 | self.asid, found.pack());
+        self.lru.insert(simd, set, page.0 | self.asid, found.bits());
     }
 
     pub(crate) fn switch_to(&mut self, asid: Asid) {

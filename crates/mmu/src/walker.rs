@@ -2,13 +2,13 @@
 //! The seam between a core and a way to translate.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Va, Vpn};
+use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Pfn, Va, Vpn};
 
 use crate::clustered::Group;
 use crate::counters::Table;
+use crate::mapping::Mapping;
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
-use crate::tlb::Mapping;
 use crate::walk_unit::WalkUnit;
 
 /// Why a walk cannot end: some kernel has to act first.
@@ -66,6 +66,12 @@ impl Found {
     #[inline(always)]
     pub fn gpa_of(self, gva: Gva) -> Gpa {
         Gpa(self.frame_of(Va::from(gva).page()) << PAGE_SHIFT | gva.page_offset())
+    }
+
+    /// What it says of `page`, one of its 4 KiB pages, after a reference that was a `write`, or not: with the frame of that page.
+    #[inline(always)]
+    pub fn part(self, page: Vpn, write: bool) -> Mapping {
+        Mapping::of(self.entry, Pfn(self.frame_of(page)), self.size()).used(write)
     }
 
     /// The size of its page.

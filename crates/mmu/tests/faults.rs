@@ -98,7 +98,7 @@ fn a_store_to_a_read_only_page_faults_in_the_kernel_that_protects_it() {
     // The host breaks its copy-on-write: the store finds the new frame though nobody flushed.
     host.table.update(Vpn(64), |_| Entry::leaf(nestwalk_mem::Frame(0x3000), WRITABLE));
     assert_eq!(rig.nested(&mut guest.table, &mut host.table, &store), RunEnd::Done);
-    assert_eq!(rig.core.tlbs().peek(AT).unwrap().frame.0, 0x3000);
+    assert_eq!(rig.core.tlbs().peek(AT).unwrap().frame().0, 0x3000);
     guest.table.update(Vpn(PAGE), |entry| entry.without(WRITABLE));
     rig.core.invalidate(VpnRange::new(Vpn(PAGE), PageCount(1)));
     let fault = Fault::Guest { gva: AT, store: true };
@@ -165,7 +165,7 @@ fn processes_do_not_see_each_others_translations() {
     let frame = |rig: &mut Rig, asid: u16, table: &mut TestTable| {
         rig.core.switch_to(Asid(asid), Asid(0));
         let walks = load_native(rig, &mut table.table, AT.0).tlb.walks();
-        (rig.core.tlbs().peek(AT).unwrap().frame.0, walks)
+        (rig.core.tlbs().peek(AT).unwrap().frame().0, walks)
     };
     assert_eq!(frame(&mut rig, 1, &mut one), (64, 1));
     assert_eq!(frame(&mut rig, 2, &mut other), (99, 1));
@@ -189,6 +189,6 @@ fn a_flush_of_the_nested_translations_forgets_the_host() {
     let before = rig.core.counters();
     assert_eq!(rig.nested(&mut guest.table, &mut host.table, &[Access::load(AT)]), RunEnd::Done);
     let counters = rig.core.counters().minus(&before);
-    assert_eq!(rig.core.tlbs().peek(AT).unwrap().frame.0, 0x5064);
+    assert_eq!(rig.core.tlbs().peek(AT).unwrap().frame().0, 0x5064);
     assert_eq!((counters.tlb.walks(), counters.walk_events.nested_tlb_hits()), (1, 0));
 }

@@ -97,7 +97,7 @@ fn check_each(
 
 fn frame_in_tlb(rig: &Rig, access: Access) -> Option<(u64, bool)> {
     let mapping = rig.core.tlbs().peek(access.gva())?;
-    Some((mapping.frame_of(access.gva().page()).0, mapping.writable))
+    Some((mapping.frame_of(access.gva().page()).0, mapping.is_writable()))
 }
 
 proptest! {

@@ -27,7 +27,7 @@ fn cold_native(geometry: Geometry, size: PageSize) -> (u64, u64) {
     table.map(DATA, DATA, size, WRITABLE);
     let mut rig = Rig::new(&machine());
     let counters = load_native(&mut rig, &mut table.table, DATA << 12);
-    assert_eq!(rig.core.tlbs().peek(nestwalk_mem::Gva(DATA << 12)).unwrap().size, size);
+    assert_eq!(rig.core.tlbs().peek(nestwalk_mem::Gva(DATA << 12)).unwrap().size(), size);
     (counters.walk_events.total_references(), counters.walk_cycles)
 }
 
@@ -109,8 +109,8 @@ fn cold_nested_sizes(guest: PageSize, host: PageSize, host_nodes: PageSize) -> (
     let mut rig = Rig::new(&machine_without_pwc());
     let counters = load_nested(&mut rig, &mut guest_table.table, &mut host_table.table, DATA << 12);
     let entry = rig.core.tlbs().peek(nestwalk_mem::Gva(DATA << 12)).unwrap();
-    assert_eq!(entry.frame.0, 2 * DATA);
-    (counters.walk_events.total_references(), entry.size)
+    assert_eq!(entry.frame().0, 2 * DATA);
+    (counters.walk_events.total_references(), entry.size())
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn a_cold_walk_with_segment_registers_is_4_references() {
     // A translation for each node and one for the data.
     assert_eq!(counters.walk_events.segment_translations(), 5);
     assert_eq!((counters.walk_cycles, counters.host_walk_cycles), (4 * MEMORY + 5, 0));
-    assert_eq!(rig.core.tlbs().peek(Gva(0x1234 << 12)).unwrap().frame, Pfn(0x1000 + 0x577));
+    assert_eq!(rig.core.tlbs().peek(Gva(0x1234 << 12)).unwrap().frame(), Pfn(0x1000 + 0x577));
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn segments_translate_as_a_host_table_of_the_same_frames_does() {
             .resolve(gva, page % 2 == 0)
             .unwrap();
         let segmented = Segmented { guest: &mut guest.table, segments: &segments }.resolve(gva, page % 2 == 0).unwrap();
-        assert_eq!((segmented.frame, segmented.size), (nested.frame, nested.size), "{gva:?}");
+        assert_eq!((segmented.frame(), segmented.size()), (nested.frame(), nested.size()), "{gva:?}");
     }
 }
 
@@ -279,7 +279,7 @@ fn walks_for_64_pages(config: &MmuConfig, host_size: PageSize, gfn_of: impl Fn(u
     let mut load = |page: u64| {
         load_nested(&mut rig, &mut guest.table, &mut host.table, (0x2000 + page) << 12);
         assert_eq!(
-            rig.core.tlbs().peek(Gva((0x2000 + page) << 12)).unwrap().frame,
+            rig.core.tlbs().peek(Gva((0x2000 + page) << 12)).unwrap().frame(),
             Pfn(0x8000 + gfn_of(page)),
             "page {page}"
         );
