@@ -7,10 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, data
+from nestwalk import _native, data, errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 REPETITIONS = 5
 QUICK_REPETITIONS = 1
@@ -44,16 +44,31 @@ REFERENCES = {
 }
 
 
-def bench(*, quick: bool = False, progress: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """Runs all benchmarks, several times each, and returns the best: ``name``, ``value``, ``unit``.
+def bench(
+    names: Sequence[str] = (), *, quick: bool = False, progress: Callable[[str], None] | None = None
+) -> list[dict[str, Any]]:
+    """Runs benchmarks, several times each.
 
     Args:
+        names: Which; all if none is named.
         quick: Once each.
         progress: Told the name of each when it begins.
+
+    Returns:
+        Of each its ``name``, its ``value`` (the best, in ``unit``), ``clock_ghz`` (the clock that the processor had in
+        effect) and ``cycles`` of that clock for one of what is counted. Both are medians, and ``None`` where the
+        clock cannot be measured.
+
+    Raises:
+        NestwalkError: A name is not known.
     """
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
+    known = _native.bench_names()
+    for name in names:
+        if name not in known:
+            raise errors.unknown("benchmark", name, known)
     results = []
-    for name in _native.bench_names():
+    for name in names or known:
         if progress is not None:
             progress(name)
         results.append(json.loads(_native.bench(name, repetitions, str(data.TRACES))))

@@ -236,14 +236,21 @@ def list_(
 
 
 @app.command()
-def bench(*, quick: Quick = False, json_: Json = False) -> None:
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME ...]", help="Which; all if none is named.")
+    ] = None,
+    *,
+    quick: Quick = False,
+    json_: Json = False,
+) -> None:
     """Measure how fast the simulator is here: the best of several runs."""
     from nestwalk import benchmarks
 
     def progress(name: str) -> None:
         sys.stderr.write(f"{name} ...\n")
 
-    results = benchmarks.bench(quick=quick, progress=progress)
+    results = benchmarks.bench(names or (), quick=quick, progress=progress)
     if json_:
         _print_json({"schema": 1, "version": _native.version(), "quick": quick, "results": results})
         return

@@ -157,19 +157,29 @@ def bench_page(
     results: Sequence[Mapping[str, Any]], known: Mapping[str, Reference], *, quick: bool
 ) -> list[RenderableType]:
     """All that ``nestwalk bench`` prints."""
-    table = _table(("", "here", "goal", "first engine", ""))
+    table = _table(("", "here", "goal", "first engine", "", "cycles", "GHz"))
     table.add_column("")
     for found in results:
         reference = known.get(found["name"])
         goal, first = (reference.goal, reference.first_engine) if reference else (None, None)
-        what = reference.what if reference else ""
-        table.add_row(found["name"], _millions(found["value"]), _millions(goal), _millions(first), found["unit"], what)
-    page: list[RenderableType] = [table]
-    return (
-        [*page, Text(), Text("Quick: each ran once; on a busy machine the best of several is what counts.")]
-        if quick
-        else page
-    )
+        table.add_row(
+            found["name"],
+            _millions(found["value"]),
+            _millions(goal),
+            _millions(first),
+            found["unit"],
+            number(found["cycles"], 1),
+            number(found["clock_ghz"], 2),
+            reference.what if reference else "",
+        )
+    page: list[RenderableType] = [
+        table,
+        Text(),
+        Text("here: the best run; cycles of one, and the clock that the processor had in effect: medians of all runs"),
+    ]
+    if quick:
+        page.append(Text("Quick: each ran once; on a busy machine the best of several is what counts."))
+    return page
 
 
 def _millions(value: float | None) -> str:

@@ -165,7 +165,23 @@ def test_bench_has_its_names(command: Command) -> None:
         "faults_ptemagnet",
     ]
     assert [result["name"] for result in value["results"]] == names
-    assert all(result["value"] > 0 and result["unit"].endswith("/s") for result in value["results"])
+    for result in value["results"]:
+        assert result["value"] > 0
+        assert result["unit"].endswith("/s")
+        # One run: its clock over its speed.
+        assert result["cycles"] == pytest.approx(result["clock_ghz"] * 1e9 / result["value"])
+        assert 0.1 < result["clock_ghz"] < 10
+
+
+def test_one_benchmark_and_one_that_is_not_known(command: Command) -> None:
+    done = command("bench", "trace_decode", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "trace_decode" in done.stdout
+    assert "nested_all_walks" not in done.stdout
+    done = command("bench", "trace_decod")
+    assert done.returncode == 2
+    assert "did you mean 'trace_decode'?" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_help_and_version(command: Command) -> None:

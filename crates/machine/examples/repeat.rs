@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use nestwalk_machine::bench::{NAMES, Scale, work};
+use nestwalk_machine::bench::{NAMES, Scale, Unwatched, work};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         eprintln!("repeat: TIMES is no number: {times}");
         return ExitCode::from(2);
     };
-    match work(name, Scale::SMALL, times, Path::new(traces), &mut |_, _| {}) {
+    match work(name, Scale::SMALL, times, Path::new(traces), &mut Unwatched) {
         Ok((count, _)) => println!("{count}"),
         Err(error) => {
             eprintln!("repeat: {error}");

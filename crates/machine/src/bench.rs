@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast the simulator is on this machine. Each benchmark builds what it needs, runs it a few times and keeps the best.
+//! How fast the simulator is on this machine. Each benchmark builds what it needs, runs it a few times and keeps the best. How fast
+//! the processor itself was meanwhile is measured beside it ([`clock`]): the rest of a shared machine decides about that.
 //!
 //! The accesses are made beforehand, so that only the simulation is timed: data caches on, `broadwell-asap`, a 16 GiB guest
 //! with 4 KiB pages on both sides, one core.
 
+mod clock;
 mod colocated;
 
 use std::hint::black_box;
@@ -40,6 +42,73 @@ pub struct BenchResult {
     pub value: f64,
     /// Of what.
     pub unit: &'static str,
+    /// The processor's clock in effect, in GHz: the median of what was measured right before and after each repetition. `None` on
+    /// processors for which that is not known how.
+    pub clock_ghz: Option<f64>,
+    /// Cycles of that clock for one of what is counted: the median of the repetitions. It moves far less than `value` with what else
+    /// the machine does.
+    pub cycles: Option<f64>,
+}
+
+/// Who measures the repetitions of a benchmark.
+pub trait Watch {
+    /// The work begins now.
+    fn begin(&mut self);
+
+    /// The work has ended: it was `count` of what is counted.
+    fn end(&mut self, count: u64);
+}
+
+/// Nobody measures.
+#[derive(Debug)]
+pub struct Unwatched;
+
+impl Watch for Unwatched {
+    fn begin(&mut self) {}
+
+    fn end(&mut self, _: u64) {}
+}
+
+/// One repetition.
+#[derive(Clone, Copy)]
+struct Lap {
+    /// How many a second.
+    speed: f64,
+    clock_ghz: Option<f64>,
+}
+
+impl Lap {
+    fn cycles(self) -> Option<f64> {
+        self.clock_ghz.map(|clock| clock * 1e9 / self.speed)
+    }
+}
+
+/// Time and clock of each repetition.
+struct Stopwatch {
+    clock_before: Option<f64>,
+    start: Instant,
+    laps: Vec<Lap>,
+}
+
+impl Watch for Stopwatch {
+    fn begin(&mut self) {
+        self.clock_before = clock::in_effect();
+        self.start = Instant::now();
+    }
+
+    fn end(&mut self, count: u64) {
+        let speed = count as f64 / self.start.elapsed().as_secs_f64();
+        let clock_ghz = self.clock_before.zip(clock::in_effect()).map(|(before, after)| (before + after) / 2.0);
+        self.laps.push(Lap { speed, clock_ghz });
+    }
+}
+
+/// The middle one, or the mean of the two in the middle.
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = |at: usize| sorted.get(at).copied();
+    Some((middle(sorted.len().checked_sub(1)? / 2)? + middle(sorted.len() / 2)?) / 2.0)
 }
 
 /// The names of all benchmarks.
@@ -94,16 +163,20 @@ pub fn run(name: &str, repetitions: u32, traces: &Path) -> Result<BenchResult, M
         .into_iter()
         .find(|known| *known == name)
         .ok_or_else(|| MachineError::unknown("benchmark", name, NAMES))?;
-    let mut best = 0.0_f64;
-    let (done, unit) = work(name, Scale::FULL, repetitions, traces, &mut |count, seconds| {
-        best = best.max(count as f64 / seconds);
-    })?;
-    debug_assert!(done > 0);
-    Ok(BenchResult { name, value: best, unit })
+    let mut watch = Stopwatch { clock_before: None, start: Instant::now(), laps: Vec::new() };
+    let (_, unit) = work(name, Scale::FULL, repetitions, traces, &mut watch)?;
+    let laps = watch.laps.iter();
+    Ok(BenchResult {
+        name,
+        value: laps.clone().map(|lap| lap.speed).fold(0.0, f64::max),
+        unit,
+        clock_ghz: median(laps.clone().filter_map(|lap| lap.clock_ghz)),
+        cycles: median(laps.filter_map(|lap| lap.cycles())),
+    })
 }
 
-/// Does the work of the benchmark `name` `repetitions` times, at any scale, and tells `timed` of each how much was done in how many
-/// seconds. Returns how much one repetition does, and of what.
+/// Does the work of the benchmark `name` `repetitions` times, at any scale, each before the eyes of `watch`. Returns how much one
+/// repetition does, and of what.
 ///
 /// # Errors
 /// As [`run`].
@@ -112,22 +185,22 @@ pub fn work(
     scale: Scale,
     repetitions: u32,
     traces: &Path,
-    timed: &mut dyn FnMut(u64, f64),
+    watch: &mut dyn Watch,
 ) -> Result<(u64, &'static str), MachineError> {
     let accesses = match name {
         "faults_two_level" | "faults_ptemagnet" => {
             let technique = Technique::of(name);
-            return faults(scale, &technique, repetitions, timed).map(|count| (count, "guest faults/s"));
+            return faults(scale, &technique, repetitions, watch).map(|count| (count, "guest faults/s"));
         }
         "faults_colocated" => {
-            return colocated::faults(scale, repetitions, timed).map(|count| (count, "guest faults/s"));
+            return colocated::faults(scale, repetitions, watch).map(|count| (count, "guest faults/s"));
         }
-        "trace_decode" => return decode(traces, repetitions, timed).map(|count| (count, "accesses/s")),
+        "trace_decode" => return decode(traces, repetitions, watch).map(|count| (count, "accesses/s")),
         "nested_all_walks" => random_pages(scale),
         "nested_sequential" => sequential(scale),
         _ => one_in_ten(scale),
     };
-    walks(scale, &Technique::of(name), &accesses, repetitions, timed)?;
+    walks(scale, &Technique::of(name), &accesses, repetitions, watch)?;
     Ok((accesses.len() as u64, "accesses/s"))
 }
 
@@ -229,19 +302,19 @@ fn populate(stack: &mut Stack, place: &Place, scale: Scale) -> Result<(), Machin
     Ok(())
 }
 
-/// Does `work` `repetitions` times, each time on what `prepare` makes; only `work` is timed. How much the last one did.
+/// Does `work` `repetitions` times, each time on what `prepare` makes; only `work` is watched. How much the last one did.
 fn repeat<T>(
     repetitions: u32,
-    timed: &mut dyn FnMut(u64, f64),
+    watch: &mut dyn Watch,
     mut prepare: impl FnMut() -> Result<T, MachineError>,
     mut work: impl FnMut(&mut T) -> Result<u64, MachineError>,
 ) -> Result<u64, MachineError> {
     let mut count = 0;
     for _ in 0..repetitions {
         let mut state = prepare()?;
-        let start = Instant::now();
+        watch.begin();
         count = work(&mut state)?;
-        timed(count, start.elapsed().as_secs_f64());
+        watch.end(count);
         black_box(&state);
     }
     Ok(count)
@@ -252,7 +325,7 @@ fn walks(
     technique: &Technique,
     accesses: &[Access],
     repetitions: u32,
-    timed: &mut dyn FnMut(u64, f64),
+    watch: &mut dyn Watch,
 ) -> Result<u64, MachineError> {
     let machine: MachineConfig = Shelf::Machines.load("broadwell-asap", Path::new(""))?;
     let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
@@ -278,7 +351,7 @@ fn walks(
     };
     repeat(
         repetitions,
-        timed,
+        watch,
         || prepare().map_err(failed),
         |(hardware, tenant)| match hardware.run(*tenant, 0, &mut stack, &place, accesses, Detail::Full) {
             RunEnd::Done => Ok(accesses.len() as u64),
@@ -287,22 +360,17 @@ fn walks(
     )
 }
 
-fn faults(
-    scale: Scale,
-    technique: &Technique,
-    repetitions: u32,
-    timed: &mut dyn FnMut(u64, f64),
-) -> Result<u64, MachineError> {
+fn faults(scale: Scale, technique: &Technique, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {
     let prepare = || virtual_machine(scale, technique);
-    repeat(repetitions, timed, prepare, |(stack, place)| populate(stack, place, scale).map(|()| scale.footprint.0))
+    repeat(repetitions, watch, prepare, |(stack, place)| populate(stack, place, scale).map(|()| scale.footprint.0))
 }
 
-fn decode(traces: &Path, repetitions: u32, timed: &mut dyn FnMut(u64, f64)) -> Result<u64, MachineError> {
+fn decode(traces: &Path, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {
     let paths = crate::bundled_traces(traces).into_iter().map(|name| crate::trace_path(&name, Path::new(""), traces));
     let paths = paths.collect::<Result<Vec<_>, _>>()?;
     let open = |path: &PathBuf| Ok(TraceWorkload::open(path, PlayOptions::default())?);
     let prepare = || paths.iter().map(open).collect::<Result<Vec<_>, MachineError>>();
-    repeat(repetitions, timed, prepare, |workloads| workloads.iter_mut().map(drain).sum())
+    repeat(repetitions, watch, prepare, |workloads| workloads.iter_mut().map(drain).sum())
 }
 
 /// Reads a workload to its end: its accesses.
@@ -314,5 +382,24 @@ fn drain(workload: &mut TraceWorkload) -> Result<u64, MachineError> {
             Step::Accesses => accesses += black_box(&batch.accesses).len() as u64,
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
+        assert_eq!(median(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn cycles_are_clock_over_speed() {
+        let lap = Lap { speed: 4e6, clock_ghz: Some(3.0) };
+        assert_eq!(lap.cycles(), Some(750.0));
+        assert_eq!(Lap { clock_ghz: None, ..lap }.cycles(), None);
     }
 }

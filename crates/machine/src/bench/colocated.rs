@@ -5,7 +5,7 @@ use nestwalk_mem::{Cpu, PageCount, VpnRange};
 use nestwalk_os::KernelConfig;
 use nestwalk_workload::{Batch, MemoryEvent, Step, Workload, WorkloadError, WorkloadFacts};
 
-use super::{FIRST_PAGE, Scale, repeat};
+use super::{FIRST_PAGE, Scale, Watch, repeat};
 use crate::build::{add_kernel, add_process};
 use crate::catalog::Shelf;
 use crate::crowd::Crowd;
@@ -58,10 +58,10 @@ impl Workload for Toucher {
 ///
 /// # Errors
 /// When the bundled tables cannot be read.
-pub(super) fn faults(scale: Scale, repetitions: u32, timed: &mut dyn FnMut(u64, f64)) -> Result<u64, MachineError> {
+pub(super) fn faults(scale: Scale, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {
     repeat(
         repetitions,
-        timed,
+        watch,
         || machine(scale),
         |machine| {
             let Machine { stack, meter, crowd } = machine;
