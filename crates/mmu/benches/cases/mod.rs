@@ -20,18 +20,18 @@ pub enum Case {
     /// Uniformly random lines: every access walks.
     AllWalks,
     /// Objects of ten words at random places, each read word by word: one access in ten walks.
-    TenthWalks,
+    Objects,
     /// Eight-byte words one after the other.
     Sequential,
 }
 
 impl Case {
-    pub const ALL: [Self; 3] = [Self::AllWalks, Self::TenthWalks, Self::Sequential];
+    pub const ALL: [Self; 3] = [Self::AllWalks, Self::Objects, Self::Sequential];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::AllWalks => "nested_all_walks",
-            Self::TenthWalks => "nested_tenth_walks",
+            Self::Objects => "nested_objects",
             Self::Sequential => "nested_sequential",
         }
     }
@@ -44,7 +44,7 @@ impl Case {
         let mut object = 0;
         let mut address = |index: usize| match self {
             Self::AllWalks => (random.next_u64() % bytes) & !7,
-            Self::TenthWalks => {
+            Self::Objects => {
                 if index.is_multiple_of(10) {
                     let page = (random.next_u64() % bytes) & !4095;
                     object = page + ((random.next_u64() % (4096 - 80)) & !7);
