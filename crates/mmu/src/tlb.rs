@@ -189,6 +189,9 @@ impl TlbLevel {
     /// Every entry that covers `page`, but for clusters.
     fn for_each_covering(&mut self, page: Gvn, asid: u64, mut act: impl FnMut(&mut Lru, usize, u64) -> bool) {
         for size in PageSize::ALL {
+            if self.resident[size as usize] == 0 {
+                continue;
+            }
             if let Some(array) = self.array_mut(size) {
                 let set = array.set_of(page.0 >> size.order());
                 self.resident[size as usize] -= u32::from(act(array, set, key(page, size, asid)));
