@@ -120,7 +120,7 @@ fn assert_equal(config: &MmuConfig, table: &mut PageTable, accesses: &[Access]) 
     rig.core.check_invariants();
 }
 
-/// Unified, odd numbers of sets, no second level, a level without giant pages.
+/// Unified, first levels of four and eight ways, odd numbers of sets, no second level, a level without giant pages.
 fn machines() -> Vec<MmuConfig> {
     let tlb = |sizes: &[PageSize], entries, ways| TlbConfig { sizes: sizes.to_vec(), entries, ways, clustered: false };
     let base = machine();
@@ -128,6 +128,7 @@ fn machines() -> Vec<MmuConfig> {
     vec![
         base.clone(),
         MmuConfig { l1_tlb: unified.clone(), l2_tlb: vec![tlb(&PageSize::ALL, 2046, 6)], ..base.clone() },
+        MmuConfig { l1_tlb: vec![tlb(&[PageSize::Small], 16, 4), tlb(&[PageSize::Huge], 8, 4)], ..base.clone() },
         MmuConfig { l1_tlb: vec![tlb(&PageSize::ALL, 72, 72)], l2_tlb: vec![], ..base.clone() },
         MmuConfig {
             l1_tlb: vec![tlb(&[PageSize::Small], 12, 4), tlb(&[PageSize::Huge], 3, 1)],
