@@ -237,9 +237,7 @@ def list_(
 
 @app.command()
 def bench(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME ...]", help="Which; all if none is named.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Which; all if none is named.")] = None,
     *,
     quick: Quick = False,
     json_: Json = False,

@@ -45,8 +45,8 @@ pub struct BenchResult {
     /// The processor's clock in effect, in GHz: the median of what was measured right before and after each repetition. `None` on
     /// processors for which that is not known how.
     pub clock_ghz: Option<f64>,
-    /// Cycles of that clock for one of what is counted: the median of the repetitions. It moves far less than `value` with what else
-    /// the machine does.
+    /// Cycles of that clock for one of what is counted: the median of the repetitions. It moves less than `value` with what else the
+    /// machine does, but it moves: another thread of the same core takes cycles away, and not from the clock.
     pub cycles: Option<f64>,
 }
 

@@ -22,13 +22,19 @@ impl Mapping {
     #[must_use]
     pub fn new(frame: Pfn, size: PageSize, writable: bool, dirty: bool) -> Self {
         let writable = if writable { Entry::WRITABLE } else { 0 };
-        Self::from_bits(frame.0 << PAGE_SHIFT | (size as u64) << Self::SIZE_SHIFT | writable).used(dirty)
+        Self::joined(frame, size, writable).used(dirty)
     }
 
     /// What the leaf `entry` of a page of `size` says: of the whole page, or, with another `frame` than its first, of a part.
     #[inline(always)]
     pub(crate) fn of(entry: Entry, frame: Pfn, size: PageSize) -> Self {
-        Self::from_bits(frame.0 << PAGE_SHIFT | (size as u64) << Self::SIZE_SHIFT | entry.flags() & Self::RIGHTS)
+        Self::joined(frame, size, entry.flags())
+    }
+
+    /// With those of `flags` that are rights.
+    #[inline(always)]
+    fn joined(frame: Pfn, size: PageSize, flags: u64) -> Self {
+        Self::from_bits(frame.0 << PAGE_SHIFT | (size as u64) << Self::SIZE_SHIFT | flags & Self::RIGHTS)
     }
 
     #[inline(always)]
@@ -116,7 +122,7 @@ impl Mapping {
     pub fn piece(self, page: Gvn, size: PageSize) -> Self {
         debug_assert!(size <= self.size());
         let frame = self.frame_of(page).align_down(size.order());
-        Self::from_bits(frame.0 << PAGE_SHIFT | (size as u64) << Self::SIZE_SHIFT | self.bits() & Self::RIGHTS)
+        Self::joined(frame, size, self.bits())
     }
 }
 

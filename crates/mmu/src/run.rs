@@ -78,10 +78,10 @@ impl Last {
         (access.gva().0 ^ self.gva) >> self.shift == 0 && self.allows(access)
     }
 
-    /// Where `gva`, an address in the same page, lies.
+    /// Where it lies.
     #[inline(always)]
-    fn hpa(&self, gva: Gva) -> Hpa {
-        self.start + (gva.0 & ((1 << self.shift) - 1))
+    fn hpa(&self) -> Hpa {
+        self.start + (self.gva & ((1 << self.shift) - 1))
     }
 }
 
@@ -191,6 +191,17 @@ fn stores(accesses: &[Access]) -> u64 {
     accesses.iter().map(|access| u64::from(access.is_store())).sum()
 }
 
+/// What an access, now the `last`, refers to besides its walk.
+#[inline(always)]
+fn refer<P: Prefetcher, D: Detail>(unit: &mut WalkUnit<P>, detail: &mut D, last: Last) {
+    if D::FULL {
+        unit.tape.data(last.hpa());
+    }
+    if let Some(hpa) = detail.corunner() {
+        unit.tape.corunner(hpa);
+    }
+}
+
 /// What is known of the access that comes after a row of hits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
@@ -227,12 +238,7 @@ fn first_level_hits<const N: usize, P: Prefetcher, S: Simd, D: Detail>(
             break;
         }
         *last = now;
-        if D::FULL {
-            unit.tape.data(last.hpa(access.gva()));
-        }
-        if let Some(hpa) = detail.corunner() {
-            unit.tape.corunner(hpa);
-        }
+        refer(unit, detail, *last);
         hits += 1;
     }
     D::tlb(&mut unit.counters).l1_hits[PageSize::Small as usize] += hits as u64;
@@ -344,12 +350,7 @@ impl<P: Prefetcher> Core<P> {
                 walks += usize::from(hit.is_none());
                 *last = Last::new(access.gva(), mapping);
             }
-            if D::FULL {
-                self.unit.tape.data(last.hpa(Gva(last.gva)));
-            }
-            if let Some(hpa) = detail.corunner() {
-                self.unit.tape.corunner(hpa);
-            }
+            refer(&mut self.unit, detail, *last);
             index += 1;
         }
         self.recent_walks = walks;

@@ -22,30 +22,30 @@ pub(super) fn in_effect() -> Option<f64> {
     Some(ADDITIONS as f64 / start.elapsed().as_secs_f64() / 1e9)
 }
 
-/// [`TURN`] additions, one after the other.
+/// One addition of registers.
 #[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn add_eight(mut sum: u64, one: u64) -> Option<u64> {
-    // SAFETY: it changes one register and the flags.
-    unsafe {
-        std::arch::asm!(
-            "add {0}, {1}", "add {0}, {1}", "add {0}, {1}", "add {0}, {1}",
-            "add {0}, {1}", "add {0}, {1}", "add {0}, {1}", "add {0}, {1}",
-            inout(reg) sum, in(reg) one, options(pure, nomem, nostack)
-        );
-    }
-    Some(sum)
+macro_rules! add {
+    () => {
+        "add {0}, {1}"
+    };
+}
+
+/// One addition of registers.
+#[cfg(target_arch = "aarch64")]
+macro_rules! add {
+    () => {
+        "add {0}, {0}, {1}"
+    };
 }
 
 /// [`TURN`] additions, one after the other.
-#[cfg(target_arch = "aarch64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
 fn add_eight(mut sum: u64, one: u64) -> Option<u64> {
-    // SAFETY: it changes one register.
+    // SAFETY: it changes one register, and the flags.
     unsafe {
         std::arch::asm!(
-            "add {0}, {0}, {1}", "add {0}, {0}, {1}", "add {0}, {0}, {1}", "add {0}, {0}, {1}",
-            "add {0}, {0}, {1}", "add {0}, {0}, {1}", "add {0}, {0}, {1}", "add {0}, {0}, {1}",
+            add!(), add!(), add!(), add!(), add!(), add!(), add!(), add!(),
             inout(reg) sum, in(reg) one, options(pure, nomem, nostack)
         );
     }
