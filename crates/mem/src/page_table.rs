@@ -190,8 +190,8 @@ pub struct PageTable {
     geometry: Geometry,
     /// Node `n` is `entries[n << index_bits ..][.. 1 << index_bits]`.
     entries: Entries,
-    /// The frame in which each node sits.
-    frames: Vec<Frame>,
+    /// Where each node is.
+    places: Vec<Place>,
     /// Entries of each node that are not [`Entry::NONE`].
     used: Vec<u16>,
     /// Nodes that may be used again.
@@ -202,6 +202,15 @@ pub struct PageTable {
     pte_nodes: Lookaside,
     /// What software wrote since it was asked for last, while somebody watches.
     watched: Option<Vec<Write>>,
+}
+
+/// Where a node is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The frame in which it sits.
+    frame: Frame,
+    /// The node that points to it; of the root, the root; of nodes that are free, any.
+    parent: NodeId,
 }
 
 /// Something that software wrote to a table: where a hypervisor that write-protects its nodes would be trapped to.
@@ -219,14 +228,14 @@ impl PageTable {
         let mut table = Self {
             geometry,
             entries: Entries::default(),
-            frames: Vec::new(),
+            places: Vec::new(),
             used: Vec::new(),
             free: Vec::new(),
             last: None,
             pte_nodes: Lookaside::new(),
             watched: None,
         };
-        table.add_node(root);
+        table.add_node(root, NodeId(0));
         table
     }
 
@@ -275,7 +284,20 @@ impl PageTable {
     /// The frame in which `node` sits.
     #[inline]
     pub fn node_frame(&self, node: NodeId) -> Frame {
-        self.frames[node.0 as usize]
+        self.places[node.0 as usize].frame
+    }
+
+    /// The node that points to `node`; of the root, the root.
+    #[inline]
+    pub fn parent(&self, node: NodeId) -> NodeId {
+        self.places[node.0 as usize].parent
+    }
+
+    /// [`PageTable::node_frame`] and [`PageTable::parent`].
+    #[inline]
+    pub fn frame_and_parent(&self, node: NodeId) -> (Frame, NodeId) {
+        let Place { frame, parent } = self.places[node.0 as usize];
+        (frame, parent)
     }
 
     /// Entry `index` of `node`.
@@ -306,12 +328,9 @@ impl PageTable {
         self.node_frame(node).address() + index as u64 * ENTRY_BYTES
     }
 
-    /// Brings entry `index` of `node`, and the node's frame, near to this processor, ahead of their use. Changes nothing.
+    /// Brings entry `index` of `node` near to this processor, ahead of its use. Changes nothing.
     #[inline]
     pub fn prefetch(&self, node: NodeId, index: usize) {
-        if let Some(frame) = self.frames.get(node.0 as usize) {
-            crate::prefetch::prefetch(frame);
-        }
         if let Some(entry) = self.entries.get(self.slot(node, index)) {
             crate::prefetch::prefetch(entry);
         }
@@ -341,22 +360,28 @@ impl PageTable {
 
     /// The number of nodes, the root included.
     pub fn node_count(&self) -> u64 {
-        (self.frames.len() - self.free.len()) as u64
+        (self.places.len() - self.free.len()) as u64
+    }
+
+    /// The PTE node that covers `page`, if there is one and it is known without a way down, as nearly all are.
+    #[inline(always)]
+    pub fn known_pte_node(&self, page: Vpn) -> Option<NodeId> {
+        self.pte_nodes.find(self.block(page))
     }
 
     /// The lowest node that covers `page`, with its level.
     #[inline]
     pub fn lowest_node(&self, page: Vpn) -> (NodeId, Level) {
-        if let Some(node) = self.pte_nodes.find(self.block(page)) {
-            return (node, Level::PTE);
+        match self.known_pte_node(page) {
+            Some(node) => (node, Level::PTE),
+            None => self.descend(page),
         }
-        self.descend(page)
     }
 
     /// Where the entry of `page` stands, and the entry, which may be none.
     #[inline(always)]
     pub fn find(&self, page: Vpn) -> (Spot, Entry) {
-        let (node, level, slot) = match self.pte_nodes.find(self.block(page)) {
+        let (node, level, slot) = match self.known_pte_node(page) {
             Some(node) => (node, Level::PTE, self.slot(node, self.geometry.index(page, Level::PTE))),
             None => {
                 let (node, level) = self.descend(page);
@@ -510,7 +535,7 @@ impl PageTable {
             let entry = self.entries[slot];
             let child = if entry.is_none() {
                 let frame = new_node(at.down(), page.align_down(self.geometry.entry_order(at)))?;
-                let child = self.add_node(frame);
+                let child = self.add_node(frame, node);
                 self.entries[slot] = Entry::pointer(child);
                 self.used[node.0 as usize] += 1;
                 self.written(node, at, page);
@@ -602,7 +627,7 @@ impl PageTable {
     pub fn split(&mut self, page: Vpn, frame: Frame) -> Option<Leaf> {
         let leaf = self.leaf(page).filter(|leaf| leaf.level > Level::PTE && leaf.entry.is_present())?;
         let (node, level) = self.lowest_node(page);
-        let child = self.add_node(frame);
+        let child = self.add_node(frame, node);
         let step = 1 << self.geometry.entry_order(level.down());
         for index in 0..self.geometry.entries() {
             let slot = self.slot(child, index);
@@ -640,7 +665,7 @@ impl PageTable {
 
     /// Moves `node` to another frame (its contents move with it) and returns the frame where it was.
     pub fn relocate(&mut self, node: NodeId, frame: Frame) -> Frame {
-        std::mem::replace(&mut self.frames[node.0 as usize], frame)
+        std::mem::replace(&mut self.places[node.0 as usize].frame, frame)
     }
 
     /// Visits every leaf that covers part of `range`, in order of address, swapped pages' notes included.
@@ -696,14 +721,15 @@ impl PageTable {
         (node.0 as usize) << self.geometry.index_bits() | index
     }
 
-    fn add_node(&mut self, frame: Frame) -> NodeId {
+    fn add_node(&mut self, frame: Frame, parent: NodeId) -> NodeId {
+        let place = Place { frame, parent };
         if let Some(node) = self.free.pop() {
-            self.frames[node.0 as usize] = frame;
+            self.places[node.0 as usize] = place;
             return node;
         }
-        let node = NodeId(u32::try_from(self.frames.len()).expect("fewer than 2^32 nodes"));
+        let node = NodeId(u32::try_from(self.places.len()).expect("fewer than 2^32 nodes"));
         self.entries.grow(self.geometry.entries());
-        self.frames.push(frame);
+        self.places.push(place);
         self.used.push(0);
         node
     }
@@ -716,13 +742,13 @@ impl PageTable {
         self.node_frame(node)
     }
 
-    /// Checks what must always hold: every node is reached once, its count of used entries is right, leaves are
+    /// Checks what must always hold: every node is reached once, and from its parent, its count of used entries is right, leaves are
     /// aligned, and nodes that are free are empty.
     ///
     /// # Panics
     /// With a message that names the node, if something does not hold.
     pub fn check_invariants(&self) {
-        let mut seen = vec![false; self.frames.len()];
+        let mut seen = vec![false; self.places.len()];
         self.for_each_node(|view| {
             let id = view.node.0 as usize;
             assert!(!std::mem::replace(&mut seen[id], true), "{view:?} is reached twice");
@@ -736,6 +762,7 @@ impl PageTable {
                     assert!(entry.frame().is_aligned(order), "{view:?}, entry {index}: {entry:?} is not aligned");
                 } else if entry.is_present() {
                     assert!(view.level > Level::PTE, "{view:?} points below the PTEs");
+                    assert_eq!(self.parent(entry.node()), view.node, "the parent of {:?}", entry.node());
                 }
             }
         });

@@ -75,6 +75,8 @@ impl WalkEvents {
     const SIDE: usize = 6;
     /// References come first, then look-ups.
     const REFERENCES: usize = Self::SIDE * Self::SIDE * 4;
+    /// The first of the 16 places of look-ups.
+    pub(crate) const LOOKUPS: u8 = Self::REFERENCES as u8;
     /// Per table a place for a miss and for hits at levels 1 to 5.
     const NESTED_TLB: usize = Self::REFERENCES + 2 * Self::SIDE;
     const PREFETCH_HITS: usize = Self::NESTED_TLB + 2;

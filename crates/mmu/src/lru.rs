@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A small set-associative table with true LRU: what TLBs, page-walk caches and the nested TLB are made of.
+//! A small set-associative table with true LRU: what TLBs and the nested TLB are made of.
 //!
 //! Each set is a [row](crate::simd) of keys with values, the most recently used first; what is empty stands behind.
 
@@ -22,12 +22,6 @@ impl Lru {
         let (sets, ways) = (Sets::new(sets), ways as usize);
         let stride = Quad::count(ways);
         Self { sets, ways, stride, quads: vec![Quad::EMPTY; sets.count() * stride].into() }
-    }
-
-    /// Whether it can hold anything.
-    #[inline(always)]
-    pub fn exists(&self) -> bool {
-        self.ways > 0
     }
 
     /// The set of a page number.

@@ -37,12 +37,13 @@ impl Walker for Native<'_> {
         gva: Gva,
         store: bool,
     ) -> Result<Mapping, Fault> {
+        let page = Va::from(gva).page();
         let found = descend(
-            self.table,
-            Table::Guest,
+            (self.table, Table::Guest),
             unit,
             simd,
-            Va::from(gva).page(),
+            page,
+            self.table.lowest_node(page),
             #[inline(always)]
             |unit, level, at| {
                 unit.reference(Table::Guest, at.into(), WalkEvents::step_code(level.0, 0));

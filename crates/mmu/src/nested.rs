@@ -46,12 +46,42 @@ fn host_walk<P: Prefetcher, S: Simd>(
             return found;
         }
     }
+    match host.known_pte_node(page) {
+        Some(node) => host_walk_to((node, Level::PTE), host, unit, simd, page, write, guest_level),
+        None => host_walk_to_any(host, unit, simd, page, write, guest_level),
+    }
+}
+
+/// The same where the last node is not known beforehand.
+#[inline(never)]
+fn host_walk_to_any<P: Prefetcher, S: Simd>(
+    host: &mut PageTable,
+    unit: &mut WalkUnit<P>,
+    simd: S,
+    page: Vpn,
+    write: bool,
+    guest_level: u8,
+) -> Option<Mapping> {
+    host_walk_to(host.lowest_node(page), host, unit, simd, page, write, guest_level)
+}
+
+/// The same to the `last` node, with its level.
+#[inline(always)]
+fn host_walk_to<P: Prefetcher, S: Simd>(
+    last: (NodeId, Level),
+    host: &mut PageTable,
+    unit: &mut WalkUnit<P>,
+    simd: S,
+    page: Vpn,
+    write: bool,
+    guest_level: u8,
+) -> Option<Mapping> {
     let found = descend(
-        host,
-        Table::Host,
+        (host, Table::Host),
         unit,
         simd,
         page,
+        last,
         #[inline(always)]
         |unit, level, at| {
             unit.reference(Table::Host, at.into(), WalkEvents::step_code(guest_level, level.0));
@@ -60,11 +90,11 @@ fn host_walk<P: Prefetcher, S: Simd>(
     )
     .filter(|found| found.allows(write))?;
     found.mark(host, page, write);
-    let host = found.part(page, write);
+    let mapping = found.part(page, write);
     if let Some(nested_tlb) = &mut unit.nested_tlb {
-        nested_tlb.insert(simd, page, host);
+        nested_tlb.insert(simd, page, mapping);
     }
-    Some(host)
+    Some(mapping)
 }
 
 impl Nested<'_> {
@@ -72,6 +102,57 @@ impl Nested<'_> {
     #[inline(always)]
     fn host_page(&self, gpa: Gpa) -> Vpn {
         self.base + gpa.page().0
+    }
+
+    /// [`Walker::walk`] where the guest's last node is not known beforehand.
+    #[inline(never)]
+    fn walk_to_any<P: Prefetcher, S: Simd>(
+        &mut self,
+        unit: &mut WalkUnit<P>,
+        simd: S,
+        gva: Gva,
+        store: bool,
+    ) -> Result<Mapping, Fault> {
+        self.walk_to(self.guest.lowest_node(Va::from(gva).page()), unit, simd, gva, store)
+    }
+
+    /// The same to the guest's `last` node, with its level.
+    #[inline(always)]
+    fn walk_to<P: Prefetcher, S: Simd>(
+        &mut self,
+        last: (NodeId, Level),
+        unit: &mut WalkUnit<P>,
+        simd: S,
+        gva: Gva,
+        store: bool,
+    ) -> Result<Mapping, Fault> {
+        let base = self.base;
+        let of_host = |gpa: Gpa| (gpa, base + gpa.page().0);
+        let mut violation = None;
+        let found = descend(
+            (self.guest, Table::Guest),
+            unit,
+            simd,
+            Va::from(gva).page(),
+            last,
+            #[inline(always)]
+            |unit, level, at| {
+                let gpa = Gpa::from(at);
+                let Some(host) = host_walk(self.host, unit, simd, of_host(gpa), true, level.0) else {
+                    violation = Some(gpa);
+                    return None;
+                };
+                let hpa = host.start() + gpa.page_offset();
+                unit.reference(Table::Guest, hpa, WalkEvents::step_code(level.0, 0));
+                Some(())
+            },
+        );
+        let Some(found) = found.filter(|found| found.allows(store)) else {
+            return Err(violation.map_or(Fault::Guest { gva, store }, |gpa| Fault::Host { gpa, store: true }));
+        };
+        let gpa = found.gpa_of(gva);
+        let host = host_walk(self.host, unit, simd, of_host(gpa), store, 0).ok_or(Fault::Host { gpa, store })?;
+        Ok(self.finish(gva, found, host, store))
     }
 
     /// Both leaves are known: sets the guest's bits and combines.
@@ -94,33 +175,10 @@ impl Walker for Nested<'_> {
         gva: Gva,
         store: bool,
     ) -> Result<Mapping, Fault> {
-        let base = self.base;
-        let of_host = |gpa: Gpa| (gpa, base + gpa.page().0);
-        let mut violation = None;
-        let found = descend(
-            self.guest,
-            Table::Guest,
-            unit,
-            simd,
-            Va::from(gva).page(),
-            #[inline(always)]
-            |unit, level, at| {
-                let gpa = Gpa::from(at);
-                let Some(host) = host_walk(self.host, unit, simd, of_host(gpa), true, level.0) else {
-                    violation = Some(gpa);
-                    return None;
-                };
-                let hpa = host.start() + gpa.page_offset();
-                unit.reference(Table::Guest, hpa, WalkEvents::step_code(level.0, 0));
-                Some(())
-            },
-        );
-        let Some(found) = found.filter(|found| found.allows(store)) else {
-            return Err(violation.map_or(Fault::Guest { gva, store }, |gpa| Fault::Host { gpa, store: true }));
-        };
-        let gpa = found.gpa_of(gva);
-        let host = host_walk(self.host, unit, simd, of_host(gpa), store, 0).ok_or(Fault::Host { gpa, store })?;
-        Ok(self.finish(gva, found, host, store))
+        match self.guest.known_pte_node(Va::from(gva).page()) {
+            Some(node) => self.walk_to((node, Level::PTE), unit, simd, gva, store),
+            None => self.walk_to_any(unit, simd, gva, store),
+        }
     }
 
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault> {
@@ -153,7 +211,6 @@ impl Walker for Nested<'_> {
     fn hint_first(&self, gva: Gva) -> NestedHint {
         let page = Va::from(gva).page();
         let (node, level) = hint_leaf(self.guest, page);
-        self.hint_host(self.guest.entry_address(node, index_of(page, level)).into());
         NestedHint { gva, node: node.0, level: level.0 }
     }
 
@@ -162,16 +219,9 @@ impl Walker for Nested<'_> {
         let (node, level) = (NodeId(hint.node), Level(hint.level));
         let entry = self.guest.entry(node, index_of(Va::from(hint.gva).page(), level));
         if entry.is_present() && entry.is_leaf() {
-            self.hint_host(Found { entry, node, level }.gpa_of(hint.gva));
+            let gpa = Found { entry, node, level }.gpa_of(hint.gva);
+            hint_leaf(self.host, self.host_page(gpa));
         }
-    }
-}
-
-impl Nested<'_> {
-    /// Brings near what the host's walk for `gpa` will end at.
-    #[inline(always)]
-    fn hint_host(&self, gpa: Gpa) {
-        hint_leaf(self.host, self.host_page(gpa));
     }
 }
 

@@ -140,12 +140,13 @@ impl Walker for Segmented<'_> {
     ) -> Result<Mapping, Fault> {
         let segments = self.segments;
         let mut violation = None;
+        let page = Va::from(gva).page();
         let found = descend(
-            self.guest,
-            Table::Guest,
+            (self.guest, Table::Guest),
             unit,
             simd,
-            Va::from(gva).page(),
+            page,
+            self.guest.lowest_node(page),
             #[inline(always)]
             |unit, level, at| {
                 let gpa = Gpa::from(at);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sets in the order of their last use, and the movement that keeps them so.
 //!
-//! A set of a cache is a row of [`Oct`]s: 32-bit tags, the most recently used first. A set of a TLB or of a page-walk cache
-//! is a row of [`Quad`]s: keys with values, in the same order. To use something is one movement, whether it was there or
+//! A set of a cache is a row of [`Oct`]s: 32-bit tags, the most recently used first. A set of a page-walk cache is a row of
+//! [`Keys`], one of a TLB a row of [`Quad`]s, keys with values, in the same order. To use something is one movement, whether it was there or
 //! not: everything before the place where it was (or before the last place) moves back by one, and it comes to the front.
 //! So whole vectors are compared, moved and stored without a branch on what was found, which the processor could only
 //! guess.
@@ -49,6 +49,20 @@ impl Quad {
     }
 }
 
+/// Keys alone that are handled at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, align(32))]
+pub struct Keys(pub(crate) [u64; 4]);
+
+impl Keys {
+    pub(crate) const EMPTY: Self = Self([NO_KEY; 4]);
+
+    /// Those that hold `ways` keys. The places beyond stay empty.
+    pub(crate) const fn count(ways: usize) -> usize {
+        ways.div_ceil(4)
+    }
+}
+
 /// A way to look things up in rows and to move them.
 pub trait Simd: Copy + Debug {
     /// Runs `work`, which is to be inlined always, as code that is compiled for what this way needs. (Within code that is
@@ -60,6 +74,9 @@ pub trait Simd: Copy + Debug {
 
     /// Whether `tag` is in `row`.
     fn holds_tag(self, row: &[Oct], tag: u32) -> bool;
+
+    /// Uses `key` in `row`, whose last place is `last`. Whether it was there.
+    fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool;
 
     /// The value of `key` in `row`, if it is there. It comes to the front.
     fn find(self, row: &mut [Quad], key: u64) -> Option<u64>;
@@ -91,6 +108,19 @@ pub(crate) fn take_tag(row: &mut [Oct], ways: usize, tag: u32) {
 #[derive(Clone, Copy, Debug)]
 pub struct Plain;
 
+/// Uses `wanted` in a row of which `places` are all. Whether it was there.
+#[inline(always)]
+fn use_one<'a, T: Copy + PartialEq + 'a>(places: impl Iterator<Item = &'a mut T>, wanted: T) -> bool {
+    let mut carry = wanted;
+    for there in places {
+        carry = std::mem::replace(there, carry);
+        if carry == wanted {
+            return true;
+        }
+    }
+    false
+}
+
 impl Plain {
     /// The place of `key` in `row`.
     #[inline(always)]
@@ -107,24 +137,17 @@ impl Simd for Plain {
 
     #[inline(always)]
     fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool {
-        let mut carry = tag;
-        let mut left = last.trailing_zeros() as usize + 1;
-        for oct in row {
-            for there in oct.0.iter_mut().take(left) {
-                let before = std::mem::replace(there, carry);
-                if before == tag {
-                    return true;
-                }
-                carry = before;
-            }
-            left = left.saturating_sub(8);
-        }
-        false
+        use_one(row.iter_mut().flat_map(|oct| &mut oct.0).take(last.trailing_zeros() as usize + 1), tag)
     }
 
     #[inline(always)]
     fn holds_tag(self, row: &[Oct], tag: u32) -> bool {
         row.iter().any(|oct| oct.0.contains(&tag))
+    }
+
+    #[inline(always)]
+    fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool {
+        use_one(row.iter_mut().flat_map(|keys| &mut keys.0).take(last + 1), key)
     }
 
     #[inline(always)]
@@ -166,7 +189,7 @@ mod wide {
         _mm256_store_si256,
     };
 
-    use super::{NO_KEY, Oct, Quad, Simd};
+    use super::{Keys, NO_KEY, Oct, Quad, Simd};
 
     /// Eight tags or four keys at once, with AVX2. Only [`Wide::detect`] makes one.
     #[derive(Clone, Copy, Debug)]
@@ -203,7 +226,7 @@ mod wide {
         }
     }
 
-    // In all of these, each load and store covers one `Oct`, or one half of a `Quad`, which is 32 bytes, aligned to as
+    // In all of these, each load and store covers one `Oct` or `Keys`, or one half of a `Quad`, which is 32 bytes, aligned to as
     // many, behind a live reference.
 
     #[target_feature(enable = "avx2,bmi1,bmi2")]
@@ -288,14 +311,67 @@ mod wide {
         }
     }
 
-    /// A bit for each pair of `quad` that has the key.
+    /// A bit for each of `keys` that is `wanted`.
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     #[inline]
-    unsafe fn pairs_with(quad: &Quad, wanted: __m256i) -> u32 {
+    unsafe fn places_of(keys: &[u64; 4], wanted: __m256i) -> u32 {
         // SAFETY: the caller has seen to AVX2.
         unsafe {
-            let equal = _mm256_cmpeq_epi64(load(&quad.keys), wanted);
+            let equal = _mm256_cmpeq_epi64(load(keys), wanted);
             _mm256_movemask_pd(_mm256_castsi256_pd(equal)) as u32
+        }
+    }
+
+    /// The movement in the four that have the place.
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn push_to(four: &mut [u64; 4], place: usize, first: __m256i) {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            let moved = _mm256_permutevar8x32_epi32(load(four), load(&QUAD_ORDERS[place & 3]));
+            store(four, _mm256_blend_epi32::<3>(moved, first));
+        }
+    }
+
+    /// The movement in four before that. What comes to the front of the next ones, in the first lanes.
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn push_through(four: &mut [u64; 4], first: __m256i) -> __m256i {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            // Turned by one, so that the last comes first.
+            let turned = _mm256_permute4x64_epi64::<0b10_01_00_11>(load(four));
+            store(four, _mm256_blend_epi32::<3>(turned, first));
+            turned
+        }
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    #[inline]
+    unsafe fn use_key(row: &mut [Keys], last: usize, key: u64) -> bool {
+        // SAFETY: the caller has seen to AVX2.
+        unsafe {
+            let wanted = _mm256_set1_epi64x(key as i64);
+            if let [four] = row {
+                let there = places_of(&four.0, wanted);
+                push_to(&mut four.0, (there | 1 << last).trailing_zeros() as usize, wanted);
+                return there != 0;
+            }
+            let (mut end, mut there) = (0, 0);
+            for (index, four) in row.iter().enumerate() {
+                (end, there) = (index, places_of(&four.0, wanted));
+                if there != 0 {
+                    break;
+                }
+            }
+            let place = if there != 0 { there.trailing_zeros() as usize } else { last };
+            let Some((four, before)) = row.get_mut(..=end).and_then(<[Keys]>::split_last_mut) else { return false };
+            let mut first = wanted;
+            for four in before {
+                first = push_through(&mut four.0, first);
+            }
+            push_to(&mut four.0, place, first);
+            there != 0
         }
     }
 
@@ -326,7 +402,7 @@ mod wide {
         unsafe {
             let wanted = _mm256_set1_epi64x(key as i64);
             for at in 0..row.len() {
-                let there = pairs_with(&row[at], wanted);
+                let there = places_of(&row[at].keys, wanted);
                 if there != 0 {
                     let place = there.trailing_zeros() as usize & 3;
                     let value = row[at].values[place];
@@ -340,35 +416,6 @@ mod wide {
         }
     }
 
-    /// The movement in the quad that has the place.
-    #[target_feature(enable = "avx2,bmi1,bmi2")]
-    #[inline]
-    unsafe fn put_in_one(quad: &mut Quad, place: usize, key: __m256i, value: __m256i) {
-        // SAFETY: the caller has seen to AVX2.
-        unsafe {
-            let order = load(&QUAD_ORDERS[place & 3]);
-            let keys = _mm256_permutevar8x32_epi32(load(&quad.keys), order);
-            let values = _mm256_permutevar8x32_epi32(load(&quad.values), order);
-            store(&mut quad.keys, _mm256_blend_epi32::<3>(keys, key));
-            store(&mut quad.values, _mm256_blend_epi32::<3>(values, value));
-        }
-    }
-
-    /// The movement in a quad before it. What comes to the front of the next one, in the first lanes.
-    #[target_feature(enable = "avx2,bmi1,bmi2")]
-    #[inline]
-    unsafe fn put_through_one(quad: &mut Quad, key: __m256i, value: __m256i) -> (__m256i, __m256i) {
-        // SAFETY: the caller has seen to AVX2.
-        unsafe {
-            // Turned by one, so that the last pair comes first.
-            let keys = _mm256_permute4x64_epi64::<0b10_01_00_11>(load(&quad.keys));
-            let values = _mm256_permute4x64_epi64::<0b10_01_00_11>(load(&quad.values));
-            store(&mut quad.keys, _mm256_blend_epi32::<3>(keys, key));
-            store(&mut quad.values, _mm256_blend_epi32::<3>(values, value));
-            (keys, values)
-        }
-    }
-
     /// `row` ends with the quad that has the place, and `place` is the place in there.
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     #[inline]
@@ -378,10 +425,11 @@ mod wide {
             let (mut key, mut value) = (_mm256_set1_epi64x(key as i64), _mm256_set1_epi64x(value as i64));
             let Some((end, before)) = row.split_last_mut() else { return NO_KEY };
             for quad in before {
-                (key, value) = put_through_one(quad, key, value);
+                (key, value) = (push_through(&mut quad.keys, key), push_through(&mut quad.values, value));
             }
             let gone = end.keys[place & 3];
-            put_in_one(end, place & 3, key, value);
+            push_to(&mut end.keys, place, key);
+            push_to(&mut end.values, place, value);
             gone
         }
     }
@@ -463,6 +511,11 @@ mod wide {
         }
 
         #[inline(always)]
+        fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool {
+            self.0.use_key(row, last, key)
+        }
+
+        #[inline(always)]
         fn find(self, row: &mut [Quad], key: u64) -> Option<u64> {
             self.0.find(row, key)
         }
@@ -507,6 +560,12 @@ mod wide {
         }
 
         #[inline(always)]
+        fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool {
+            // SAFETY: see above.
+            unsafe { use_key(row, last, key) }
+        }
+
+        #[inline(always)]
         fn find(self, row: &mut [Quad], key: u64) -> Option<u64> {
             // SAFETY: see above.
             unsafe {
@@ -545,10 +604,10 @@ mod tests {
     use proptest::prelude::*;
 
     /// As one would say it.
-    fn use_tag_said(row: &mut Vec<u32>, tag: u32) -> bool {
-        let found = row.iter().position(|&there| there == tag);
+    fn use_said<T: PartialEq>(row: &mut Vec<T>, wanted: T) -> bool {
+        let found = row.iter().position(|there| *there == wanted);
         row.remove(found.unwrap_or(row.len() - 1));
-        row.insert(0, tag);
+        row.insert(0, wanted);
         found.is_some()
     }
 
@@ -563,11 +622,23 @@ mod tests {
                 said.retain(|&there| there != tag);
                 said.push(EMPTY);
             } else {
-                prop_assert_eq!(simd.use_tag(&mut row, 1 << (ways - 1), tag), use_tag_said(&mut said, tag));
+                prop_assert_eq!(simd.use_tag(&mut row, 1 << (ways - 1), tag), use_said(&mut said, tag));
             }
             let flat: Vec<u32> = row.iter().flat_map(|oct| oct.0).collect();
             prop_assert_eq!(&flat[..ways], &said[..]);
             prop_assert!(flat[ways..].iter().all(|&tag| tag == EMPTY), "{:?}", flat);
+        }
+        Ok(())
+    }
+
+    fn check_keys<S: Simd>(simd: S, ways: usize, keys: &[u64]) -> Result<(), TestCaseError> {
+        let mut row = vec![Keys::EMPTY; Keys::count(ways)];
+        let mut said = vec![NO_KEY; ways];
+        for &key in keys {
+            prop_assert_eq!(simd.use_key(&mut row, ways - 1, key), use_said(&mut said, key));
+            let flat: Vec<u64> = row.iter().flat_map(|keys| keys.0).collect();
+            prop_assert_eq!(&flat[..ways], &said[..]);
+            prop_assert!(flat[ways..].iter().all(|&key| key == NO_KEY), "{:?}", flat);
         }
         Ok(())
     }
@@ -611,6 +682,18 @@ mod tests {
             #[cfg(target_arch = "x86_64")]
             if let Some(wider) = Wider::detect() {
                 check_tags(wider, ways, &tags)?;
+            }
+        }
+
+        #[test]
+        fn both_ways_to_use_keys_do_as_said(
+            ways in 1_usize..=70,
+            keys in prop::collection::vec(0_u64..90, 1..400),
+        ) {
+            check_keys(Plain, ways, &keys)?;
+            #[cfg(target_arch = "x86_64")]
+            if let Some(wide) = Wide::detect() {
+                check_keys(wide, ways, &keys)?;
             }
         }
 

@@ -143,8 +143,23 @@ impl TlbLevel {
     /// Takes in the largest piece of `mapping` around `page` that this level can hold, and returns it.
     #[inline(always)]
     fn insert<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, asid: u64) -> Option<Mapping> {
+        if mapping.size() == PageSize::Small {
+            return self.insert_piece(simd, page, mapping, PageSize::Small, asid);
+        }
         let size = self.piece_of[mapping.size() as usize]?;
-        let piece = mapping.piece(page, size);
+        self.insert_piece(simd, page, mapping.piece(page, size), size, asid)
+    }
+
+    /// Takes in `piece`, which is of `size` and holds `page`, if there is an array for it.
+    #[inline(always)]
+    fn insert_piece<S: Simd>(
+        &mut self,
+        simd: S,
+        page: Gvn,
+        piece: Mapping,
+        size: PageSize,
+        asid: u64,
+    ) -> Option<Mapping> {
         let array = self.array_mut(size)?;
         let gone = array.insert(simd, array.set_of(page.0 >> size.order()), key(page, size, asid), piece.bits());
         match gone {

@@ -2,28 +2,134 @@
 //! What shortens a walk: page-walk caches split by level, and the nested TLB.
 //!
 //! All levels of a page-walk cache are searched at once; the hit nearest to the leaf counts and is the only one whose
-//! place in the LRU order changes. It gives the node to go on with. Leaf entries never come in: they belong to the TLBs.
+//! place in the LRU order changes. The walk goes on at the node that it gives, and what it reads on its way comes in. Leaf
+//! entries never do: they belong to the TLBs. So a walk uses the lowest level's cache in any case, the one above it if that
+//! missed, and so on; and as the caches are flushed whenever a node goes, which node an entry gives is known to the table,
+//! and they hold nothing but keys.
 //!
 //! As in ASAP's evaluation, guest and host tables have caches of their own, and the guest's hold guest-physical
 //! pointers: after a hit the host walk for the node that was found is still to be done.
 
-use nestwalk_mem::{Geometry, Level, NodeId, Vpn, VpnRange};
+use nestwalk_mem::{Level, Vpn, VpnRange};
 
 use crate::config::{NestedTlbConfig, PwcConfig, entry_sets};
 use crate::error::MmuError;
 use crate::lru::Lru;
 use crate::mapping::Mapping;
 use crate::processor::Asid;
-use crate::simd::Simd;
+use crate::sets::Sets;
+use crate::simd::{Keys, NO_KEY, Simd};
 use crate::walker::INDEX_BITS;
+
+/// The cache of one level's entries.
+#[derive(Clone, Debug)]
+struct OneLevel {
+    /// The keys, each set's most recently used first; what is empty stands behind.
+    rows: Box<[Keys]>,
+    /// Sets less 1, if they are [narrow](OneLevel::is_narrow).
+    mask: usize,
+    /// The last place of a set; of no use if there are no ways.
+    last: usize,
+    /// What stood in the last place of a set before it was used last, if that is to be taken back.
+    before: u64,
+    sets: Sets,
+    ways: usize,
+}
+
+impl OneLevel {
+    fn new(sets: u32, ways: u32) -> Self {
+        let (sets, ways) = (Sets::new(sets), ways as usize);
+        let rows = vec![Keys::EMPTY; sets.count() * Keys::count(ways)].into();
+        Self { rows, mask: sets.count() - 1, last: ways.saturating_sub(1), before: NO_KEY, sets, ways }
+    }
+
+    /// Whether each set is one row, and there are a power of two of them.
+    fn is_narrow(&self) -> bool {
+        Keys::count(self.ways) == 1 && self.sets.is_power_of_two()
+    }
+
+    /// The set of `number`.
+    fn set_mut(&mut self, number: u64) -> &mut [Keys] {
+        let (set, stride) = (self.sets.split(number).0, Keys::count(self.ways));
+        &mut self.rows[set * stride..][..stride]
+    }
+
+    /// Whether the entry of `number` is known, whose `key` becomes the latest of its set in any case. With `revocable` that can be
+    /// taken back. For narrow sets.
+    #[inline(always)]
+    fn use_entry<S: Simd>(&mut self, simd: S, number: u64, key: u64, revocable: bool) -> bool {
+        let row = &mut self.rows[number as usize & self.mask];
+        if revocable {
+            self.before = row.0[self.last % 4];
+        }
+        simd.use_key(std::slice::from_mut(row), self.last, key)
+    }
+
+    /// The same for sets of any number and size.
+    fn use_in_any<S: Simd>(&mut self, simd: S, number: u64, key: u64) -> bool {
+        if self.ways == 0 {
+            return false;
+        }
+        let last = self.last;
+        let set = self.set_mut(number);
+        let before = set[last / 4].0[last % 4];
+        let hit = simd.use_key(set, last, key);
+        self.before = before;
+        hit
+    }
+
+    /// Takes back that the entry of `number` came in, after which its set was not used again.
+    #[cold]
+    fn take_back(&mut self, number: u64) {
+        if self.ways > 0 {
+            let (before, last) = (self.before, self.last);
+            let set = self.set_mut(number);
+            remove(set, 0);
+            set[last / 4].0[last % 4] = before;
+        }
+    }
+
+    /// Takes out all keys that `keep` does not want.
+    fn retain(&mut self, keep: impl Fn(u64) -> bool) {
+        for row in self.rows.chunks_mut(Keys::count(self.ways).max(1)) {
+            for place in (0..row.len() * 4).rev() {
+                let key = row[place / 4].0[place % 4];
+                if key != NO_KEY && !keep(key) {
+                    remove(row, place);
+                }
+            }
+        }
+    }
+
+    fn check_invariants(&self) {
+        for row in self.rows.chunks(Keys::count(self.ways).max(1)) {
+            let keys: Vec<u64> = row.iter().flat_map(|keys| keys.0).collect();
+            let used = keys.iter().position(|&key| key == NO_KEY).unwrap_or(keys.len());
+            assert!(used <= self.ways, "more keys than ways in {keys:x?}");
+            assert!(keys[used..].iter().all(|&key| key == NO_KEY), "a hole in {keys:x?}");
+            for (way, key) in keys[..used].iter().enumerate() {
+                assert!(!keys[..way].contains(key), "a key stands twice in {keys:x?}");
+            }
+        }
+    }
+}
+
+/// Takes out what stands at `place`; what stands behind it moves up.
+fn remove(row: &mut [Keys], place: usize) {
+    for place in place..row.len() * 4 {
+        row[place / 4].0[place % 4] = row.get((place + 1) / 4).map_or(NO_KEY, |keys| keys.0[(place + 1) % 4]);
+    }
+}
 
 /// Page-walk caches of one table.
 #[derive(Clone, Debug)]
 pub struct WalkCache {
     latency_cycles: u32,
     /// Place `n` has entries of level `n + 2`.
-    levels: [Lru; 4],
+    levels: [OneLevel; 4],
     exists: bool,
+    /// If there are caches from level 2 up without a gap, and their sets are narrow, the highest of them.
+    narrow: Option<Level>,
     asid: u64,
 }
 
@@ -33,13 +139,16 @@ impl WalkCache {
     /// # Errors
     /// When the configuration cannot be built.
     pub fn new(place: &str, config: &PwcConfig) -> Result<Self, MmuError> {
-        let mut levels = std::array::from_fn(|_| Lru::new(1, 0));
+        let mut levels = std::array::from_fn(|_| OneLevel::new(1, 0));
         for (level, ways) in config.levels() {
             let sets = entry_sets(&format!("{place}.pl{level}"), ways.entries, ways.ways)?;
-            levels[usize::from(level) - 2] = Lru::new(sets, ways.ways);
+            levels[usize::from(level) - 2] = OneLevel::new(sets, ways.ways);
         }
-        let exists = levels.iter().any(Lru::exists);
-        Ok(Self { latency_cycles: config.latency_cycles, levels, exists, asid: 0 })
+        let exists = levels.iter().any(|level| level.ways > 0);
+        let count = levels.iter().take_while(|level| level.is_narrow()).count();
+        let is_narrow = count > 0 && levels[count..].iter().all(|level| level.ways == 0);
+        let narrow = is_narrow.then(|| Level(count as u8 + 1));
+        Ok(Self { latency_cycles: config.latency_cycles, levels, exists, narrow, asid: 0 })
     }
 
     /// Cycles of a look-up.
@@ -54,26 +163,46 @@ impl WalkCache {
         self.exists
     }
 
-    /// The lowest node known for `page`, and the level of the entry that points to it.
+    /// The level of the lowest entry that is known on the way from the `root`'s level down to `leaf`, the level of the last entry that
+    /// the walk for `page` reads. What is not known of that way is from now on; with `revocable` that can be taken back.
     #[inline(always)]
-    pub(crate) fn find<S: Simd>(&mut self, simd: S, geometry: Geometry, page: Vpn) -> Option<(NodeId, Level)> {
-        let (asid, below_root) = (self.asid, usize::from(geometry.levels()) - 1);
-        let mut number = page.0;
-        for (index, lru) in self.levels.iter_mut().take(below_root).enumerate() {
-            number >>= INDEX_BITS;
-            if let Some(node) = lru.find(simd, lru.set_of(number), number | asid) {
-                return Some((NodeId(node as u32), Level(index as u8 + 2)));
+    pub(crate) fn look_up<S: Simd>(
+        &mut self,
+        simd: S,
+        page: Vpn,
+        (leaf, root): (Level, Level),
+        revocable: bool,
+    ) -> Option<Level> {
+        let Some(highest) = self.narrow else { return self.look_up_in_any(simd, page, (leaf, root)) };
+        let highest = highest.min(root);
+        for (place, cache) in self.levels.iter_mut().enumerate() {
+            let level = Level(place as u8 + 2);
+            if level > highest {
+                break;
+            }
+            let number = page.0 >> (INDEX_BITS * level.index() as u32);
+            if level > leaf && cache.use_entry(simd, number, number | self.asid, revocable) {
+                return Some(level);
             }
         }
         None
     }
 
-    /// Takes in that the entry of `level` for `page` points to `node`. It must not be there yet.
-    #[inline(always)]
-    pub(crate) fn insert<S: Simd>(&mut self, simd: S, page: Vpn, level: Level, node: NodeId) {
-        if let Some(lru) = self.levels.get_mut(level.index() - 1) {
+    /// The same for caches of any kind.
+    #[inline(never)]
+    fn look_up_in_any<S: Simd>(&mut self, simd: S, page: Vpn, (leaf, root): (Level, Level)) -> Option<Level> {
+        (leaf.0 + 1..=root.0).map(Level).find(|level| {
             let number = page.0 >> (INDEX_BITS * level.index() as u32);
-            lru.insert(simd, lru.set_of(number), number | self.asid, node.0.into());
+            self.levels[level.index() - 1].use_in_any(simd, number, number | self.asid)
+        })
+    }
+
+    /// The walk for `page`, which was the last one to look up, could not read its entry at `level`: takes back that this and
+    /// the ones below, down to `leaf`, became known.
+    #[cold]
+    pub(crate) fn take_back(&mut self, page: Vpn, leaf: Level, level: Level) {
+        for level in leaf.0 + 1..=level.0 {
+            self.levels[usize::from(level) - 2].take_back(page.0 >> (INDEX_BITS * u32::from(level - 1)));
         }
     }
 
@@ -85,12 +214,12 @@ impl WalkCache {
     /// Takes out everything of the process in use (`INVLPG` does no less).
     pub fn flush(&mut self) {
         let asid = self.asid;
-        self.levels.iter_mut().for_each(|lru| lru.retain(|key| Asid::part(key) != asid, |_| ()));
+        self.levels.iter_mut().for_each(|level| level.retain(|key| Asid::part(key) != asid));
     }
 
     /// Takes out everything.
     pub fn flush_all(&mut self) {
-        self.levels.iter_mut().for_each(|lru| lru.retain(|_| false, |_| ()));
+        self.levels.iter_mut().for_each(|level| level.retain(|_| false));
     }
 
     /// Checks what must always hold: no entry twice.
@@ -98,7 +227,7 @@ impl WalkCache {
     /// # Panics
     /// When something does not hold.
     pub fn check_invariants(&self) {
-        self.levels.iter().for_each(Lru::check_invariants);
+        self.levels.iter().for_each(OneLevel::check_invariants);
     }
 }
 
@@ -167,5 +296,92 @@ impl NestedTlb {
     /// When something does not hold.
     pub fn check_invariants(&self) {
         self.lru.check_invariants();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::WaysConfig;
+    use crate::simd::Plain;
+    use proptest::prelude::*;
+
+    /// Sets of keys for each level from 2 up, the latest first; no sets where there is no cache.
+    struct Naive(Vec<(Vec<Vec<u64>>, usize)>);
+
+    impl Naive {
+        fn new(shapes: &[Option<WaysConfig>]) -> Self {
+            let sets = |ways: WaysConfig| (vec![Vec::new(); (ways.entries / ways.ways) as usize], ways.ways as usize);
+            Self(shapes.iter().map(|shape| shape.map_or((Vec::new(), 0), sets)).collect())
+        }
+
+        /// As the hardware does it: all levels are searched, then what is read on the way comes in, from the top down to the
+        /// level `read`, the last one whose entry could be read.
+        fn look_up(&mut self, asid: u64, page: u64, leaf: u8, root: u8, read: u8) -> Option<u8> {
+            let mut hit = None;
+            for level in leaf + 1..=root {
+                let (sets, _) = &mut self.0[usize::from(level) - 2];
+                let number = page >> (9 * (level - 1));
+                let Some(set) = (number as usize).checked_rem(sets.len()).map(|set| &mut sets[set]) else { continue };
+                if let Some(place) = set.iter().position(|&key| key == number | asid) {
+                    let key = set.remove(place);
+                    set.insert(0, key);
+                    hit = Some(level);
+                    break;
+                }
+            }
+            for level in (leaf + 1).max(read)..=hit.map_or(root, |level| level - 1) {
+                let (sets, ways) = &mut self.0[usize::from(level) - 2];
+                let number = page >> (9 * (level - 1));
+                let Some(set) = (number as usize).checked_rem(sets.len()).map(|set| &mut sets[set]) else { continue };
+                set.insert(0, number | asid);
+                set.truncate(*ways);
+            }
+            hit
+        }
+    }
+
+    fn shape() -> impl Strategy<Value = Option<WaysConfig>> {
+        let some = (1_u32..7, prop::sample::select(vec![1_u32, 2, 3, 4, 5, 9]));
+        let narrow = (prop::sample::select(vec![1_u32, 2, 4]), 1_u32..5);
+        prop_oneof![Just(None), some.prop_map(Some), narrow.prop_map(Some)]
+            .prop_map(|shape| shape.map(|(sets, ways)| WaysConfig { entries: sets * ways, ways }))
+    }
+
+    proptest! {
+        #[test]
+        fn levels_of_any_shape_are_naive_lrus_filled_by_walks(
+            pl2 in shape(), pl3 in shape(), pl4 in shape(), pl5 in shape(), root in 4_u8..=5,
+            // A few pages near each other at every level.
+            walks in prop::collection::vec((prop::array::uniform5(0_u64..3), 1_u8..4, 0_u8..3, 0_u16..2), 1..400),
+        ) {
+            let config = PwcConfig { latency_cycles: 1, pl2, pl3, pl4, pl5 };
+            let mut cache = WalkCache::new("pwc", &config).unwrap();
+            let mut naive = Naive::new(&[pl2, pl3, pl4, pl5]);
+            for (indices, leaf, unread, asid) in walks {
+                let page = indices.iter().enumerate().map(|(level, index)| index << (9 * level)).sum::<u64>();
+                cache.switch_to(Asid(asid));
+                let hit = cache.look_up(Plain, Vpn(page), (Level(leaf), Level(root)), true);
+                // Some walks end early: the entry of the level `failed`, on the way, cannot be read.
+                let top = hit.map_or(root, |level| level.0 - 1);
+                let failed = (leaf + unread).min(top);
+                let fails = unread > 0;
+                if fails {
+                    cache.take_back(Vpn(page), Level(leaf), Level(failed));
+                }
+                let read = if fails { failed + 1 } else { 0 };
+                let expected = naive.look_up(Asid(asid).key(), page, leaf, root, read);
+                prop_assert_eq!(hit.map(|level| level.0), expected);
+                cache.check_invariants();
+            }
+            cache.flush();
+            cache.check_invariants();
+            let left: usize = cache.levels.iter().flat_map(|level| level.rows.iter()).map(|row| {
+                row.0.iter().filter(|&&key| key != NO_KEY).count()
+            }).sum();
+            let asid = cache.asid;
+            let others = naive.0.iter().flat_map(|(sets, _)| sets.iter().flatten()).filter(|&&key| Asid::part(key) != asid);
+            prop_assert_eq!(left, others.count());
+        }
     }
 }

@@ -20,8 +20,27 @@ use crate::prefetcher::{Issue, Prefetcher};
 use crate::tape::{Tape, WalkSpan};
 use crate::walk_cache::{NestedTlb, WalkCache};
 
-/// The most look-ups of a walk: 7 in page-walk caches and 6 in the nested TLB (or in segment registers).
-const LOOKUPS_MAX: usize = 16;
+/// The look-ups of a walk, of which there are 13 at most: 7 in page-walk caches and 6 in the nested TLB (or in segment registers).
+/// Each is four bits, the latest one lowest; above the first one stands a 1.
+#[derive(Clone, Copy, Debug)]
+struct Lookups(u64);
+
+impl Lookups {
+    const NONE: Self = Self(1);
+
+    /// One more, by its place among the events of walks.
+    #[inline(always)]
+    fn push(&mut self, code: u8) {
+        debug_assert!((WalkEvents::LOOKUPS..WalkEvents::LOOKUPS + 16).contains(&code) && self.0 >> 60 == 0);
+        self.0 = self.0 << 4 | u64::from(code - WalkEvents::LOOKUPS);
+    }
+
+    /// All of them, the latest first.
+    fn codes(self) -> impl Iterator<Item = u8> {
+        let words = std::iter::successors(Some(self.0), |word| Some(word >> 4)).take_while(|&word| word > 1);
+        words.map(|word| WalkEvents::LOOKUPS + (word & 15) as u8)
+    }
+}
 
 /// What a walk runs on. Walkers report to it each reference and each look-up.
 #[derive(Clone, Debug)]
@@ -34,8 +53,7 @@ pub struct WalkUnit<P> {
     pub(crate) tape: Tape,
     walk: WalkSpan,
     /// Look-ups of the walk so far, to be taken back if it ends in a page fault.
-    lookups: [u8; LOOKUPS_MAX],
-    lookup_count: usize,
+    lookups: Lookups,
     /// Cycles of look-ups since its last reference. Only kept for a prefetcher.
     wait: u64,
 }
@@ -50,8 +68,7 @@ impl<P: Prefetcher> WalkUnit<P> {
             counters: Counters::default(),
             tape: Tape::default(),
             walk: WalkSpan::default(),
-            lookups: [0; LOOKUPS_MAX],
-            lookup_count: 0,
+            lookups: Lookups::NONE,
             wait: 0,
         })
     }
@@ -60,7 +77,7 @@ impl<P: Prefetcher> WalkUnit<P> {
     #[inline(always)]
     pub(crate) fn begin(&mut self, gva: Gva) {
         self.walk = WalkSpan { begin: self.tape.references.len() as u32, ..WalkSpan::default() };
-        self.lookup_count = 0;
+        self.lookups = Lookups::NONE;
         if P::ACTIVE {
             self.wait = 0;
             self.prefetcher.walk_starts(gva, &mut Issue { tape: &mut self.tape, wait: &mut self.wait });
@@ -119,23 +136,20 @@ impl<P: Prefetcher> WalkUnit<P> {
         if P::ACTIVE {
             self.wait += u64::from(cycles);
         }
-        self.lookups[self.lookup_count % LOOKUPS_MAX] = code;
-        self.lookup_count += 1;
+        self.lookups.push(code);
         self.counters.walk_events.0[usize::from(code)] += 1;
     }
 
     /// The walk has found its translation.
     #[inline(always)]
     pub(crate) fn commit(&mut self) {
-        debug_assert!(self.lookup_count <= LOOKUPS_MAX);
         self.tape.walks.push(WalkSpan { end: self.tape.references.len() as u32, ..self.walk });
     }
 
     /// The walk has ended in a page fault: takes its look-ups back and has its references counted apart.
     #[cold]
     pub(crate) fn abort(&mut self) {
-        let lookups = &self.lookups[..self.lookup_count];
-        lookups.iter().for_each(|&code| self.counters.walk_events.0[usize::from(code)] -= 1);
+        self.lookups.codes().for_each(|code| self.counters.walk_events.0[usize::from(code)] -= 1);
         self.counters.aborted_walks += 1;
         self.tape.aborted = Some(self.walk.begin as usize);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The seam between a core and a way to translate.
 
-use nestwalk_mem::addr::PAGE_SHIFT;
+use nestwalk_mem::addr::{ENTRY_BYTES, PAGE_SHIFT};
 use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Pfn, Va, Vpn};
 
 use crate::clustered::Group;
@@ -142,40 +142,49 @@ pub(crate) fn group_around(table: &PageTable, page: Vpn, to: impl Fn(u64) -> u64
     (frame, group)
 }
 
-/// The way down one table for `page`, from what its page-walk caches know. Each entry's level and address in the space
-/// that the table lies in go to `refer` before it is read. The leaf, or `None` if an entry is not present or `refer` says
-/// `None`.
+/// Places for the entries of a way down, of which no table has as many: a power of two.
+const WAY: usize = 8;
+
+/// The way down one table for `page`, from what its page-walk caches know to the entry in the node `last`, the lowest one that covers
+/// `page`, of level `leaf`. Each entry's level and address in the space that the table lies in go to `refer` before it is read. The
+/// leaf, or `None` if an entry is not present or `refer` says `None`.
+///
+/// Where the way ends is known and each node knows the one above it, so nothing is read but the last entry.
 #[inline(always)]
 pub(crate) fn descend<P: Prefetcher, S: Simd>(
-    table: &PageTable,
-    which: Table,
+    (table, which): (&PageTable, Table),
     unit: &mut WalkUnit<P>,
     simd: S,
     page: Vpn,
+    (last, leaf): (NodeId, Level),
     mut refer: impl FnMut(&mut WalkUnit<P>, Level, Pa) -> Option<()>,
 ) -> Option<Found> {
-    let geometry = table.geometry();
-    let (mut node, mut level) = (table.root(), geometry.root());
+    let mut top = table.geometry().root();
     if unit.pwc(which).exists() {
-        let hit = unit.pwc(which).find(simd, geometry, page);
-        unit.pwc_lookup(which, hit.map_or(0, |(_, at)| at.0));
-        if let Some((below, at)) = hit {
-            (node, level) = (below, at.down());
-        }
+        // In the guest a walk can end before its time.
+        let hit = unit.pwc(which).look_up(simd, page, (leaf, top), which == Table::Guest);
+        unit.pwc_lookup(which, hit.map_or(0, |level| level.0));
+        top = hit.map_or(top, Level::down);
     }
+    let mut way = [Pa(0); WAY];
+    let (mut node, mut level) = (last, leaf);
     loop {
-        let index = index_of(page, level);
-        refer(unit, level, table.entry_address(node, index))?;
-        let entry = table.entry(node, index);
-        if !entry.is_present() {
-            return None;
+        let (frame, parent) = table.frame_and_parent(node);
+        way[usize::from(level.0) % WAY] = frame.address() + index_of(page, level) as u64 * ENTRY_BYTES;
+        if level == top {
+            break;
         }
-        if entry.is_leaf() {
-            return Some(Found { entry, node, level });
-        }
-        unit.pwc(which).insert(simd, page, level, entry.node());
-        (node, level) = (entry.node(), level.down());
+        (node, level) = (parent, level.up());
     }
+    while refer(unit, level, way[usize::from(level.0) % WAY]).is_some() {
+        if level == leaf {
+            let entry = table.entry(last, index_of(page, leaf));
+            return entry.is_present().then_some(Found { entry, node: last, level: leaf });
+        }
+        level = level.down();
+    }
+    unit.pwc(which).take_back(page, leaf, level);
+    None
 }
 
 /// A way to translate the program's addresses.
