@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
-use nestwalk_mem::{Access, PageCount, VpnRange};
+use nestwalk_mem::{Access, PageCount, Vpn, VpnRange};
 use serde::Serialize;
 
 use super::block::BlockDecoder;
 use super::format::{RECORD_BYTES, RecordKind};
 use super::index;
-use super::log::{self, LogEntry};
+use super::log::{LogDecoder, LogStep};
 use super::metadata::{Metadata, Sampling, Vma};
 use super::reader::{Decoder, Trace};
 use super::sites::{SiteAttributes, SiteTable};
@@ -128,6 +128,7 @@ fn check_trace(trace: &Trace) -> Result<CheckReport, WorkloadError> {
     let mut decoder = Decoder::new(trace)?;
     let mut report = CheckReport::default();
     let mut accesses: Vec<Access> = Vec::new();
+    let mut touches: Vec<(Vpn, bool)> = Vec::new();
     for (i, record) in trace.records().iter().enumerate() {
         match record.kind {
             RecordKind::Accesses => {
@@ -139,10 +140,13 @@ fn check_trace(trace: &Trace) -> Result<CheckReport, WorkloadError> {
                 report.instructions = report.instructions.saturating_add(record.instructions);
             }
             RecordKind::Log => {
-                for entry in decoder.log(trace, record)? {
-                    match entry {
-                        LogEntry::Touches(run) => report.touches += u64::from(run.pages),
-                        LogEntry::Event(_) => report.events += 1,
+                decoder.begin_log(trace, record)?;
+                loop {
+                    touches.clear();
+                    match decoder.log_step(trace, &mut touches, Batch::ACCESSES_MAX)? {
+                        LogStep::Touches(_) => report.touches += touches.len() as u64,
+                        LogStep::Event(_) => report.events += 1,
+                        LogStep::End => break,
                     }
                 }
             }
@@ -186,12 +190,17 @@ pub fn fuzz_one(data: &[u8]) {
         let mut out = Vec::new();
         while decoder.left() > 0 && decoder.fill(&mut out, 7).is_ok() {}
     }
-    let mut entries = Vec::new();
-    if log::decode(plain, items, &mut entries).is_ok() {
-        for entry in &entries {
-            match entry {
-                LogEntry::Touches(run) => assert!(VpnRange::new(run.page(0), PageCount(1)).contains(run.page(0))),
-                LogEntry::Event(event) => drop(event.meaning()),
+    let mut log = LogDecoder::default();
+    log.plain.extend_from_slice(plain);
+    if log.begin(items).is_ok() {
+        let mut touches = Vec::new();
+        while let Ok(step) = log.step(&mut touches, 7) {
+            match step {
+                LogStep::Touches(_) => {
+                    touches.drain(..).for_each(|(page, _)| assert!(VpnRange::new(page, PageCount(1)).contains(page)));
+                }
+                LogStep::Event(event) => drop(event.meaning()),
+                LogStep::End => break,
             }
         }
     }

@@ -4,6 +4,9 @@
 //! Touches come in runs of consecutive pages. Columns of like things lie together, because zstd does well on them:
 //! operations, starts of runs, lengths of runs, and the words of events.
 
+use std::mem::take;
+use std::ops::Range;
+
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Va, Vpn};
 
@@ -14,23 +17,23 @@ use crate::stream::ThreadId;
 
 /// Pages that a thread touches one after another, each the neighbour of the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TouchRun {
+struct TouchRun {
     /// Who.
-    pub thread: ThreadId,
+    thread: ThreadId,
     /// The page touched first.
-    pub first: Vpn,
+    first: Vpn,
     /// How many pages.
-    pub pages: u32,
+    pages: u32,
     /// Whether they go towards lower addresses.
-    pub descending: bool,
+    descending: bool,
     /// Whether these are the pages' first stores (otherwise loads).
-    pub store: bool,
+    store: bool,
 }
 
 impl TouchRun {
     /// The `i`-th page.
     #[inline]
-    pub fn page(&self, i: u32) -> Vpn {
+    fn page(&self, i: u32) -> Vpn {
         if self.descending { Vpn(self.first.0 - u64::from(i)) } else { self.first + u64::from(i) }
     }
 
@@ -52,13 +55,15 @@ impl TouchRun {
     }
 }
 
-/// One entry of a log.
+/// What comes next in a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LogEntry {
-    /// First touches.
-    Touches(TouchRun),
+pub enum LogStep {
+    /// First touches by this thread.
+    Touches(ThreadId),
     /// A memory event.
     Event(TraceEvent),
+    /// Nothing.
+    End,
 }
 
 const OP_THREAD: u8 = 0;
@@ -159,72 +164,98 @@ impl LogBuilder {
     }
 }
 
-/// Reads a payload of `items` touches and events into `entries` (cleared first).
-///
-/// # Errors
-/// Says what is wrong with it, if anything is. Memory is bounded by the payload's length.
-pub fn decode(plain: &[u8], items: u32, entries: &mut Vec<LogEntry>) -> Result<(), Fault> {
-    entries.clear();
-    let [ops, starts, lengths, words] = columns(plain)?;
-    let mut state = LogReader {
-        starts: VarintReader::new(starts, 0),
-        lengths: VarintReader::new(lengths, 0),
-        words: VarintReader::new(words, 0),
-        thread: ThreadId(0),
-        next_page: 0,
-        next_address: 0,
-    };
-    let mut left = items;
-    for &op in ops {
-        let Some(entry) = state.entry(op)? else { continue };
-        let size = match entry {
-            LogEntry::Touches(run) => run.pages,
-            LogEntry::Event(_) => 1,
-        };
-        left = left.checked_sub(size).ok_or("a log of more items than its header says")?;
-        entries.push(entry);
-    }
-    if left != 0 || !state.starts.is_at_end() || !state.lengths.is_at_end() || !state.words.is_at_end() {
-        return Err("a log of fewer items than its header says".into());
-    }
-    Ok(())
-}
-
-fn columns(plain: &[u8]) -> Result<[&[u8]; 4], Fault> {
-    let (prefix, mut rest) = plain.split_at_checked(PREFIX_BYTES).ok_or("a log without its column lengths")?;
-    let mut columns = [&[][..]; 4];
-    for (i, column) in columns.iter_mut().enumerate() {
-        (*column, rest) =
-            rest.split_at_checked(u32_at(prefix, i * 4) as usize).ok_or("a log column longer than the log")?;
-    }
-    if rest.is_empty() { Ok(columns) } else { Err("a log longer than its columns".into()) }
-}
-
-struct LogReader<'a> {
-    starts: VarintReader<'a>,
-    lengths: VarintReader<'a>,
-    words: VarintReader<'a>,
+/// Decodes a payload in pieces. Keeps its room from log to log.
+#[derive(Debug, Default)]
+pub struct LogDecoder {
+    /// The payload that is being decoded; put there by the reader.
+    pub(super) plain: Vec<u8>,
+    /// What is left of each column, as places in `plain`.
+    ops: Range<usize>,
+    starts: Range<usize>,
+    lengths: Range<usize>,
+    words: Range<usize>,
+    /// Touches and events that are still to come.
+    items: u32,
     thread: ThreadId,
     next_page: u64,
     next_address: u64,
+    /// Of a run that did not fit into a piece.
+    rest: Option<TouchRun>,
 }
 
-impl LogReader<'_> {
-    fn entry(&mut self, op: u8) -> Result<Option<LogEntry>, Fault> {
-        match op & 3 {
-            OP_THREAD => {
-                let thread = self.words.unsigned().and_then(|thread| u16::try_from(thread).ok());
-                self.thread = ThreadId(thread.ok_or("a log with an impossible thread")?);
-                Ok(None)
+impl LogDecoder {
+    /// Begins with the payload in `self.plain`, which has `items` touches and events.
+    ///
+    /// # Errors
+    /// Says what is wrong with it, if anything is.
+    pub fn begin(&mut self, items: u32) -> Result<(), Fault> {
+        let [ops, starts, lengths, words] = columns(&self.plain)?;
+        *self = Self { plain: take(&mut self.plain), ops, starts, lengths, words, items, ..Self::default() };
+        Ok(())
+    }
+
+    /// Goes on to the next step. Touches (pages, and whether they are stores) are appended to `out`, at most `most` (which
+    /// is not 0) at a time. At the end, checks that nothing is left over.
+    ///
+    /// # Errors
+    /// Says what is wrong with the payload, if anything is.
+    pub fn step(&mut self, out: &mut Vec<(Vpn, bool)>, most: usize) -> Result<LogStep, Fault> {
+        loop {
+            let thread = self.thread;
+            if self.touches(out, most)? > 0 {
+                return Ok(LogStep::Touches(thread));
             }
-            OP_EVENT => self.event().map(|event| Some(LogEntry::Event(event))),
-            OP_TOUCHES => self.run(op).map(|run| Some(LogEntry::Touches(run))),
-            _ => Err(format!("a log with the unknown operation {op}")),
+            let Some(at) = self.ops.next() else { break };
+            match self.plain[at] & 3 {
+                OP_EVENT => return self.event().map(LogStep::Event),
+                OP_THREAD => self.change_thread()?,
+                _ => return Err(format!("a log with the unknown operation {}", self.plain[at])),
+            }
+        }
+        if self.items != 0 || !self.starts.is_empty() || !self.lengths.is_empty() || !self.words.is_empty() {
+            return Err("a log of fewer items than its header says".into());
+        }
+        Ok(LogStep::End)
+    }
+
+    /// Appends the touches before the next operation of another kind, up to `most`, and says how many there were.
+    fn touches(&mut self, out: &mut Vec<(Vpn, bool)>, most: usize) -> Result<usize, Fault> {
+        let mut room = most;
+        if let Some(run) = self.rest.take() {
+            self.put(run, out, &mut room);
+        }
+        while room > 0
+            && let Some(&op) = self.plain[..self.ops.end].get(self.ops.start)
+            && op & 3 == OP_TOUCHES
+        {
+            self.ops.start += 1;
+            let run = self.run(op)?;
+            self.put(run, out, &mut room);
+        }
+        Ok(most - room)
+    }
+
+    /// Appends as many pages of `run` as there is room for and keeps the rest.
+    #[inline]
+    fn put(&mut self, run: TouchRun, out: &mut Vec<(Vpn, bool)>, room: &mut usize) {
+        let pages = run.pages.min(u32::try_from(*room).unwrap_or(u32::MAX));
+        out.extend((0..pages).map(|i| (run.page(i), run.store)));
+        *room -= pages as usize;
+        if pages < run.pages {
+            self.rest = Some(TouchRun { first: run.page(pages), pages: run.pages - pages, ..run });
         }
     }
 
+    fn change_thread(&mut self) -> Result<(), Fault> {
+        let thread = self.word().and_then(|thread| u16::try_from(thread).ok());
+        self.thread = ThreadId(thread.ok_or("a log with an impossible thread")?);
+        Ok(())
+    }
+
+    #[inline]
     fn run(&mut self, op: u8) -> Result<TouchRun, Fault> {
-        let (Some(step), Some(more)) = (self.starts.signed(), self.lengths.unsigned()) else {
+        let (step, more) = (signed(&self.plain, &mut self.starts), unsigned(&self.plain, &mut self.lengths));
+        let (Some(step), Some(more)) = (step, more) else {
             return Err("a log that ends inside a run of touches".into());
         };
         let first = self.next_page.wrapping_add(step as u64);
@@ -236,13 +267,9 @@ impl LogReader<'_> {
         if !fits {
             return Err(format!("a log with an impossible run of {more} pages after page {first:#x}"));
         }
-        let run = TouchRun {
-            thread: self.thread,
-            first: Vpn(first),
-            pages: more as u32 + 1,
-            descending,
-            store: op & OP_STORE != 0,
-        };
+        let pages = more as u32 + 1;
+        self.count(pages)?;
+        let run = TouchRun { thread: self.thread, first: Vpn(first), pages, descending, store: op & OP_STORE != 0 };
         self.next_page = if descending { run.last().0.wrapping_sub(1) } else { run.last().0 + 1 };
         Ok(run)
     }
@@ -250,19 +277,64 @@ impl LogReader<'_> {
     fn event(&mut self) -> Result<TraceEvent, Fault> {
         let event = self.event_words().ok_or("a log that ends inside an event, or has an unknown one")?;
         event.check()?;
+        self.count(1)?;
         Ok(event)
     }
 
     fn event_words(&mut self) -> Option<TraceEvent> {
-        let op = EventOp::of(u32::try_from(self.words.unsigned()?).ok()?)?;
-        let flags = u32::try_from(self.words.unsigned()?).ok()?;
-        let start = self.next_address.wrapping_add(self.words.signed()? as u64);
-        let bytes = self.words.unsigned()?;
-        let argument = self.words.unsigned()?;
-        let result = start.wrapping_add(self.words.signed()? as u64);
+        let op = EventOp::of(u32::try_from(self.word()?).ok()?)?;
+        let flags = u32::try_from(self.word()?).ok()?;
+        let start = self.next_address.wrapping_add(self.signed_word()? as u64);
+        let bytes = self.word()?;
+        let argument = self.word()?;
+        let result = start.wrapping_add(self.signed_word()? as u64);
         self.next_address = start.wrapping_add(bytes);
         Some(TraceEvent { op, thread: self.thread, flags, address: Va(start), bytes, argument, result })
     }
+
+    fn word(&mut self) -> Option<u64> {
+        unsigned(&self.plain, &mut self.words)
+    }
+
+    fn signed_word(&mut self) -> Option<i64> {
+        signed(&self.plain, &mut self.words)
+    }
+
+    /// Takes `items` off those that the header promises.
+    fn count(&mut self, items: u32) -> Result<(), Fault> {
+        self.items = self.items.checked_sub(items).ok_or("a log of more items than its header says")?;
+        Ok(())
+    }
+}
+
+/// Where the columns of operations, starts, lengths and words stand in `plain`.
+fn columns(plain: &[u8]) -> Result<[Range<usize>; 4], Fault> {
+    let prefix = plain.get(..PREFIX_BYTES).ok_or("a log without its column lengths")?;
+    let mut columns = [const { 0..0 }; 4];
+    let mut at = PREFIX_BYTES;
+    for (i, column) in columns.iter_mut().enumerate() {
+        *column = at..at + u32_at(prefix, i * 4) as usize;
+        at = column.end;
+        if at > plain.len() {
+            return Err("a log column longer than the log".into());
+        }
+    }
+    if at == plain.len() { Ok(columns) } else { Err("a log longer than its columns".into()) }
+}
+
+/// Takes the next integer off a column.
+#[inline]
+fn unsigned(plain: &[u8], column: &mut Range<usize>) -> Option<u64> {
+    let mut reader = VarintReader::new(&plain[..column.end], column.start);
+    let value = reader.unsigned()?;
+    column.start = reader.position();
+    Some(value)
+}
+
+/// Takes the next signed integer off a column.
+#[inline]
+fn signed(plain: &[u8], column: &mut Range<usize>) -> Option<i64> {
+    unsigned(plain, column).map(varint::unzigzag)
 }
 
 #[cfg(test)]
@@ -296,24 +368,28 @@ mod tests {
         prop_oneof![4 => touch, 1 => event]
     }
 
-    fn expand(entries: &[LogEntry]) -> Vec<String> {
-        entries
-            .iter()
-            .flat_map(|entry| match *entry {
-                LogEntry::Touches(run) => {
-                    (0..run.pages).map(|i| format!("{:?} {:?} {}", run.thread, run.page(i), run.store)).collect()
+    /// A line for each touch and event, of a log that is taken in pieces.
+    fn expand(plain: &[u8], items: u32, piece: usize) -> Result<Vec<String>, Fault> {
+        let mut decoder = LogDecoder { plain: plain.into(), ..LogDecoder::default() };
+        decoder.begin(items)?;
+        let (mut lines, mut touches) = (Vec::new(), Vec::new());
+        loop {
+            match decoder.step(&mut touches, piece)? {
+                LogStep::Touches(thread) => {
+                    assert!((1..=piece).contains(&touches.len()));
+                    lines.extend(touches.drain(..).map(|(page, store)| format!("{thread:?} {page:?} {store}")));
                 }
-                LogEntry::Event(event) => vec![format!("{event:?}")],
-            })
-            .collect()
+                LogStep::Event(event) => lines.push(format!("{event:?}")),
+                LogStep::End => return Ok(lines),
+            }
+        }
     }
 
     proptest! {
         #[test]
-        fn a_log_round_trips_in_order(items in prop::collection::vec(item(), 0..200)) {
+        fn a_log_round_trips_in_order(items in prop::collection::vec(item(), 0..200), piece in 1usize..9) {
             let mut builder = LogBuilder::default();
             let mut plain = Vec::new();
-            let mut entries = Vec::new();
             for _ in 0..2 {
                 let mut wanted = Vec::new();
                 for item in &items {
@@ -329,15 +405,14 @@ mod tests {
                     }
                 }
                 builder.finish(&mut plain);
-                decode(&plain, items.len() as u32, &mut entries).unwrap();
-                prop_assert_eq!(expand(&entries), wanted);
-                prop_assert!(decode(&plain, items.len() as u32 + 1, &mut entries).is_err());
+                prop_assert_eq!(expand(&plain, items.len() as u32, piece), Ok(wanted));
+                prop_assert!(expand(&plain, items.len() as u32 + 1, piece).is_err());
             }
         }
 
         #[test]
         fn no_bytes_make_it_panic(plain in prop::collection::vec(any::<u8>(), 0..200), items in 0u32..1000) {
-            let _ = decode(&plain, items, &mut Vec::new());
+            let _ = expand(&plain, items, 100);
         }
     }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use nestwalk_mem::{PageCount, Va, VpnRange};
 
 use super::format::RecordKind;
-use super::log::{LogEntry, TouchRun};
+use super::log::LogStep;
 use super::metadata::Vma;
 use super::reader::{Decoder, Trace};
 use crate::stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};
@@ -55,11 +55,7 @@ enum Current {
         instructions: u64,
         accounted: u64,
     },
-    /// The next entry of a log, and within a run of touches the next page.
-    Log {
-        entry: usize,
-        page: u32,
-    },
+    Log,
 }
 
 impl TraceWorkload {
@@ -114,8 +110,8 @@ impl TraceWorkload {
                 };
             }
             RecordKind::Log => {
-                self.decoder.log(&self.trace, record)?;
-                self.current = Current::Log { entry: 0, page: 0 };
+                self.decoder.begin_log(&self.trace, record)?;
+                self.current = Current::Log;
             }
             _ => return Ok(Some(Step::Phase(self.decoder.mark(&self.trace, record)?.phase))),
         }
@@ -145,43 +141,26 @@ impl TraceWorkload {
     }
 
     /// The next event of the log, or as many touches of one thread as there are and fit. `None` once it is used up.
-    fn log(&mut self, batch: &mut Batch) -> Option<Step> {
-        let Current::Log { entry, page } = &mut self.current else { return None };
-        while let Some(next) = self.decoder.entries().get(*entry) {
-            match next {
-                LogEntry::Event(_) if !batch.touches.is_empty() => return Some(Step::Touches),
-                LogEntry::Event(event) => {
-                    *entry += 1;
+    fn log(&mut self, batch: &mut Batch) -> Result<Option<Step>, WorkloadError> {
+        loop {
+            match self.decoder.log_step(&self.trace, &mut batch.touches, Batch::ACCESSES_MAX)? {
+                LogStep::Touches(thread) => {
+                    batch.thread = thread;
+                    return Ok(Some(Step::Touches));
+                }
+                LogStep::Event(event) => {
                     if let Some(meaning) = event.meaning() {
                         batch.thread = event.thread;
-                        return Some(Step::Event(meaning));
+                        return Ok(Some(Step::Event(meaning)));
                     }
                 }
-                LogEntry::Touches(run) => {
-                    if batch.touches.is_empty() {
-                        batch.thread = run.thread;
-                    }
-                    if batch.touches.len() == Batch::ACCESSES_MAX || batch.thread != run.thread {
-                        return Some(Step::Touches);
-                    }
-                    *page = put_touches(batch, run, *page);
-                    if *page == run.pages {
-                        (*entry, *page) = (*entry + 1, 0);
-                    }
+                LogStep::End => {
+                    self.current = Current::Nothing;
+                    return Ok(None);
                 }
             }
         }
-        self.current = Current::Nothing;
-        (!batch.touches.is_empty()).then_some(Step::Touches)
     }
-}
-
-/// Appends pages of `run`, from the `from`-th on, as many as fit, and returns the number of the next one.
-fn put_touches(batch: &mut Batch, run: &TouchRun, from: u32) -> u32 {
-    let room = (Batch::ACCESSES_MAX - batch.touches.len()) as u32;
-    let to = run.pages.min(from.saturating_add(room));
-    batch.touches.extend((from..to).map(|i| (run.page(i), run.store)));
-    to
 }
 
 /// The event that makes an implied mapping; `None` if the trace's metadata is nonsense.
@@ -219,7 +198,7 @@ impl Workload for TraceWorkload {
             let step = match self.current {
                 Current::Nothing => self.begin_record()?,
                 Current::Accesses { .. } => self.accesses(batch)?,
-                Current::Log { .. } => self.log(batch),
+                Current::Log => self.log(batch)?,
             };
             if let Some(step) = step {
                 return Ok(step);

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nestwalk_mem::Access;
+use nestwalk_mem::{Access, Vpn};
 use zstd::bulk::Decompressor;
 
 use super::block::BlockDecoder;
@@ -20,7 +20,7 @@ use super::format::{
     Fault, HEADER_BYTES, RECORD_BYTES, RecordHeader, RecordKind, TRAILER_BYTES, Trailer, check_file_header, checksum,
 };
 use super::index::{self, Mark, RecordEntry};
-use super::log::{self, LogEntry};
+use super::log::{LogDecoder, LogStep};
 use super::metadata::Metadata;
 use super::sites::SiteTable;
 use crate::stream::WorkloadError;
@@ -268,8 +268,8 @@ impl Payloads {
 pub struct Decoder {
     payloads: Payloads,
     block: BlockDecoder,
-    plain: Vec<u8>,
-    entries: Vec<LogEntry>,
+    log: LogDecoder,
+    mark: Vec<u8>,
     /// Where the record that was begun last stands, and how long its payload is.
     at: u64,
     stored_bytes: u32,
@@ -284,8 +284,8 @@ impl Decoder {
         Ok(Self {
             payloads: Payloads::new(trace)?,
             block: BlockDecoder::default(),
-            plain: Vec::new(),
-            entries: Vec::new(),
+            log: LogDecoder::default(),
+            mark: Vec::new(),
             at: 0,
             stored_bytes: 0,
         })
@@ -317,17 +317,29 @@ impl Decoder {
         self.block.fill(out, most).map_err(|what| self.fault(trace, &what))
     }
 
-    /// Unpacks a log.
+    /// Begins with a log; [`Decoder::log_step`] then goes through it.
     ///
     /// # Errors
     /// When the record is damaged.
-    pub fn log(&mut self, trace: &Trace, record: &RecordEntry) -> Result<&[LogEntry], WorkloadError> {
+    pub fn begin_log(&mut self, trace: &Trace, record: &RecordEntry) -> Result<(), WorkloadError> {
         self.at = record.offset;
-        let header = self.payloads.read(trace, record.offset, trace.records_end, &mut self.plain)?;
+        let header = self.payloads.read(trace, record.offset, trace.records_end, &mut self.log.plain)?;
         self.stored_bytes = header.stored_bytes;
         agree(trace, record, &header, RecordKind::Log)?;
-        log::decode(&self.plain, header.items, &mut self.entries).map_err(|what| self.fault(trace, &what))?;
-        Ok(&self.entries)
+        self.log.begin(header.items).map_err(|what| self.fault(trace, &what))
+    }
+
+    /// What comes next in the log. Touches are appended to `out`, at most `most` (which is not 0) at a time.
+    ///
+    /// # Errors
+    /// When the record is damaged.
+    pub fn log_step(
+        &mut self,
+        trace: &Trace,
+        out: &mut Vec<(Vpn, bool)>,
+        most: usize,
+    ) -> Result<LogStep, WorkloadError> {
+        self.log.step(out, most).map_err(|what| self.fault(trace, &what))
     }
 
     /// Reads a mark.
@@ -336,15 +348,10 @@ impl Decoder {
     /// When the record is damaged.
     pub fn mark(&mut self, trace: &Trace, record: &RecordEntry) -> Result<Mark, WorkloadError> {
         self.at = record.offset;
-        let header = self.payloads.read(trace, record.offset, trace.records_end, &mut self.plain)?;
+        let header = self.payloads.read(trace, record.offset, trace.records_end, &mut self.mark)?;
         self.stored_bytes = header.stored_bytes;
         agree(trace, record, &header, RecordKind::Mark)?;
-        Mark::from_bytes(&self.plain).map_err(|what| self.fault(trace, &what))
-    }
-
-    /// The entries of the log that was unpacked last.
-    pub fn entries(&self) -> &[LogEntry] {
-        &self.entries
+        Mark::from_bytes(&self.mark).map_err(|what| self.fault(trace, &what))
     }
 
     /// Bytes of the payload of the record that was read last, as stored.

@@ -8,7 +8,7 @@ use nestwalk_mem::Access;
 use nestwalk_workload::trace::event::TraceEvent;
 use nestwalk_workload::trace::format::RecordKind;
 use nestwalk_workload::trace::index::Mark;
-use nestwalk_workload::trace::log::LogEntry;
+use nestwalk_workload::trace::log::LogStep;
 use nestwalk_workload::trace::{ConvertOptions, ConvertReport, Decoder, Trace, convert};
 use nestwalk_workload::{ThreadId, WorkloadError};
 
@@ -151,12 +151,16 @@ pub fn items(trace: &Trace) -> Vec<Item> {
                 all.extend(accesses.into_iter().map(|access| Item::Access(record.thread, access)));
             }
             RecordKind::Log => {
-                for entry in decoder.log(trace, record).unwrap() {
-                    match *entry {
-                        LogEntry::Touches(run) => {
-                            all.extend((0..run.pages).map(|i| Item::Touch(run.thread, run.page(i).0, run.store)));
+                decoder.begin_log(trace, record).unwrap();
+                let mut touches = Vec::new();
+                loop {
+                    match decoder.log_step(trace, &mut touches, usize::MAX).unwrap() {
+                        LogStep::Touches(thread) => {
+                            let touches = touches.drain(..);
+                            all.extend(touches.map(|(page, store)| Item::Touch(thread, page.0, store)));
                         }
-                        LogEntry::Event(event) => all.push(Item::Event(event)),
+                        LogStep::Event(event) => all.push(Item::Event(event)),
+                        LogStep::End => break,
                     }
                 }
             }
