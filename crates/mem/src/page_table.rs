@@ -328,9 +328,12 @@ impl PageTable {
         self.node_frame(node).address() + index as u64 * ENTRY_BYTES
     }
 
-    /// Brings entry `index` of `node` near to this processor, ahead of its use. Changes nothing.
+    /// Brings entry `index` of `node`, and where the node is, near to this processor, ahead of their use. Changes nothing.
     #[inline]
     pub fn prefetch(&self, node: NodeId, index: usize) {
+        if let Some(place) = self.places.get(node.0 as usize) {
+            crate::prefetch::prefetch(place);
+        }
         if let Some(entry) = self.entries.get(self.slot(node, index)) {
             crate::prefetch::prefetch(entry);
         }

@@ -186,8 +186,11 @@ impl PrivateCaches {
                 task.run(Hierarchy { l1d: $l1d, l2: $l2, llc: $llc, policy, news, heard, latency_cycles })
             };
         }
-        // Up to 8, 16 and 24 ways: Broadwell; Zen 4; Skylake; Sapphire Rapids; Ice Lake.
+        // Up to 8, 16 and 24 ways: Broadwell with 20 MiB, and with other sizes; Zen 4; Skylake; Sapphire Rapids; Ice Lake.
         match (l1d.stride_of_power_of_two(), l2.stride_of_power_of_two(), llc.stride()) {
+            (1, 1, 3) if llc.stride_of_power_of_two() == 3 => {
+                run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<3, true>())
+            }
             (1, 1, 3) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<3, false>()),
             (1, 1, 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<2, false>()),
             (1, 2, 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
