@@ -2,7 +2,7 @@
 //! A radix page table whose nodes sit in frames.
 //!
 //! One type serves guest and host, 4 and 5 levels and the odd shapes of tests: its [`Geometry`] says which. All nodes
-//! lie in one flat array, so a step of a walk is one load; beside each node stands the [`Frame`] in which the hardware
+//! lie in one flat array, so a step of a walk is one load; beside each node stand its parent and the [`Frame`] in which the hardware
 //! would find it, since the address of an entry is what the caches see. Entries look like x86-64's, but a pointer to a
 //! lower node holds its [`NodeId`], not its frame.
 //!
