@@ -62,7 +62,10 @@ fn host_walk_to_any<P: Prefetcher, S: Simd>(
     write: bool,
     guest_level: u8,
 ) -> Option<Mapping> {
-    host_walk_to(host.lowest_node(page), host, unit, simd, page, write, guest_level)
+    simd.apart(
+        #[inline(always)]
+        || host_walk_to(host.lowest_node(page), host, unit, simd, page, write, guest_level),
+    )
 }
 
 /// The same to the `last` node, with its level.
@@ -113,7 +116,10 @@ impl Nested<'_> {
         gva: Gva,
         store: bool,
     ) -> Result<Mapping, Fault> {
-        self.walk_to(self.guest.lowest_node(Va::from(gva).page()), unit, simd, gva, store)
+        simd.apart(
+            #[inline(always)]
+            || self.walk_to(self.guest.lowest_node(Va::from(gva).page()), unit, simd, gva, store),
+        )
     }
 
     /// The same to the guest's `last` node, with its level.

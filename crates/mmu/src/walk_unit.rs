@@ -160,3 +160,24 @@ impl<P: Prefetcher> WalkUnit<P> {
         self.counters.walk_events.0[usize::from(WalkEvents::DATA) + Served::L1d as usize] += count;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_look_ups_as_a_walk_can_have_come_back_in_reverse() {
+        let mut lookups = Lookups::NONE;
+        assert_eq!(lookups.codes().count(), 0);
+        // A miss in the guest's caches, then six host walks' hits, each after a miss of the nested TLB.
+        let mut codes = vec![WalkEvents::pwc_code(Table::Guest, 0)];
+        for level in [2, 3, 4, 5, 2, 2] {
+            codes.extend([WalkEvents::nested_tlb_code(false), WalkEvents::pwc_code(Table::Host, level)]);
+        }
+        codes.iter().for_each(|&code| lookups.push(code));
+        assert_eq!(lookups.codes().collect::<Vec<_>>(), codes.into_iter().rev().collect::<Vec<_>>());
+        lookups = Lookups::NONE;
+        lookups.push(WalkEvents::segments_code());
+        assert_eq!(lookups.codes().collect::<Vec<_>>(), [WalkEvents::segments_code()]);
+    }
+}
