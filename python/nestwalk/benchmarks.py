@@ -41,6 +41,7 @@ REFERENCES = {
     "nested_tenth_walks_segments": Reference("one access in ten walks, DS-1", 21e6),
     "nested_tenth_walks_shadow": Reference("one access in ten walks, shadow table", 21e6),
     "faults_ptemagnet": Reference("page faults of guest and host, PTEMagnet in the guest", 8.5e6),
+    "faults_400_gib": Reference("populating a guest of 400 GiB (goals: 2 minutes, 12 GiB)", (400 << 18) / 120),
 }
 
 
@@ -57,7 +58,8 @@ def bench(
     Returns:
         Of each its ``name``, its ``value`` (the best, in ``unit``), ``clock_ghz`` (the clock that the processor had in
         effect) and ``cycles`` of that clock for one of what is counted. Both are medians, and ``None`` where the
-        clock cannot be measured.
+        clock cannot be measured. ``memory_bytes`` is the most that the process had in memory at the end of a run, or
+        ``None`` where the system does not tell.
 
     Raises:
         NestwalkError: A name is not known.

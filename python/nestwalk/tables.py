@@ -157,9 +157,10 @@ def bench_page(
     results: Sequence[Mapping[str, Any]], known: Mapping[str, Reference], *, quick: bool
 ) -> list[RenderableType]:
     """All that ``nestwalk bench`` prints."""
-    table = _table(("", "here", "goal", "first engine", "", "cycles", "GHz"))
+    table = _table(("", "here", "goal", "first engine", "", "cycles", "GHz", "GiB"))
     table.add_column("")
     for found in results:
+        memory = found["memory_bytes"]
         reference = known.get(found["name"])
         goal, first = (reference.goal, reference.first_engine) if reference else (None, None)
         table.add_row(
@@ -170,12 +171,14 @@ def bench_page(
             found["unit"],
             number(found["cycles"], 1),
             number(found["clock_ghz"], 2),
+            number(None if memory is None else memory / 2**30, 1),
             reference.what if reference else "",
         )
     page: list[RenderableType] = [
         table,
         Text(),
-        Text("here: the best run; cycles of one, and the clock that the processor had in effect: medians of all runs"),
+        Text("here: the best run; cycles of one, and the clock that the processor had in effect: medians of all runs;"),
+        Text("GiB: memory of this process at the end of a run"),
     ]
     if quick:
         page.append(Text("Quick: each ran once; on a busy machine the best of several is what counts."))

@@ -163,6 +163,7 @@ def test_bench_has_its_names(command: Command) -> None:
         "nested_tenth_walks_segments",
         "nested_tenth_walks_shadow",
         "faults_ptemagnet",
+        "faults_400_gib",
     ]
     assert [result["name"] for result in value["results"]] == names
     for result in value["results"]:
@@ -171,6 +172,7 @@ def test_bench_has_its_names(command: Command) -> None:
         # One run: its clock over its speed.
         assert result["cycles"] == pytest.approx(result["clock_ghz"] * 1e9 / result["value"])
         assert 0.1 < result["clock_ghz"] < 10
+        assert 0 < result["memory_bytes"] < 12 << 30
 
 
 def test_one_benchmark_and_one_that_is_not_known(command: Command) -> None:

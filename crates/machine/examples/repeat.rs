@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Does the work of one benchmark a few times at small scale, for instruction counts: `repeat NAME TIMES TRACES`. Prints how much
-//! one repetition does. What two repetitions execute more than one is the work itself, without set-up. `repeat --list` prints the names.
+//! one repetition does. What two repetitions execute more than one is the work itself, without set-up. `repeat --list` prints the names, but for
+//! that of the one that is large at every scale.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use nestwalk_machine::bench::{NAMES, Scale, Unwatched, work};
+use nestwalk_machine::bench::{LARGE, NAMES, Scale, Unwatched, work};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments == ["--list"] {
-        println!("{}", NAMES.join("\n"));
+        NAMES.iter().filter(|&&name| name != LARGE).for_each(|name| println!("{name}"));
         return ExitCode::SUCCESS;
     }
     let [name, times, traces] = &arguments[..] else {

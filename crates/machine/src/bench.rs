@@ -48,6 +48,8 @@ pub struct BenchResult {
     /// Cycles of that clock for one of what is counted: the median of the repetitions. It moves less than `value` with what else the
     /// machine does, but it moves: another thread of the same core takes cycles away, and not from the clock.
     pub cycles: Option<f64>,
+    /// Memory of this process, in bytes, at the end of a repetition: the most. `None` where the system does not tell.
+    pub memory_bytes: Option<u64>,
 }
 
 /// Who measures the repetitions of a benchmark.
@@ -75,6 +77,7 @@ struct Lap {
     /// How many a second.
     speed: f64,
     clock_ghz: Option<f64>,
+    memory_bytes: Option<u64>,
 }
 
 impl Lap {
@@ -99,8 +102,15 @@ impl Watch for Stopwatch {
     fn end(&mut self, count: u64) {
         let speed = count as f64 / self.start.elapsed().as_secs_f64();
         let clock_ghz = self.clock_before.zip(clock::in_effect()).map(|(before, after)| (before + after) / 2.0);
-        self.laps.push(Lap { speed, clock_ghz });
+        self.laps.push(Lap { speed, clock_ghz, memory_bytes: memory_in_use() });
     }
+}
+
+/// Bytes of this process that lie in memory, as Linux tells them.
+fn memory_in_use() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix("kB")?;
+    Some(kilobytes.trim().parse::<u64>().ok()? << 10)
 }
 
 /// The middle one, or the mean of the two in the middle.
@@ -112,7 +122,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// The names of all benchmarks.
-pub const NAMES: [&str; 12] = [
+pub const NAMES: [&str; 13] = [
     "nested_all_walks",
     "nested_tenth_walks",
     "nested_sequential",
@@ -125,7 +135,12 @@ pub const NAMES: [&str; 12] = [
     "nested_tenth_walks_segments",
     "nested_tenth_walks_shadow",
     "faults_ptemagnet",
+    LARGE,
 ];
+
+/// The one that takes gigabytes and seconds at every scale, so is done once: page faults until a guest of 400 GiB is populated. Its
+/// instructions are those of `faults_two_level`.
+pub const LARGE: &str = "faults_400_gib";
 
 /// How large a benchmark is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,6 +154,8 @@ pub struct Scale {
 impl Scale {
     /// The one whose speeds are reported.
     pub const FULL: Self = Self { footprint: PageCount(16 << 18), accesses: 4 << 20 };
+    /// The guest of [`LARGE`].
+    const LARGE: Self = Self { footprint: PageCount(400 << 18), accesses: 0 };
     /// Small enough to count instructions.
     pub const SMALL: Self = Self { footprint: PageCount(1 << 18), accesses: 1 << 16 };
 
@@ -171,7 +188,8 @@ pub fn run(name: &str, repetitions: u32, traces: &Path) -> Result<BenchResult, M
         value: laps.clone().map(|lap| lap.speed).fold(0.0, f64::max),
         unit,
         clock_ghz: median(laps.clone().filter_map(|lap| lap.clock_ghz)),
-        cycles: median(laps.filter_map(|lap| lap.cycles())),
+        cycles: median(laps.clone().filter_map(|lap| lap.cycles())),
+        memory_bytes: laps.filter_map(|lap| lap.memory_bytes).max(),
     })
 }
 
@@ -192,6 +210,7 @@ pub fn work(
             let technique = Technique::of(name);
             return faults(scale, &technique, repetitions, watch).map(|count| (count, "guest faults/s"));
         }
+        LARGE => return faults(Scale::LARGE, &Technique::default(), 1, watch).map(|count| (count, "guest faults/s")),
         "faults_colocated" => {
             return colocated::faults(scale, repetitions, watch).map(|count| (count, "guest faults/s"));
         }
@@ -398,7 +417,7 @@ mod tests {
 
     #[test]
     fn cycles_are_clock_over_speed() {
-        let lap = Lap { speed: 4e6, clock_ghz: Some(3.0) };
+        let lap = Lap { speed: 4e6, clock_ghz: Some(3.0), memory_bytes: None };
         assert_eq!(lap.cycles(), Some(750.0));
         assert_eq!(Lap { clock_ghz: None, ..lap }.cycles(), None);
     }
