@@ -57,8 +57,9 @@ def bench(
 
     Returns:
         Of each its ``name``, its ``value`` (the best, in ``unit``), ``clock_ghz`` (the clock that the processor had in
-        effect) and ``cycles`` of that clock for one of what is counted. Both are medians, and ``None`` where the
-        clock cannot be measured. ``memory_bytes`` is the most that the process had in memory at the end of a run, or
+        effect), ``cycles`` of that clock for one of what is counted, and ``width`` (additions that it did in a
+        cycle when they needed nothing of each other: half as many as it can say that another thread of its core was
+        busy). These are medians, and ``None`` where the clock cannot be measured. ``memory_bytes`` is the most that the process had in memory at the end of a run, or
         ``None`` where the system does not tell.
 
     Raises:

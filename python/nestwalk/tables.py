@@ -157,7 +157,7 @@ def bench_page(
     results: Sequence[Mapping[str, Any]], known: Mapping[str, Reference], *, quick: bool
 ) -> list[RenderableType]:
     """All that ``nestwalk bench`` prints."""
-    table = _table(("", "here", "goal", "first engine", "", "cycles", "GHz", "GiB"))
+    table = _table(("", "here", "goal", "first engine", "", "cycles", "GHz", "width", "GiB"))
     table.add_column("")
     for found in results:
         memory = found["memory_bytes"]
@@ -171,6 +171,7 @@ def bench_page(
             found["unit"],
             number(found["cycles"], 1),
             number(found["clock_ghz"], 2),
+            number(found["width"], 1),
             number(None if memory is None else memory / 2**30, 1),
             reference.what if reference else "",
         )
@@ -178,6 +179,7 @@ def bench_page(
         table,
         Text(),
         Text("here: the best run; cycles of one, and the clock that the processor had in effect: medians of all runs;"),
+        Text("width: independent additions a cycle, half as many where another thread of the core is busy;"),
         Text("GiB: memory of this process at the end of a run"),
     ]
     if quick:

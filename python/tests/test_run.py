@@ -172,6 +172,7 @@ def test_bench_has_its_names(command: Command) -> None:
         # One run: its clock over its speed.
         assert result["cycles"] == pytest.approx(result["clock_ghz"] * 1e9 / result["value"])
         assert 0.1 < result["clock_ghz"] < 10
+        assert 0.5 < result["width"] < 16
         assert 0 < result["memory_bytes"] < 12 << 30
 
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How fast the simulator is on this machine. Each benchmark builds what it needs, runs it a few times and keeps the best. How fast
-//! the processor itself was meanwhile is measured beside it ([`clock`]): the rest of a shared machine decides about that.
+//! the processor itself was meanwhile is measured beside it ([`pace`]): the rest of a shared machine decides about that.
 //!
 //! The accesses are made beforehand, so that only the simulation is timed: data caches on, `broadwell-asap`, a 16 GiB guest
 //! with 4 KiB pages on both sides, one core.
 
-mod clock;
 mod colocated;
+mod pace;
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,7 @@ use crate::hardware::{Detail, Hardware};
 use crate::paging::{Fallback, PagingConfig, VmPaging};
 use crate::scenario::{CoRunnerConfig, MachineConfig};
 use crate::stack::{Place, Stack};
+use pace::Pace;
 
 /// What a benchmark measured.
 #[derive(Clone, Debug, Serialize)]
@@ -46,8 +47,11 @@ pub struct BenchResult {
     /// processors for which that is not known how.
     pub clock_ghz: Option<f64>,
     /// Cycles of that clock for one of what is counted: the median of the repetitions. It moves less than `value` with what else the
-    /// machine does, but it moves: another thread of the same core takes cycles away, and not from the clock.
+    /// machine does, but it moves: another thread of the same core takes its share of each cycle, see `width`.
     pub cycles: Option<f64>,
+    /// Additions that the processor did in a cycle when they needed nothing of each other: median as that of the clock. Half as many as
+    /// elsewhere on the same kind of processor say that another thread of the core was busy; then it takes more cycles, too.
+    pub width: Option<f64>,
     /// Memory of this process, in bytes, at the end of a repetition: the most. `None` where the system does not tell.
     pub memory_bytes: Option<u64>,
 }
@@ -76,33 +80,33 @@ impl Watch for Unwatched {
 struct Lap {
     /// How many a second.
     speed: f64,
-    clock_ghz: Option<f64>,
+    pace: Option<Pace>,
     memory_bytes: Option<u64>,
 }
 
 impl Lap {
     fn cycles(self) -> Option<f64> {
-        self.clock_ghz.map(|clock| clock * 1e9 / self.speed)
+        self.pace.map(|pace| pace.clock_ghz * 1e9 / self.speed)
     }
 }
 
-/// Time and clock of each repetition.
+/// Time and pace of each repetition.
 struct Stopwatch {
-    clock_before: Option<f64>,
+    pace_before: Option<Pace>,
     start: Instant,
     laps: Vec<Lap>,
 }
 
 impl Watch for Stopwatch {
     fn begin(&mut self) {
-        self.clock_before = clock::in_effect();
+        self.pace_before = pace::in_effect();
         self.start = Instant::now();
     }
 
     fn end(&mut self, count: u64) {
         let speed = count as f64 / self.start.elapsed().as_secs_f64();
-        let clock_ghz = self.clock_before.zip(clock::in_effect()).map(|(before, after)| (before + after) / 2.0);
-        self.laps.push(Lap { speed, clock_ghz, memory_bytes: memory_in_use() });
+        let pace = self.pace_before.zip(pace::in_effect()).map(|(before, after)| before.middle(after));
+        self.laps.push(Lap { speed, pace, memory_bytes: memory_in_use() });
     }
 }
 
@@ -180,15 +184,16 @@ pub fn run(name: &str, repetitions: u32, traces: &Path) -> Result<BenchResult, M
         .into_iter()
         .find(|known| *known == name)
         .ok_or_else(|| MachineError::unknown("benchmark", name, NAMES))?;
-    let mut watch = Stopwatch { clock_before: None, start: Instant::now(), laps: Vec::new() };
+    let mut watch = Stopwatch { pace_before: None, start: Instant::now(), laps: Vec::new() };
     let (_, unit) = work(name, Scale::FULL, repetitions, traces, &mut watch)?;
     let laps = watch.laps.iter();
     Ok(BenchResult {
         name,
         value: laps.clone().map(|lap| lap.speed).fold(0.0, f64::max),
         unit,
-        clock_ghz: median(laps.clone().filter_map(|lap| lap.clock_ghz)),
+        clock_ghz: median(laps.clone().filter_map(|lap| Some(lap.pace?.clock_ghz))),
         cycles: median(laps.clone().filter_map(|lap| lap.cycles())),
+        width: median(laps.clone().filter_map(|lap| Some(lap.pace?.width))),
         memory_bytes: laps.filter_map(|lap| lap.memory_bytes).max(),
     })
 }
@@ -417,8 +422,9 @@ mod tests {
 
     #[test]
     fn cycles_are_clock_over_speed() {
-        let lap = Lap { speed: 4e6, clock_ghz: Some(3.0), memory_bytes: None };
+        let pace = Some(Pace { clock_ghz: 3.0, width: 5.0 });
+        let lap = Lap { speed: 4e6, pace, memory_bytes: None };
         assert_eq!(lap.cycles(), Some(750.0));
-        assert_eq!(Lap { clock_ghz: None, ..lap }.cycles(), None);
+        assert_eq!(Lap { pace: None, ..lap }.cycles(), None);
     }
 }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The pace that a processor really has: what its supply of power, its core's other thread and the neighbours of a virtual machine leave.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Additions of one turn of a loop: more than any processor that is known here does at once.
+const TURN: usize = 8;
+
+/// Turns of each loop: some milliseconds.
+const TURNS: u64 = 1 << 22;
+
+/// How fast a processor is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Pace {
+    /// Its clock, in GHz: additions that each need the result of the one before, of which all processors that are known here do one a
+    /// cycle. (Of registers: constants are added without a cycle by some.)
+    pub clock_ghz: f64,
+    /// Additions that need nothing of each other, a cycle: about as many as the core has units for, if it is one's own. Where
+    /// another thread of the core is busy it is about half as many, though the clock is the same.
+    pub width: f64,
+}
+
+impl Pace {
+    /// Between this and `other`.
+    pub fn middle(self, other: Self) -> Self {
+        let middle = |this, other| (this + other) / 2.0;
+        Self { clock_ghz: middle(self.clock_ghz, other.clock_ghz), width: middle(self.width, other.width) }
+    }
+}
+
+/// The pace now. `None` on processors for which it is not known how to measure it.
+pub(super) fn in_effect() -> Option<Pace> {
+    let chained = speed(|sums, one| add_in_a_row(&mut sums[0], one))?;
+    let free = speed(add_at_once)?;
+    Some(Pace { clock_ghz: chained / 1e9, width: free / chained })
+}
+
+/// Additions a second, of which `turn` does [`TURN`].
+fn speed(turn: impl Fn(&mut [u64; TURN], u64) -> Option<()>) -> Option<f64> {
+    let (mut sums, one) = (black_box([1; TURN]), black_box(1));
+    let start = Instant::now();
+    for _ in 0..TURNS {
+        turn(&mut sums, one)?;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    black_box(sums);
+    Some(TURNS as f64 * TURN as f64 / seconds)
+}
+
+/// One addition of registers: to the first one named the second.
+#[cfg(target_arch = "x86_64")]
+macro_rules! add {
+    ($sum:literal, $one:literal) => {
+        concat!("add {", $sum, "}, {", $one, "}")
+    };
+}
+
+/// One addition of registers: to the first one named the second.
+#[cfg(target_arch = "aarch64")]
+macro_rules! add {
+    ($sum:literal, $one:literal) => {
+        concat!("add {", $sum, "}, {", $sum, "}, {", $one, "}")
+    };
+}
+
+/// [`TURN`] additions to one number.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[inline(always)]
+fn add_in_a_row(sum: &mut u64, one: u64) -> Option<()> {
+    // SAFETY: it changes one register, and the flags.
+    unsafe {
+        std::arch::asm!(
+            add!(0, 1), add!(0, 1), add!(0, 1), add!(0, 1), add!(0, 1), add!(0, 1), add!(0, 1), add!(0, 1),
+            inout(reg) *sum, in(reg) one, options(pure, nomem, nostack)
+        );
+    }
+    Some(())
+}
+
+/// One addition to each of [`TURN`] numbers.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[inline(always)]
+fn add_at_once(sums: &mut [u64; TURN], one: u64) -> Option<()> {
+    let [a, b, c, d, e, f, g, h] = sums;
+    // SAFETY: it changes these registers, and the flags.
+    unsafe {
+        std::arch::asm!(
+            add!(0, 8), add!(1, 8), add!(2, 8), add!(3, 8), add!(4, 8), add!(5, 8), add!(6, 8), add!(7, 8),
+            inout(reg) *a, inout(reg) *b, inout(reg) *c, inout(reg) *d,
+            inout(reg) *e, inout(reg) *f, inout(reg) *g, inout(reg) *h,
+            in(reg) one, options(pure, nomem, nostack)
+        );
+    }
+    Some(())
+}
+
+/// Not known how.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn add_in_a_row(_: &mut u64, _: u64) -> Option<()> {
+    None
+}
+
+/// Not known how.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn add_at_once(_: &mut [u64; TURN], _: u64) -> Option<()> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_adds_eight_in_all() {
+        let (mut sum, mut sums) = (34, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(add_in_a_row(&mut sum, 1).is_none() || sum == 42);
+        assert!(add_at_once(&mut sums, 10).is_none() || sums == [11, 12, 13, 14, 15, 16, 17, 18]);
+    }
+
+    #[test]
+    fn a_pace_is_more_than_nothing_and_has_a_middle() {
+        assert!(in_effect().is_none_or(|pace| pace.clock_ghz > 0.0 && pace.width > 0.0));
+        let (slow, fast) = (Pace { clock_ghz: 2.0, width: 2.0 }, Pace { clock_ghz: 3.0, width: 5.0 });
+        assert_eq!(slow.middle(fast), Pace { clock_ghz: 2.5, width: 3.5 });
+    }
+}
