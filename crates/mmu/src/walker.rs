@@ -167,21 +167,23 @@ pub(crate) fn descend<P: Prefetcher, S: Simd>(
         top = hit.map_or(top, Level::down);
     }
     let mut way = [Pa(0); WAY];
-    let (mut node, mut level) = (last, leaf);
-    loop {
+    let (mut node, mut level, mut number) = (last, leaf, page.0 >> (INDEX_BITS * leaf.index() as u32));
+    let mut at = loop {
         let (frame, parent) = table.frame_and_parent(node);
-        way[usize::from(level.0) % WAY] = frame.address() + index_of(page, level) as u64 * ENTRY_BYTES;
+        let at = frame.address() + (number & ((1 << INDEX_BITS) - 1)) * ENTRY_BYTES;
         if level == top {
-            break;
+            break at;
         }
-        (node, level) = (parent, level.up());
-    }
-    while refer(unit, level, way[usize::from(level.0) % WAY]).is_some() {
+        way[usize::from(level.0) % WAY] = at;
+        (node, level, number) = (parent, level.up(), number >> INDEX_BITS);
+    };
+    while refer(unit, level, at).is_some() {
         if level == leaf {
             let entry = table.entry(last, index_of(page, leaf));
             return entry.is_present().then_some(Found { entry, node: last, level: leaf });
         }
         level = level.down();
+        at = way[usize::from(level.0) % WAY];
     }
     unit.pwc(which).take_back(page, leaf, level);
     None
