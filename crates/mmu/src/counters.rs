@@ -75,12 +75,12 @@ impl WalkEvents {
     const SIDE: usize = 6;
     /// References come first, then look-ups.
     const REFERENCES: usize = Self::SIDE * Self::SIDE * 4;
-    /// The first of the 16 places of look-ups.
-    pub(crate) const LOOKUPS: u8 = Self::REFERENCES as u8;
     /// Per table a place for a miss and for hits at levels 1 to 5.
     const NESTED_TLB: usize = Self::REFERENCES + 2 * Self::SIDE;
-    const PREFETCH_HITS: usize = Self::NESTED_TLB + 2;
-    const SEGMENTS: usize = Self::PREFETCH_HITS + 1;
+    const SEGMENTS: usize = Self::NESTED_TLB + 2;
+    /// Places of look-ups.
+    pub(crate) const LOOKUPS_LEN: usize = 2 * Self::SIDE + 3;
+    const PREFETCH_HITS: usize = Self::REFERENCES + Self::LOOKUPS_LEN;
     /// References that belong to no walk: the program's own, by what served them, and the co-runner's. They are told
     /// apart in a snapshot ([`WalkEvents::take_others`]).
     pub(crate) const DATA: u8 = 160;
@@ -118,6 +118,12 @@ impl WalkEvents {
     #[inline(always)]
     pub(crate) const fn segments_code() -> u8 {
         Self::SEGMENTS as u8
+    }
+
+    /// The counts of look-ups.
+    #[inline(always)]
+    pub(crate) fn lookups(&mut self) -> &mut [u64; Self::LOOKUPS_LEN] {
+        self.0[Self::REFERENCES..].first_chunk_mut().expect("there are as many places")
     }
 
     /// Takes out the counts at `code`, [`WalkEvents::DATA`] or [`WalkEvents::CORUNNER`].

@@ -72,7 +72,6 @@ pub(crate) struct Hierarchy<'a, A, B, C> {
     llc: C,
     policy: LlcPolicy,
     news: &'a mut News,
-    heard: &'a mut u64,
     latency_cycles: [u64; 4],
 }
 
@@ -120,7 +119,6 @@ impl<A: Level, B: Level, C: Level> Hierarchy<'_, A, B, C> {
                 let (there, gone) = self.llc.touch_for(simd, line);
                 // Whether a line went is anyone's guess, so this is done in any case.
                 self.news.announce(gone);
-                *self.heard = self.news.gone_count;
                 self.l1d.take(simd, gone.0, gone.1);
                 self.l2.take(simd, gone.0, gone.1);
                 there
@@ -183,11 +181,11 @@ impl PrivateCaches {
         let (policy, latency_cycles) = (*policy, *latency_cycles);
         macro_rules! run {
             ($l1d:expr, $l2:expr, $llc:expr) => {
-                task.run(Hierarchy { l1d: $l1d, l2: $l2, llc: $llc, policy, news, heard, latency_cycles })
+                task.run(Hierarchy { l1d: $l1d, l2: $l2, llc: $llc, policy, news: &mut *news, latency_cycles })
             };
         }
         // Up to 8, 16 and 24 ways: Broadwell with 20 MiB, and with other sizes; Zen 4; Skylake; Sapphire Rapids; Ice Lake.
-        match (l1d.stride_of_power_of_two(), l2.stride_of_power_of_two(), llc.stride()) {
+        let output = match (l1d.stride_of_power_of_two(), l2.stride_of_power_of_two(), llc.stride()) {
             (1, 1, 3) if llc.stride_of_power_of_two() == 3 => {
                 run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<3, true>())
             }
@@ -197,7 +195,10 @@ impl PrivateCaches {
             (2, 2, 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
             (2, 3, 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<3, true>(), llc.shaped::<2, false>()),
             _ => run!(l1d, l2, llc),
-        }
+        };
+        // These caches have heard of each eviction at once.
+        *heard = news.gone_count;
+        output
     }
 
     /// Hears of what an inclusive last level evicted since this core ran last.

@@ -30,8 +30,8 @@ struct OneLevel {
     mask: usize,
     /// The last place of a set; of no use if there are no ways.
     last: usize,
-    /// What stood in the last place of a set before it was used last, if that is to be taken back.
-    before: u64,
+    /// The last row of the set that was used last, as it was before, if that is to be taken back.
+    before: Keys,
     sets: Sets,
     ways: usize,
 }
@@ -40,7 +40,7 @@ impl OneLevel {
     fn new(sets: u32, ways: u32) -> Self {
         let (sets, ways) = (Sets::new(sets), ways as usize);
         let rows = vec![Keys::EMPTY; sets.count() * Keys::count(ways)].into();
-        Self { rows, mask: sets.count() - 1, last: ways.saturating_sub(1), before: NO_KEY, sets, ways }
+        Self { rows, mask: sets.count() - 1, last: ways.saturating_sub(1), before: Keys::EMPTY, sets, ways }
     }
 
     /// Whether each set is one row, and there are a power of two of them.
@@ -58,9 +58,11 @@ impl OneLevel {
     /// taken back. For narrow sets.
     #[inline(always)]
     fn use_entry<S: Simd>(&mut self, simd: S, number: u64, key: u64, revocable: bool) -> bool {
-        let row = &mut self.rows[number as usize & self.mask];
+        debug_assert!(self.is_narrow() && self.rows.len() == self.mask + 1);
+        // SAFETY: narrow sets are a row each, and this is the number of one of them.
+        let row = unsafe { self.rows.get_unchecked_mut(number as usize & self.mask) };
         if revocable {
-            self.before = row.0[self.last % 4];
+            self.before = *row;
         }
         simd.use_key(std::slice::from_mut(row), self.last, key)
     }
@@ -72,7 +74,7 @@ impl OneLevel {
         }
         let last = self.last;
         let set = self.set_mut(number);
-        let before = set[last / 4].0[last % 4];
+        let before = set[last / 4];
         let hit = simd.use_key(set, last, key);
         self.before = before;
         hit
@@ -85,7 +87,7 @@ impl OneLevel {
             let (before, last) = (self.before, self.last);
             let set = self.set_mut(number);
             remove(set, 0);
-            set[last / 4].0[last % 4] = before;
+            set[last / 4] = before;
         }
     }
 

@@ -20,28 +20,6 @@ use crate::prefetcher::{Issue, Prefetcher};
 use crate::tape::{Tape, WalkSpan};
 use crate::walk_cache::{NestedTlb, WalkCache};
 
-/// The look-ups of a walk, of which there are 13 at most: 7 in page-walk caches and 6 in the nested TLB (or in segment registers).
-/// Each is four bits, the latest one lowest; above the first one stands a 1.
-#[derive(Clone, Copy, Debug)]
-struct Lookups(u64);
-
-impl Lookups {
-    const NONE: Self = Self(1);
-
-    /// One more, by its place among the events of walks.
-    #[inline(always)]
-    fn push(&mut self, code: u8) {
-        debug_assert!((WalkEvents::LOOKUPS..WalkEvents::LOOKUPS + 16).contains(&code) && self.0 >> 60 == 0);
-        self.0 = self.0 << 4 | u64::from(code - WalkEvents::LOOKUPS);
-    }
-
-    /// All of them, the latest first.
-    fn codes(self) -> impl Iterator<Item = u8> {
-        let words = std::iter::successors(Some(self.0), |word| Some(word >> 4)).take_while(|&word| word > 1);
-        words.map(|word| WalkEvents::LOOKUPS + (word & 15) as u8)
-    }
-}
-
 /// What a walk runs on. Walkers report to it each reference and each look-up.
 #[derive(Clone, Debug)]
 pub struct WalkUnit<P> {
@@ -52,8 +30,8 @@ pub struct WalkUnit<P> {
     pub(crate) counters: Counters,
     pub(crate) tape: Tape,
     walk: WalkSpan,
-    /// Look-ups of the walk so far, to be taken back if it ends in a page fault.
-    lookups: Lookups,
+    /// Counts of look-ups before the walk: they stand again if it ends in a page fault.
+    lookups_before: [u64; WalkEvents::LOOKUPS_LEN],
     /// Cycles of look-ups since its last reference. Only kept for a prefetcher.
     wait: u64,
 }
@@ -68,7 +46,7 @@ impl<P: Prefetcher> WalkUnit<P> {
             counters: Counters::default(),
             tape: Tape::default(),
             walk: WalkSpan::default(),
-            lookups: Lookups::NONE,
+            lookups_before: [0; WalkEvents::LOOKUPS_LEN],
             wait: 0,
         })
     }
@@ -77,7 +55,7 @@ impl<P: Prefetcher> WalkUnit<P> {
     #[inline(always)]
     pub(crate) fn begin(&mut self, gva: Gva) {
         self.walk = WalkSpan { begin: self.tape.references.len() as u32, ..WalkSpan::default() };
-        self.lookups = Lookups::NONE;
+        self.lookups_before = *self.counters.walk_events.lookups();
         if P::ACTIVE {
             self.wait = 0;
             self.prefetcher.walk_starts(gva, &mut Issue { tape: &mut self.tape, wait: &mut self.wait });
@@ -136,7 +114,6 @@ impl<P: Prefetcher> WalkUnit<P> {
         if P::ACTIVE {
             self.wait += u64::from(cycles);
         }
-        self.lookups.push(code);
         self.counters.walk_events.0[usize::from(code)] += 1;
     }
 
@@ -149,7 +126,7 @@ impl<P: Prefetcher> WalkUnit<P> {
     /// The walk has ended in a page fault: takes its look-ups back and has its references counted apart.
     #[cold]
     pub(crate) fn abort(&mut self) {
-        self.lookups.codes().for_each(|code| self.counters.walk_events.0[usize::from(code)] -= 1);
+        *self.counters.walk_events.lookups() = self.lookups_before;
         self.counters.aborted_walks += 1;
         self.tape.aborted = Some(self.walk.begin as usize);
     }
@@ -158,26 +135,5 @@ impl<P: Prefetcher> WalkUnit<P> {
     #[inline(always)]
     pub(crate) fn same_data(&mut self, count: u64) {
         self.counters.walk_events.0[usize::from(WalkEvents::DATA) + Served::L1d as usize] += count;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn as_many_look_ups_as_a_walk_can_have_come_back_in_reverse() {
-        let mut lookups = Lookups::NONE;
-        assert_eq!(lookups.codes().count(), 0);
-        // A miss in the guest's caches, then six host walks' hits, each after a miss of the nested TLB.
-        let mut codes = vec![WalkEvents::pwc_code(Table::Guest, 0)];
-        for level in [2, 3, 4, 5, 2, 2] {
-            codes.extend([WalkEvents::nested_tlb_code(false), WalkEvents::pwc_code(Table::Host, level)]);
-        }
-        codes.iter().for_each(|&code| lookups.push(code));
-        assert_eq!(lookups.codes().collect::<Vec<_>>(), codes.into_iter().rev().collect::<Vec<_>>());
-        lookups = Lookups::NONE;
-        lookups.push(WalkEvents::segments_code());
-        assert_eq!(lookups.codes().collect::<Vec<_>>(), [WalkEvents::segments_code()]);
     }
 }
