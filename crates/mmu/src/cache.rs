@@ -2,25 +2,25 @@
 //! One level of set-associative cache with true LRU.
 //!
 //! A cache knows which lines it holds and in which order they were used, nothing else: no data, no dirty bits. Each set
-//! is a [row](crate::simd) of 32-bit tags, the most recently used first.
+//! is a [row](crate::simd) of tags, the most recently used first.
 
 use nestwalk_mem::huge::reserve;
 use nestwalk_mem::prefetch::prefetch;
 
 use crate::sets::Sets;
-use crate::simd::{EMPTY, Oct, Plain, Simd, take_tag};
+use crate::simd::{Oct, Plain, Simd, Tags, take_tag};
 
-/// A cache of lines, which are numbers: address / 64.
+/// A cache of lines, which are numbers: address / 64. It holds those for which its tags are [long enough](Cache::can_hold).
 #[derive(Clone, Debug)]
-pub struct Cache {
+pub struct Cache<T = Oct> {
     sets: Sets,
     ways: usize,
-    /// Octs of a row.
+    /// `T`s of a row.
     stride: usize,
-    rows: Box<[Oct]>,
+    rows: Box<[T]>,
 }
 
-impl Cache {
+impl<T: Tags> Cache<T> {
     /// An empty cache.
     ///
     /// # Panics
@@ -28,54 +28,70 @@ impl Cache {
     pub fn new(sets: u32, ways: u32) -> Self {
         assert!((1..=64).contains(&ways), "a cache has 1 to 64 ways");
         let (sets, ways) = (Sets::new(sets), ways as usize);
-        let stride = Oct::count(ways);
+        let stride = T::count(ways);
         let mut rows = Vec::new();
         reserve(&mut rows, sets.count() * stride);
-        rows.resize(sets.count() * stride, Oct::EMPTY);
+        rows.resize(sets.count() * stride, T::EMPTY);
         Self { sets, ways, stride, rows: rows.into() }
     }
 
-    #[inline(always)]
-    fn place(&self, line: u64) -> (usize, u32) {
-        let (set, tag) = self.sets.split(line);
-        (set, tag as u32)
+    /// Whether the tags are long enough for `line`.
+    pub(crate) fn can_hold(&self, line: u64) -> bool {
+        self.sets.split(line).1 < T::NONE.into()
+    }
+
+    /// The same with other tags, which must be long enough for all that it holds.
+    pub(crate) fn with_tags<U: Tags>(&self) -> Cache<U> {
+        let mut other = Cache::<U>::new(self.sets.count() as u32, self.ways as u32);
+        for set in 0..self.sets.count() {
+            for (way, tag) in self.tags(set).enumerate() {
+                other.row_mut(set)[way / U::COUNT].places_mut()[way % U::COUNT] = U::tag(tag.into());
+            }
+        }
+        other
     }
 
     #[inline(always)]
-    fn row(&self, set: usize) -> &[Oct] {
+    fn place(&self, line: u64) -> (usize, T::Tag) {
+        let (set, tag) = self.sets.split(line);
+        (set, T::tag(tag))
+    }
+
+    #[inline(always)]
+    fn row(&self, set: usize) -> &[T] {
         debug_assert!(set < self.sets.count());
-        // SAFETY: there are `stride` octs for each set, and every set comes from `Sets::split`, so is one of them.
+        // SAFETY: there are `stride` of them for each set, and every set comes from `Sets::split`, so is one of them.
         unsafe { self.rows.get_unchecked(set * self.stride..(set + 1) * self.stride) }
     }
 
     #[inline(always)]
-    fn row_mut(&mut self, set: usize) -> &mut [Oct] {
+    fn row_mut(&mut self, set: usize) -> &mut [T] {
         debug_assert!(set < self.sets.count());
         // SAFETY: as in `row`.
         unsafe { self.rows.get_unchecked_mut(set * self.stride..(set + 1) * self.stride) }
     }
 
     /// The tags of a set, the most recently used first.
-    fn tags(&self, set: usize) -> impl Iterator<Item = u32> {
-        self.row(set).iter().flat_map(|oct| oct.0).filter(|&tag| tag != EMPTY)
+    fn tags(&self, set: usize) -> impl Iterator<Item = T::Tag> {
+        self.row(set).iter().flat_map(|tags| tags.places().iter().copied()).filter(|&tag| tag != T::NONE)
     }
 
-    /// The same cache, known to have rows of `N` octs and, with `POWER`, a power of two of them.
+    /// The same cache, known to have rows of `N` and, with `POWER`, a power of two of them.
     ///
     /// # Panics
     /// When it has not.
     #[inline(always)]
-    pub(crate) fn shaped<const N: usize, const POWER: bool>(&mut self) -> Shaped<'_, N, POWER> {
+    pub(crate) fn shaped<const N: usize, const POWER: bool>(&mut self) -> Shaped<'_, T, N, POWER> {
         assert!(self.stride == N && (!POWER || self.sets.is_power_of_two()), "the shape of a cache");
         Shaped { sets: self.sets, ways: self.ways, last: 1 << (self.ways - 1), rows: self.rows.as_chunks_mut().0 }
     }
 
-    /// Octs of a row; 0 if the rows are no power of two.
+    /// `T`s of a row; 0 if the rows are no power of two.
     pub(crate) fn stride_of_power_of_two(&self) -> usize {
         if self.sets.is_power_of_two() { self.stride } else { 0 }
     }
 
-    /// Octs of a row.
+    /// `T`s of a row.
     pub(crate) fn stride(&self) -> usize {
         self.stride
     }
@@ -109,12 +125,12 @@ impl Cache {
 
     /// Takes everything out.
     pub fn clear(&mut self) {
-        self.rows.fill(Oct::EMPTY);
+        self.rows.fill(T::EMPTY);
     }
 
     /// The lines of a set, the most recently used first.
     pub fn lines_of(&self, set: usize) -> impl Iterator<Item = u64> {
-        self.tags(set).map(move |tag| self.sets.join(set, u64::from(tag)))
+        self.tags(set).map(move |tag| self.sets.join(set, tag.into()))
     }
 
     /// Its sets.
@@ -128,10 +144,10 @@ impl Cache {
     /// With a message that names the set, if something does not hold.
     pub fn check_invariants(&self) {
         for set in 0..self.sets.count() {
-            let row: Vec<u32> = self.row(set).iter().flat_map(|oct| oct.0).collect();
-            let used = row.iter().position(|&tag| tag == EMPTY).unwrap_or(row.len());
+            let row: Vec<T::Tag> = self.row(set).iter().flat_map(|tags| tags.places().iter().copied()).collect();
+            let used = row.iter().position(|&tag| tag == T::NONE).unwrap_or(row.len());
             assert!(used <= self.ways, "set {set}: more lines than ways in {row:?}");
-            assert!(row[used..].iter().all(|&tag| tag == EMPTY), "set {set}: a hole in {row:?}");
+            assert!(row[used..].iter().all(|&tag| tag == T::NONE), "set {set}: a hole in {row:?}");
             for (way, tag) in row[..used].iter().enumerate() {
                 assert!(!row[..way].contains(tag), "set {set}: a line stands twice in {row:?}");
             }
@@ -139,16 +155,22 @@ impl Cache {
     }
 }
 
+/// A tag of the level `L`.
+type Tag<L> = <<L as Level>::Tags as Tags>::Tag;
+
 /// What a hierarchy does with one of its caches.
 pub(crate) trait Level {
+    /// What a row is made of.
+    type Tags: Tags;
+
     /// Set and tag of `line`.
-    fn place(&self, line: u64) -> (usize, u32);
+    fn place(&self, line: u64) -> (usize, Tag<Self>);
 
     /// The line with `tag` in `set`.
-    fn line(&self, set: usize, tag: u32) -> u64;
+    fn line(&self, set: usize, tag: Tag<Self>) -> u64;
 
     /// The row of a set that [`Level::place`] gave.
-    fn row(&mut self, set: usize) -> &mut [Oct];
+    fn row(&mut self, set: usize) -> &mut [Self::Tags];
 
     /// How many lines a row holds.
     fn ways(&self) -> usize;
@@ -161,7 +183,7 @@ pub(crate) trait Level {
     fn touch<S: Simd>(&mut self, simd: S, line: u64) -> bool {
         let (set, tag) = self.place(line);
         let last = self.last();
-        simd.use_tag(self.row(set), last, tag)
+        Tags::use_in(simd, self.row(set), last, tag)
     }
 
     /// The same, and the line that had to go for it: one in any case, so that who goes on with it needs no branch, but
@@ -172,9 +194,10 @@ pub(crate) trait Level {
         let (last, lane) = (self.last(), self.ways() - 1);
         let row = self.row(set);
         // What stands last is the next to go.
-        let next = row.get(lane / 8).map_or(EMPTY, |oct| oct.0[lane % 8]);
-        let hit = simd.use_tag(row, last, tag);
-        let real = !hit & (next != EMPTY);
+        let count = Self::Tags::COUNT;
+        let next = row.get(lane / count).map_or(Self::Tags::NONE, |tags| tags.places()[lane % count]);
+        let hit = Tags::use_in(simd, row, last, tag);
+        let real = !hit & (next != Self::Tags::NONE);
         (hit, (if real { self.line(set, next) } else { line }, real))
     }
 
@@ -184,7 +207,7 @@ pub(crate) trait Level {
         let (set, tag) = self.place(line);
         let ways = self.ways();
         let row = self.row(set);
-        let there = simd.holds_tag(row, tag) & real;
+        let there = Tags::held_in(simd, row, tag) & real;
         if there {
             take_tag(row, ways, tag);
         }
@@ -194,28 +217,34 @@ pub(crate) trait Level {
     /// Brings the row of `line` near to the processor that runs the simulation. Changes nothing.
     #[inline(always)]
     fn hint(&mut self, line: u64) {
-        // A row may lie across two lines of the host's.
         let (set, _) = self.place(line);
-        if let [first, .., last] = self.row(set) {
-            prefetch(first);
-            prefetch(last);
+        match self.row(set) {
+            [only] => prefetch(only),
+            // It may lie across two lines of that processor's.
+            [first, .., last] => {
+                prefetch(first);
+                prefetch(last);
+            }
+            [] => {}
         }
     }
 }
 
-impl Level for &mut Cache {
+impl<T: Tags> Level for &mut Cache<T> {
+    type Tags = T;
+
     #[inline(always)]
-    fn place(&self, line: u64) -> (usize, u32) {
+    fn place(&self, line: u64) -> (usize, T::Tag) {
         Cache::place(self, line)
     }
 
     #[inline(always)]
-    fn line(&self, set: usize, tag: u32) -> u64 {
+    fn line(&self, set: usize, tag: T::Tag) -> u64 {
         self.sets.join(set, tag.into())
     }
 
     #[inline(always)]
-    fn row(&mut self, set: usize) -> &mut [Oct] {
+    fn row(&mut self, set: usize) -> &mut [T] {
         self.row_mut(set)
     }
 
@@ -230,30 +259,32 @@ impl Level for &mut Cache {
     }
 }
 
-/// A cache whose rows are known to have `N` octs, and with `POWER` to be a power of two, so that work on them is straight
+/// A cache whose rows are known to have `N` of `T`, and with `POWER` to be a power of two, so that work on them is straight
 /// code.
 #[derive(Debug)]
-pub(crate) struct Shaped<'a, const N: usize, const POWER: bool> {
+pub(crate) struct Shaped<'a, T, const N: usize, const POWER: bool> {
     sets: Sets,
     ways: usize,
     last: u64,
-    rows: &'a mut [[Oct; N]],
+    rows: &'a mut [[T; N]],
 }
 
-impl<const N: usize, const POWER: bool> Level for Shaped<'_, N, POWER> {
+impl<T: Tags, const N: usize, const POWER: bool> Level for Shaped<'_, T, N, POWER> {
+    type Tags = T;
+
     #[inline(always)]
-    fn place(&self, line: u64) -> (usize, u32) {
+    fn place(&self, line: u64) -> (usize, T::Tag) {
         let (set, tag) = if POWER { self.sets.split_power_of_two(line) } else { self.sets.split(line) };
-        (set, tag as u32)
+        (set, T::tag(tag))
     }
 
     #[inline(always)]
-    fn line(&self, set: usize, tag: u32) -> u64 {
+    fn line(&self, set: usize, tag: T::Tag) -> u64 {
         self.sets.join(set, tag.into())
     }
 
     #[inline(always)]
-    fn row(&mut self, set: usize) -> &mut [Oct] {
+    fn row(&mut self, set: usize) -> &mut [T] {
         debug_assert!(set < self.rows.len());
         // SAFETY: there is a row for each set, and every set comes from `Sets::split`, so is one of them.
         unsafe { self.rows.get_unchecked_mut(set) }
@@ -273,6 +304,7 @@ impl<const N: usize, const POWER: bool> Level for Shaped<'_, N, POWER> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::Shorts;
     use proptest::prelude::*;
 
     /// Each set a list of lines, the latest first: obviously LRU.
@@ -297,34 +329,53 @@ mod tests {
         }
     }
 
+    /// Uses of lines, each with whether it is an access, or a removal.
+    fn check<T: Tags>(sets: u32, ways: u32, uses: &[(u64, bool)]) -> Result<Cache<T>, TestCaseError> {
+        let mut cache = Cache::new(sets, ways);
+        let mut naive = Naive { ways: ways as usize, sets: vec![Vec::new(); sets as usize] };
+        for &(line, access) in uses {
+            if access {
+                prop_assert_eq!(cache.access(line), naive.access(line));
+            } else {
+                prop_assert_eq!(cache.remove(line), naive.remove(line));
+            }
+        }
+        cache.check_invariants();
+        for (set, lines) in naive.sets.iter().enumerate() {
+            prop_assert_eq!(&cache.lines_of(set).collect::<Vec<_>>(), lines);
+        }
+        Ok(cache)
+    }
+
     proptest! {
         #[test]
         fn a_cache_is_a_naive_lru(
             sets in prop::sample::select(vec![1_u32, 2, 3, 7, 12, 64]),
-            ways in 1_u32..24,
-            far in prop::sample::select(vec![0_u64, 1 << 31]),
+            ways in 1_u32..40,
             uses in prop::collection::vec((0_u64..600, prop::bool::weighted(0.9)), 1..3000),
         ) {
-            let mut cache = Cache::new(sets, ways);
-            let mut naive = Naive { ways: ways as usize, sets: vec![Vec::new(); sets as usize] };
-            for (line, access) in uses {
-                let line = line + far;
-                if access {
-                    prop_assert_eq!(cache.access(line), naive.access(line));
-                } else {
-                    prop_assert_eq!(cache.remove(line), naive.remove(line));
-                }
+            let short = check::<Shorts>(sets, ways, &uses)?;
+            let long = check::<Oct>(sets, ways, &uses)?;
+            for set in 0..sets as usize {
+                let lines = |cache: &Cache<Oct>| cache.lines_of(set).collect::<Vec<_>>();
+                prop_assert_eq!(lines(&short.with_tags()), lines(&long));
             }
-            cache.check_invariants();
-            for (set, lines) in naive.sets.iter().enumerate() {
-                prop_assert_eq!(&cache.lines_of(set).collect::<Vec<_>>(), lines);
-            }
+            let far: Vec<_> = uses.into_iter().map(|(line, access)| (line + (1 << 31), access)).collect();
+            check::<Oct>(sets, ways, &far)?;
         }
     }
 
     #[test]
+    fn tags_are_long_enough_up_to_the_one_that_says_nothing() {
+        let (short, long) = (Cache::<Shorts>::new(3, 1), Cache::<Oct>::new(3, 1));
+        let border = 3 * u64::from(Shorts::NONE);
+        assert!(short.can_hold(border - 1) && !short.can_hold(border) && long.can_hold(border));
+        assert!(!long.can_hold(3 * u64::from(Oct::NONE)));
+    }
+
+    #[test]
     fn a_line_just_used_is_the_last_to_go() {
-        let mut cache = Cache::new(1, 3);
+        let mut cache = Cache::<Oct>::new(1, 3);
         assert_eq!([1, 2, 3].map(|line| cache.access(line).0), [false; 3]);
         assert_eq!(cache.access(1), (true, None));
         assert_eq!(cache.access(4), (false, Some(2)));

@@ -12,7 +12,7 @@ use crate::cache::{Cache, Level};
 use crate::config::{LlcPolicy, MmuConfig, cache_sets};
 use crate::counters::Served;
 use crate::error::MmuError;
-use crate::simd::Simd;
+use crate::simd::{Oct, Shorts, Simd};
 
 /// Lines that an inclusive last level evicted, kept until all cores have heard of them.
 const GONE_MAX: usize = 1 << 12;
@@ -20,9 +20,17 @@ const GONE_MAX: usize = 1 << 12;
 /// The last-level cache.
 #[derive(Clone, Debug)]
 pub struct Llc {
-    cache: Cache,
+    lines: Lines,
     policy: LlcPolicy,
     news: News,
+}
+
+/// The lines of a last level: with short tags, which take half the room, up to the first one for which they do not do. (64 GiB of memory
+/// have them all, with 20 MiB of 20 ways.)
+#[derive(Clone, Debug)]
+enum Lines {
+    Short(Cache<Shorts>),
+    Long(Cache<Oct>),
 }
 
 /// What an inclusive last level evicted.
@@ -52,15 +60,35 @@ impl Llc {
         config.validate()?;
         let sets = cache_sets("llc", config.llc.bytes, config.llc.ways)?;
         Ok(Self {
-            cache: Cache::new(sets, config.llc.ways),
+            lines: Lines::Short(Cache::new(sets, config.llc.ways)),
             policy: config.llc.policy,
             news: News { gone: Box::new([0; GONE_MAX]), gone_count: 0 },
         })
     }
 
-    /// What it holds.
-    pub fn cache(&self) -> &Cache {
-        &self.cache
+    /// Its sets.
+    pub fn set_count(&self) -> usize {
+        match &self.lines {
+            Lines::Short(cache) => cache.set_count(),
+            Lines::Long(cache) => cache.set_count(),
+        }
+    }
+
+    fn contains(&self, line: u64) -> bool {
+        match &self.lines {
+            Lines::Short(cache) => cache.can_hold(line) && cache.contains(line),
+            Lines::Long(cache) => cache.contains(line),
+        }
+    }
+
+    /// Makes sure that tags are long enough for `line`.
+    #[inline(always)]
+    fn fit(&mut self, line: u64) {
+        if let Lines::Short(cache) = &self.lines
+            && !cache.can_hold(line)
+        {
+            self.lines = Lines::Long(cache.with_tags());
+        }
     }
 }
 
@@ -173,28 +201,35 @@ impl PrivateCaches {
         self.latency_cycles[served as usize]
     }
 
-    /// Has `task` done on these caches over `llc`.
+    /// Has `task` done on these caches over `llc`. It refers to no line above `highest`.
     #[inline(always)]
-    pub(crate) fn with<T: Task>(&mut self, llc: &mut Llc, task: T) -> T::Output {
+    pub(crate) fn with<T: Task>(&mut self, llc: &mut Llc, highest: u64, task: T) -> T::Output {
+        llc.fit(highest);
         let Self { l1d, l2, heard, latency_cycles } = self;
-        let Llc { cache: llc, policy, news } = llc;
+        let Llc { lines, policy, news } = llc;
         let (policy, latency_cycles) = (*policy, *latency_cycles);
         macro_rules! run {
             ($l1d:expr, $l2:expr, $llc:expr) => {
                 task.run(Hierarchy { l1d: $l1d, l2: $l2, llc: $llc, policy, news: &mut *news, latency_cycles })
             };
         }
-        // Up to 8, 16 and 24 ways: Broadwell with 20 MiB, and with other sizes; Zen 4; Skylake; Sapphire Rapids; Ice Lake.
-        let output = match (l1d.stride_of_power_of_two(), l2.stride_of_power_of_two(), llc.stride()) {
-            (1, 1, 3) if llc.stride_of_power_of_two() == 3 => {
-                run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<3, true>())
-            }
-            (1, 1, 3) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<3, false>()),
-            (1, 1, 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<2, false>()),
-            (1, 2, 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
-            (2, 2, 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
-            (2, 3, 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<3, true>(), llc.shaped::<2, false>()),
-            _ => run!(l1d, l2, llc),
+        let rows = (l1d.stride_of_power_of_two(), l2.stride_of_power_of_two());
+        let output = match lines {
+            // Private caches of up to 8, 16 and 24 ways: Broadwell and Zen 4; Skylake; Sapphire Rapids; Ice Lake.
+            Lines::Short(llc) => match (rows, llc.stride()) {
+                ((1, 1), 1) if llc.stride_of_power_of_two() == 1 => {
+                    run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<1, true>())
+                }
+                ((1, 1), 1) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<1, false>()),
+                ((1, 2), 1) => run!(l1d.shaped::<1, true>(), l2.shaped::<2, true>(), llc.shaped::<1, false>()),
+                ((2, 2), 1) => run!(l1d.shaped::<2, true>(), l2.shaped::<2, true>(), llc.shaped::<1, false>()),
+                ((2, 3), 1) => run!(l1d.shaped::<2, true>(), l2.shaped::<3, true>(), llc.shaped::<1, false>()),
+                _ => run!(l1d, l2, llc),
+            },
+            Lines::Long(llc) => match (rows, llc.stride()) {
+                ((1, 1), 3) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<3, false>()),
+                _ => run!(l1d, l2, llc),
+            },
         };
         // These caches have heard of each eviction at once.
         *heard = news.gone_count;
@@ -205,8 +240,8 @@ impl PrivateCaches {
     pub(crate) fn synchronise(&mut self, llc: &Llc) {
         let news = llc.news.gone_count - self.heard;
         if news > GONE_MAX as u64 {
-            self.l1d.retain(|line| llc.cache.contains(line));
-            self.l2.retain(|line| llc.cache.contains(line));
+            self.l1d.retain(|line| llc.contains(line));
+            self.l2.retain(|line| llc.contains(line));
         } else {
             for number in self.heard..llc.news.gone_count {
                 let line = llc.news.gone[number as usize % GONE_MAX];
@@ -255,9 +290,9 @@ mod tests {
     }
 
     /// A level: sets of lines, the latest first.
-    struct Lines(Vec<Vec<u64>>, usize);
+    struct NaiveLevel(Vec<Vec<u64>>, usize);
 
-    impl Lines {
+    impl NaiveLevel {
         fn take(&mut self, line: u64) -> bool {
             let index = (line % self.0.len() as u64) as usize;
             let before = self.0[index].len();
@@ -276,8 +311,8 @@ mod tests {
     /// Two cores over one last level, step by step as the policies' definitions read.
     struct Naive {
         policy: LlcPolicy,
-        cores: Vec<(Lines, Lines)>,
-        llc: Lines,
+        cores: Vec<(NaiveLevel, NaiveLevel)>,
+        llc: NaiveLevel,
     }
 
     impl Naive {
@@ -316,18 +351,24 @@ mod tests {
         fn caches_of_every_policy_are_as_defined(
             policy in prop::sample::select(vec![LlcPolicy::NonInclusive, LlcPolicy::Inclusive, LlcPolicy::Exclusive]),
             uses in prop::collection::vec((0_usize..2, 0_u64..60), 1..2000),
+            // From there on lines lie where the last level's tags stop to be short.
+            near in 0_usize..2000,
         ) {
             let config = config(policy);
-            let level = |sets: usize, ways| Lines(vec![Vec::new(); sets], ways);
+            let level = |sets: usize, ways| NaiveLevel(vec![Vec::new(); sets], ways);
             let cores = vec![(level(2, 2), level(3, 3)), (level(2, 2), level(3, 3))];
             let mut naive = Naive { policy, cores, llc: level(5, 4) };
             let mut llc = Llc::new(&config).unwrap();
             let mut cores = [PrivateCaches::new(&config).unwrap(), PrivateCaches::new(&config).unwrap()];
-            for (core, line) in uses {
+            for (number, (core, line)) in uses.into_iter().enumerate() {
+                let line = if number < near { line } else { line + 5 * 0xffff - 40 };
                 cores[core].synchronise(&llc);
-                prop_assert_eq!(cores[core].with(&mut llc, Access(line)), naive.access(core, line));
+                prop_assert_eq!(cores[core].with(&mut llc, line, Access(line)), naive.access(core, line));
             }
-            llc.cache.check_invariants();
+            match &llc.lines {
+                Lines::Short(cache) => cache.check_invariants(),
+                Lines::Long(cache) => cache.check_invariants(),
+            }
             for core in &mut cores {
                 core.synchronise(&llc);
                 core.l1d.check_invariants();
@@ -335,7 +376,7 @@ mod tests {
                 if policy == LlcPolicy::Inclusive {
                     for cache in [&core.l1d, &core.l2] {
                         (0..cache.set_count()).flat_map(|set| cache.lines_of(set)).for_each(|line| {
-                            assert!(llc.cache.contains(line), "line {line} is not in the last level");
+                            assert!(llc.contains(line), "line {line} is not in the last level");
                         });
                     }
                 }
@@ -350,14 +391,14 @@ mod tests {
         let mut llc = Llc::new(&config).unwrap();
         let mut sleeper = PrivateCaches::new(&config).unwrap();
         let mut busy = PrivateCaches::new(&config).unwrap();
-        sleeper.with(&mut llc, Access(1));
-        sleeper.with(&mut llc, Access(2));
+        sleeper.with(&mut llc, 1, Access(1));
+        sleeper.with(&mut llc, 2, Access(2));
         for line in 100..100 + 3 * GONE_MAX as u64 {
-            busy.with(&mut llc, Access(line));
+            busy.with(&mut llc, line, Access(line));
             // Line 2 stays in use.
             busy.l1d.clear();
             busy.l2.clear();
-            busy.with(&mut llc, Access(2));
+            busy.with(&mut llc, 2, Access(2));
         }
         sleeper.synchronise(&llc);
         assert!(!sleeper.l1d.contains(1) && !sleeper.l2.contains(1));

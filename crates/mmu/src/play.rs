@@ -61,10 +61,14 @@ impl Player {
     #[inline(always)]
     fn play_with<S: Simd, P: Prefetcher>(&mut self, simd: S, llc: &mut Llc, tape: &Tape, counters: &mut Counters) {
         let Self { caches, in_flight, .. } = self;
+        let highest = simd.apart(
+            #[inline(always)]
+            || tape.highest_line(),
+        );
         if P::ACTIVE {
-            caches.with(llc, Playing::<S, true> { simd, tape, counters, in_flight });
+            caches.with(llc, highest, Playing::<S, true> { simd, tape, counters, in_flight });
         } else {
-            caches.with(llc, Playing::<S, false> { simd, tape, counters, in_flight });
+            caches.with(llc, highest, Playing::<S, false> { simd, tape, counters, in_flight });
         }
     }
 }

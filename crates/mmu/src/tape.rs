@@ -110,6 +110,12 @@ impl Tape {
         self.references.len() - self.padding
     }
 
+    /// The highest of all lines that are referred to.
+    #[inline(always)]
+    pub fn highest_line(&self) -> u64 {
+        self.references.iter().fold(0, |highest, reference| highest.max(reference.line()))
+    }
+
     /// References of walks that ended well, and of the program.
     #[inline(always)]
     pub fn done(&self) -> usize {
@@ -154,6 +160,7 @@ mod tests {
             (1, WalkEvents::DATA, 0, false),
         ];
         assert_eq!(told, expected);
+        assert_eq!(tape.highest_line(), (1 << 38) - 1);
         assert_eq!(tape.references[1].host_mask(), 0);
     }
 }

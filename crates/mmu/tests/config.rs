@@ -31,9 +31,9 @@ fn sizes_may_be_fractions_of_a_unit_and_llcs_need_no_power_of_two() {
     let text = include_str!("machine.toml").replace("20MiB", "24.75MiB").replace("ways = 20", "ways = 11");
     let config: MmuConfig = toml::from_str(&text).unwrap();
     assert_eq!(config.llc.bytes, 24 * (1 << 20) + 3 * (1 << 18));
-    assert_eq!(Llc::new(&config).unwrap().cache().set_count(), 36864);
+    assert_eq!(Llc::new(&config).unwrap().set_count(), 36864);
     let text = include_str!("machine.toml").replace("20MiB", "36MiB").replace("ways = 20", "ways = 12");
-    assert_eq!(Llc::new(&toml::from_str(&text).unwrap()).unwrap().cache().set_count(), 49152);
+    assert_eq!(Llc::new(&toml::from_str(&text).unwrap()).unwrap().set_count(), 49152);
 }
 
 #[test]

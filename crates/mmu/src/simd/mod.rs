@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sets in the order of their last use, and the movement that keeps them so.
+//!
+//! A set of a cache is a row of [`Tags`], the most recently used first: [`Oct`]s of 32-bit tags, or [`Shorts`] of 16-bit ones. A set of a page-walk cache is a row of
+//! [`Keys`], one of a TLB a row of [`Quad`]s, keys with values, in the same order. To use something is one movement, whether it was there or
+//! not: everything before the place where it was (or before the last place) moves back by one, and it comes to the front.
+//! So whole vectors are compared, moved and stored without a branch on what was found, which the processor could only
+//! guess.
+//!
+//! [`Wide`] does that with AVX2, [`Wider`] tags with AVX-512, too, [`Plain`] all one by one; their results are the same. A
+//! [`Wide`] or [`Wider`] exists only on processors that have what it needs, so whoever holds one may use it.
+
+use std::fmt::Debug;
+
+/// No key.
+pub(crate) const NO_KEY: u64 = u64::MAX;
+
+/// Tags that are handled at once, of which a row has one or more.
+pub trait Tags: Copy + PartialEq + Debug {
+    /// What stands in one place.
+    type Tag: Copy + PartialEq + Debug + Into<u64>;
+
+    /// Places.
+    const COUNT: usize;
+    /// No tag.
+    const NONE: Self::Tag;
+    /// No tags.
+    const EMPTY: Self;
+
+    /// How many hold `ways` tags. The places beyond stay [`Tags::NONE`].
+    fn count(ways: usize) -> usize {
+        ways.div_ceil(Self::COUNT)
+    }
+
+    /// The tag of `number`, which must be below [`Tags::NONE`].
+    fn tag(number: u64) -> Self::Tag;
+
+    /// All places.
+    fn places(&self) -> &[Self::Tag];
+
+    /// The same, to be changed.
+    fn places_mut(&mut self) -> &mut [Self::Tag];
+
+    /// Uses `tag` in `row`, whose last place has its bit set in `last` and no other. Whether it was there.
+    fn use_in<S: Simd>(simd: S, row: &mut [Self], last: u64, tag: Self::Tag) -> bool;
+
+    /// Whether `tag` is in `row`.
+    fn held_in<S: Simd>(simd: S, row: &[Self], tag: Self::Tag) -> bool;
+}
+
+/// Eight long tags: enough for any memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, align(32))]
+pub struct Oct(pub(crate) [u32; 8]);
+
+impl Tags for Oct {
+    type Tag = u32;
+
+    const COUNT: usize = 8;
+    const NONE: u32 = u32::MAX;
+    const EMPTY: Self = Self([Self::NONE; Self::COUNT]);
+
+    #[inline(always)]
+    fn tag(number: u64) -> u32 {
+        debug_assert!(number < Self::NONE.into());
+        number as u32
+    }
+
+    #[inline(always)]
+    fn places(&self) -> &[u32] {
+        &self.0
+    }
+
+    #[inline(always)]
+    fn places_mut(&mut self) -> &mut [u32] {
+        &mut self.0
+    }
+
+    #[inline(always)]
+    fn use_in<S: Simd>(simd: S, row: &mut [Self], last: u64, tag: u32) -> bool {
+        simd.use_tag(row, last, tag)
+    }
+
+    #[inline(always)]
+    fn held_in<S: Simd>(simd: S, row: &[Self], tag: u32) -> bool {
+        simd.holds_tag(row, tag)
+    }
+}
+
+/// Short tags: for many ways, a line of the processor that runs the simulation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, align(64))]
+pub struct Shorts(pub(crate) [u16; 32]);
+
+impl Tags for Shorts {
+    type Tag = u16;
+
+    const COUNT: usize = 32;
+    const NONE: u16 = u16::MAX;
+    const EMPTY: Self = Self([Self::NONE; Self::COUNT]);
+
+    #[inline(always)]
+    fn tag(number: u64) -> u16 {
+        debug_assert!(number < Self::NONE.into());
+        number as u16
+    }
+
+    #[inline(always)]
+    fn places(&self) -> &[u16] {
+        &self.0
+    }
+
+    #[inline(always)]
+    fn places_mut(&mut self) -> &mut [u16] {
+        &mut self.0
+    }
+
+    #[inline(always)]
+    fn use_in<S: Simd>(simd: S, row: &mut [Self], last: u64, tag: u16) -> bool {
+        simd.use_short(row, last, tag)
+    }
+
+    #[inline(always)]
+    fn held_in<S: Simd>(simd: S, row: &[Self], tag: u16) -> bool {
+        simd.holds_short(row, tag)
+    }
+}
+
+/// Keys with values that are handled at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, align(64))]
+pub struct Quad {
+    pub(crate) keys: [u64; 4],
+    pub(crate) values: [u64; 4],
+}
+
+impl Quad {
+    pub(crate) const EMPTY: Self = Self { keys: [NO_KEY; 4], values: [0; 4] };
+
+    /// Quads that hold `ways` pairs. The places beyond stay empty.
+    pub(crate) const fn count(ways: usize) -> usize {
+        ways.div_ceil(4)
+    }
+}
+
+/// Keys alone that are handled at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, align(32))]
+pub struct Keys(pub(crate) [u64; 4]);
+
+impl Keys {
+    pub(crate) const EMPTY: Self = Self([NO_KEY; 4]);
+
+    /// Those that hold `ways` keys. The places beyond stay empty.
+    pub(crate) const fn count(ways: usize) -> usize {
+        ways.div_ceil(4)
+    }
+}
+
+/// A way to look things up in rows and to move them.
+pub trait Simd: Copy + Debug {
+    /// Runs `work`, which is to be inlined always, as code that is compiled for what this way needs. (Within code that is
+    /// compiled so already, it does nothing: the compiler inlines it.)
+    fn apart<R>(self, work: impl FnOnce() -> R) -> R;
+
+    /// Uses `tag` in `row`, whose last place has its bit set in `last` and no other. Whether it was there.
+    fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool;
+
+    /// Whether `tag` is in `row`.
+    fn holds_tag(self, row: &[Oct], tag: u32) -> bool;
+
+    /// [`Simd::use_tag`] of short ones.
+    fn use_short(self, row: &mut [Shorts], last: u64, tag: u16) -> bool;
+
+    /// [`Simd::holds_tag`] of short ones.
+    fn holds_short(self, row: &[Shorts], tag: u16) -> bool;
+
+    /// Uses `key` in `row`, whose last place is `last`. Whether it was there.
+    fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool;
+
+    /// The value of `key` in `row`, if it is there. It comes to the front.
+    fn find(self, row: &mut [Quad], key: u64) -> Option<u64>;
+
+    /// The first place of a key in `row` that is `key` in the bits of `mask`, and whose value has its bit `bit`.
+    fn place_where(self, row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize>;
+
+    /// Everything before `place`, which `row` has, moves back by one; what stood there is gone, and `key` with `value`
+    /// stands in front. The key that is gone.
+    fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64;
+}
+
+/// Takes `tag`, which is there, out of `row`; what stands behind it moves up.
+#[inline(never)]
+pub(crate) fn take_tag<T: Tags>(row: &mut [T], ways: usize, tag: T::Tag) {
+    let mut found = false;
+    for way in 0..ways {
+        found |= row[way / T::COUNT].places()[way % T::COUNT] == tag;
+        if found {
+            let next = row.get((way + 1) / T::COUNT).map_or(T::NONE, |tags| tags.places()[(way + 1) % T::COUNT]);
+            row[way / T::COUNT].places_mut()[way % T::COUNT] = next;
+        }
+    }
+}
+
+/// One after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain;
+
+/// Uses `wanted` in a row of which `places` are all. Whether it was there.
+#[inline(always)]
+fn use_one<'a, T: Copy + PartialEq + 'a>(places: impl Iterator<Item = &'a mut T>, wanted: T) -> bool {
+    let mut carry = wanted;
+    for there in places {
+        carry = std::mem::replace(there, carry);
+        if carry == wanted {
+            return true;
+        }
+    }
+    false
+}
+
+impl Plain {
+    /// The place of `key` in `row`.
+    #[inline(always)]
+    pub fn place_of(self, row: &[Quad], key: u64) -> Option<usize> {
+        row.iter().flat_map(|quad| quad.keys).position(|there| there == key)
+    }
+}
+
+impl Simd for Plain {
+    #[inline(always)]
+    fn apart<R>(self, work: impl FnOnce() -> R) -> R {
+        work()
+    }
+
+    #[inline(always)]
+    fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool {
+        use_one(row.iter_mut().flat_map(|oct| &mut oct.0).take(last.trailing_zeros() as usize + 1), tag)
+    }
+
+    #[inline(always)]
+    fn holds_tag(self, row: &[Oct], tag: u32) -> bool {
+        row.iter().any(|oct| oct.0.contains(&tag))
+    }
+
+    #[inline(always)]
+    fn use_short(self, row: &mut [Shorts], last: u64, tag: u16) -> bool {
+        use_one(row.iter_mut().flat_map(|shorts| &mut shorts.0).take(last.trailing_zeros() as usize + 1), tag)
+    }
+
+    #[inline(always)]
+    fn holds_short(self, row: &[Shorts], tag: u16) -> bool {
+        row.iter().any(|shorts| shorts.0.contains(&tag))
+    }
+
+    #[inline(always)]
+    fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool {
+        use_one(row.iter_mut().flat_map(|keys| &mut keys.0).take(last + 1), key)
+    }
+
+    #[inline(always)]
+    fn find(self, row: &mut [Quad], key: u64) -> Option<u64> {
+        let place = self.place_of(row, key)?;
+        let value = row[place / 4].values[place % 4];
+        self.put_in_front(row, place, key, value);
+        Some(value)
+    }
+
+    #[inline(always)]
+    fn place_where(self, row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize> {
+        let mut pairs = row.iter().flat_map(|quad| quad.keys.into_iter().zip(quad.values));
+        pairs.position(|(there, value)| (there ^ key) & mask == 0 && value >> (bit & 63) & 1 != 0)
+    }
+
+    #[inline(always)]
+    fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64 {
+        let mut carry = (key, value);
+        let pairs = row.iter_mut().flat_map(|quad| quad.keys.iter_mut().zip(&mut quad.values));
+        for (key, value) in pairs.take(place + 1) {
+            carry = (std::mem::replace(key, carry.0), std::mem::replace(value, carry.1));
+        }
+        carry.0
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod wide;
+#[cfg(target_arch = "x86_64")]
+pub use wide::{Wide, Wider};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// As one would say it.
+    fn use_said<T: PartialEq>(row: &mut Vec<T>, wanted: T) -> bool {
+        let found = row.iter().position(|there| *there == wanted);
+        row.remove(found.unwrap_or(row.len() - 1));
+        row.insert(0, wanted);
+        found.is_some()
+    }
+
+    fn check_tags<T: Tags, S: Simd>(simd: S, ways: usize, tags: &[(u16, bool)]) -> Result<(), TestCaseError> {
+        let mut row = vec![T::EMPTY; T::count(ways)];
+        let mut said = vec![T::NONE; ways];
+        for &(tag, take) in tags {
+            let tag = T::tag(tag.into());
+            let held = T::held_in(simd, &row, tag);
+            prop_assert_eq!(held, said.contains(&tag));
+            if take && held {
+                take_tag(&mut row, ways, tag);
+                said.retain(|&there| there != tag);
+                said.push(T::NONE);
+            } else {
+                prop_assert_eq!(T::use_in(simd, &mut row, 1 << (ways - 1), tag), use_said(&mut said, tag));
+            }
+            let flat: Vec<T::Tag> = row.iter().flat_map(|tags| tags.places().iter().copied()).collect();
+            prop_assert_eq!(&flat[..ways], &said[..]);
+            prop_assert!(flat[ways..].iter().all(|&tag| tag == T::NONE), "{:?}", flat);
+        }
+        Ok(())
+    }
+
+    fn check_all_tags<S: Simd>(simd: S, ways: usize, tags: &[(u16, bool)]) -> Result<(), TestCaseError> {
+        check_tags::<Oct, S>(simd, ways, tags)?;
+        check_tags::<Shorts, S>(simd, ways, tags)
+    }
+
+    fn check_keys<S: Simd>(simd: S, ways: usize, keys: &[u64]) -> Result<(), TestCaseError> {
+        let mut row = vec![Keys::EMPTY; Keys::count(ways)];
+        let mut said = vec![NO_KEY; ways];
+        for &key in keys {
+            prop_assert_eq!(simd.use_key(&mut row, ways - 1, key), use_said(&mut said, key));
+            let flat: Vec<u64> = row.iter().flat_map(|keys| keys.0).collect();
+            prop_assert_eq!(&flat[..ways], &said[..]);
+            prop_assert!(flat[ways..].iter().all(|&key| key == NO_KEY), "{:?}", flat);
+        }
+        Ok(())
+    }
+
+    fn check_pairs<S: Simd>(simd: S, ways: usize, pairs: &[(u64, usize)]) -> Result<(), TestCaseError> {
+        let mut row = vec![Quad::EMPTY; Quad::count(ways)];
+        let mut said = vec![(NO_KEY, 0); ways];
+        for &(key, place) in pairs {
+            let found = said.iter().position(|pair| pair.0 == key);
+            prop_assert_eq!(Plain.place_of(&row, key), found);
+            // Keys that are the same but for their lowest bit, with an odd value, that is of an even key.
+            let even = said.iter().position(|pair| pair.0 != NO_KEY && pair.0 >> 1 == key >> 1 && pair.1 % 2 == 1);
+            prop_assert_eq!(simd.place_where(&row, key, !1, 0), even);
+            let place = found.unwrap_or(place % ways);
+            let (gone, _) = said.remove(place);
+            said.insert(0, (key, key + 1));
+            if found.is_some() {
+                prop_assert_eq!(simd.find(&mut row, key), Some(key + 1));
+            } else {
+                prop_assert_eq!(simd.find(&mut row, key), None);
+                prop_assert_eq!(simd.put_in_front(&mut row, place, key, key + 1), gone);
+            }
+            let flat: Vec<_> = row.iter().flat_map(|quad| quad.keys.into_iter().zip(quad.values)).collect();
+            prop_assert_eq!(&flat[..ways], &said[..]);
+            prop_assert!(flat[ways..].iter().all(|&pair| pair == (NO_KEY, 0)), "{:?}", flat);
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn both_ways_to_use_tags_do_as_said(
+            ways in 1_usize..=64,
+            tags in prop::collection::vec((0_u16..80, prop::bool::weighted(0.1)), 1..400),
+        ) {
+            check_all_tags(Plain, ways, &tags)?;
+            #[cfg(target_arch = "x86_64")]
+            if let Some(wide) = Wide::detect() {
+                check_all_tags(wide, ways, &tags)?;
+            }
+            #[cfg(target_arch = "x86_64")]
+            if let Some(wider) = Wider::detect() {
+                check_all_tags(wider, ways, &tags)?;
+            }
+        }
+
+        #[test]
+        fn both_ways_to_use_keys_do_as_said(
+            ways in 1_usize..=70,
+            keys in prop::collection::vec(0_u64..90, 1..400),
+        ) {
+            check_keys(Plain, ways, &keys)?;
+            #[cfg(target_arch = "x86_64")]
+            if let Some(wide) = Wide::detect() {
+                check_keys(wide, ways, &keys)?;
+            }
+        }
+
+        #[test]
+        fn both_ways_to_move_pairs_do_as_said(
+            ways in 1_usize..=20,
+            pairs in prop::collection::vec((0_u64..40, 0_usize..20), 1..400),
+        ) {
+            check_pairs(Plain, ways, &pairs)?;
+            #[cfg(target_arch = "x86_64")]
+            if let Some(wide) = Wide::detect() {
+                check_pairs(wide, ways, &pairs)?;
+            }
+        }
+    }
+}
