@@ -204,13 +204,29 @@ pub struct PageTable {
     watched: Option<Vec<Write>>,
 }
 
-/// Where a node is.
+/// Where a node is, in one word, since a walk needs that of each of its nodes: the frame in which it sits, above the node that points
+/// to it (of the root, the root; of nodes that are free, any).
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    /// The frame in which it sits.
-    frame: Frame,
-    /// The node that points to it; of the root, the root; of nodes that are free, any.
-    parent: NodeId,
+struct Place(u64);
+
+impl Place {
+    /// Bits of a node's number: 512 TiB of pages have fewer PTE nodes.
+    const NODE_BITS: u32 = 28;
+
+    fn new(frame: Frame, parent: NodeId) -> Self {
+        assert!(frame.0 >> (64 - Self::NODE_BITS) == 0, "{frame:?} is beyond 256 TiB");
+        Self(frame.0 << Self::NODE_BITS | u64::from(parent.0))
+    }
+
+    #[inline]
+    const fn frame(self) -> Frame {
+        Frame(self.0 >> Self::NODE_BITS)
+    }
+
+    #[inline]
+    const fn parent(self) -> NodeId {
+        NodeId((self.0 & ((1 << Self::NODE_BITS) - 1)) as u32)
+    }
 }
 
 /// Something that software wrote to a table: where a hypervisor that write-protects its nodes would be trapped to.
@@ -284,20 +300,20 @@ impl PageTable {
     /// The frame in which `node` sits.
     #[inline]
     pub fn node_frame(&self, node: NodeId) -> Frame {
-        self.places[node.0 as usize].frame
+        self.places[node.0 as usize].frame()
     }
 
     /// The node that points to `node`; of the root, the root.
     #[inline]
     pub fn parent(&self, node: NodeId) -> NodeId {
-        self.places[node.0 as usize].parent
+        self.places[node.0 as usize].parent()
     }
 
     /// [`PageTable::node_frame`] and [`PageTable::parent`].
     #[inline]
     pub fn frame_and_parent(&self, node: NodeId) -> (Frame, NodeId) {
-        let Place { frame, parent } = self.places[node.0 as usize];
-        (frame, parent)
+        let place = self.places[node.0 as usize];
+        (place.frame(), place.parent())
     }
 
     /// Entry `index` of `node`.
@@ -668,7 +684,8 @@ impl PageTable {
 
     /// Moves `node` to another frame (its contents move with it) and returns the frame where it was.
     pub fn relocate(&mut self, node: NodeId, frame: Frame) -> Frame {
-        std::mem::replace(&mut self.places[node.0 as usize].frame, frame)
+        let moved = Place::new(frame, self.parent(node));
+        std::mem::replace(&mut self.places[node.0 as usize], moved).frame()
     }
 
     /// Visits every leaf that covers part of `range`, in order of address, swapped pages' notes included.
@@ -725,12 +742,13 @@ impl PageTable {
     }
 
     fn add_node(&mut self, frame: Frame, parent: NodeId) -> NodeId {
-        let place = Place { frame, parent };
+        let place = Place::new(frame, parent);
         if let Some(node) = self.free.pop() {
             self.places[node.0 as usize] = place;
             return node;
         }
-        let node = NodeId(u32::try_from(self.places.len()).expect("fewer than 2^32 nodes"));
+        assert!(self.places.len() < 1 << Place::NODE_BITS, "a table of 2^{} nodes", Place::NODE_BITS);
+        let node = NodeId(self.places.len() as u32);
         self.entries.grow(self.geometry.entries());
         self.places.push(place);
         self.used.push(0);
