@@ -59,8 +59,8 @@ def bench(
         Of each its ``name``, its ``value`` (the best, in ``unit``), ``clock_ghz`` (the clock that the processor had in
         effect), ``cycles`` of that clock for one of what is counted, and ``width`` (additions that it did in a
         cycle when they needed nothing of each other: half as many as it can say that another thread of its core was
-        busy). These are medians, and ``None`` where the clock cannot be measured. ``memory_bytes`` is the most that the process had in memory at the end of a run, or
-        ``None`` where the system does not tell.
+        busy). These are medians, and ``None`` where the clock cannot be measured. ``memory_bytes`` is the most that
+        the process had in memory at the end of a run, or ``None`` where the system does not tell.
 
     Raises:
         NestwalkError: A name is not known.

@@ -210,11 +210,11 @@ pub struct PageTable {
 struct Place(u64);
 
 impl Place {
-    /// Bits of a node's number: 512 TiB of pages have fewer PTE nodes.
-    const NODE_BITS: u32 = 28;
+    /// Bits of a node's number: that many nodes are 64 GiB of entries. The other 40 are all that x86 has for a frame: 4 PiB.
+    const NODE_BITS: u32 = 24;
 
     fn new(frame: Frame, parent: NodeId) -> Self {
-        assert!(frame.0 >> (64 - Self::NODE_BITS) == 0, "{frame:?} is beyond 256 TiB");
+        assert!(frame.0 >> (64 - Self::NODE_BITS) == 0, "{frame:?} is beyond 4 PiB");
         Self(frame.0 << Self::NODE_BITS | u64::from(parent.0))
     }
 
