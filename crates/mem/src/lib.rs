@@ -8,10 +8,8 @@
 
 pub mod access;
 pub mod addr;
-mod entries;
 pub mod geometry;
 pub mod huge;
-mod lookaside;
 pub mod page_table;
 pub mod physical;
 pub mod prefetch;

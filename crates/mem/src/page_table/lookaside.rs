@@ -8,8 +8,6 @@
 use crate::geometry::Level;
 use crate::page_table::NodeId;
 
-/// Bits of a slot that name the node; the others name the block of pages that it covers.
-const NODE_BITS: u32 = 28;
 /// Up to so many places for each node known (an eighth of a byte for each byte of the nodes) there may be more to avoid
 /// that two blocks meet.
 const PLACES_MAX: usize = 16;
@@ -17,8 +15,8 @@ const PLACES_MAX: usize = 16;
 /// See the [module's documentation](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Lookaside {
-    /// `block << NODE_BITS | node`, at place `block` modulo their number, which is a power of two. 0 is nothing: node 0 is
-    /// the root and no PTE node.
+    /// Of each the node, in the low [`NodeId::BITS`], below the block of pages that it covers, at place `block` modulo their number,
+    /// which is a power of two. 0 is nothing: node 0 is the root and no PTE node.
     slots: Vec<u64>,
     known: usize,
 }
@@ -37,12 +35,12 @@ impl Lookaside {
     #[inline(always)]
     pub fn find(&self, block: u64) -> Option<NodeId> {
         let slot = self.slots[self.place(block)];
-        (slot >> NODE_BITS == block && slot != 0).then_some(NodeId((slot & ((1 << NODE_BITS) - 1)) as u32))
+        (slot >> NodeId::BITS == block && slot != 0).then_some(NodeId((slot & ((1 << NodeId::BITS) - 1)) as u32))
     }
 
     /// A node was made that covers `block`.
     pub fn add(&mut self, block: u64, node: NodeId) {
-        if node.0 >> NODE_BITS != 0 || block >> (64 - NODE_BITS) != 0 {
+        if block >> (64 - NodeId::BITS) != 0 {
             return;
         }
         // Of two blocks at one place only the last is known: rather than that, the places become more, within bounds.
@@ -51,13 +49,13 @@ impl Lookaside {
         }
         let place = self.place(block);
         self.known += usize::from(self.slots[place] == 0);
-        self.slots[place] = block << NODE_BITS | u64::from(node.0);
+        self.slots[place] = block << NodeId::BITS | u64::from(node.0);
     }
 
     /// Whether another block is known at the place of this one.
     fn is_taken(&self, block: u64) -> bool {
         let slot = self.slots[self.place(block)];
-        slot != 0 && slot >> NODE_BITS != block
+        slot != 0 && slot >> NodeId::BITS != block
     }
 
     /// The node that covers `block` is gone.
@@ -74,7 +72,7 @@ impl Lookaside {
         let known = self.slots.iter().filter(|&&slot| slot != 0);
         assert_eq!(known.clone().count(), self.known, "the count of known nodes");
         for slot in known {
-            let block = slot >> NODE_BITS;
+            let block = slot >> NodeId::BITS;
             let node = self.find(block).unwrap_or_else(|| panic!("block {block:#x} stands at another's place"));
             assert_eq!(descend(block), (node, Level::PTE), "the node of block {block:#x}");
         }
@@ -84,7 +82,7 @@ impl Lookaside {
     fn grow(&mut self) {
         let larger = vec![0; 4 * self.slots.len()];
         for slot in std::mem::replace(&mut self.slots, larger).into_iter().filter(|&slot| slot != 0) {
-            let place = self.place(slot >> NODE_BITS);
+            let place = self.place(slot >> NodeId::BITS);
             self.slots[place] = slot;
         }
     }

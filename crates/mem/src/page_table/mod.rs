@@ -9,123 +9,31 @@
 //! The table neither allocates nor frees frames: whoever maps hands in a source of node frames, and whoever prunes
 //! takes them back. That is the seam for table placement (HugeGPT's pool, ASAP's sorted regions).
 
-use std::fmt;
+mod entries;
+mod entry;
+mod lookaside;
+mod place;
+#[cfg(test)]
+mod tests;
+mod visit;
 
 use crate::addr::{ENTRY_BYTES, Frame, Pa, PageCount, Vpn, VpnRange};
-use crate::entries::Entries;
 use crate::geometry::{Geometry, Level, PageSize};
-use crate::lookaside::Lookaside;
+
+use self::entries::Entries;
+pub use self::entry::Entry;
+use self::lookaside::Lookaside;
+use self::place::Place;
+pub use self::visit::NodeView;
 
 /// A node of one table: an index that stays valid until the node is pruned or collapsed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct NodeId(pub u32);
 
-/// An entry of a node.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-#[repr(transparent)]
-pub struct Entry(u64);
-
-impl Entry {
-    /// Nothing here.
-    pub const NONE: Self = Self(0);
-    /// The hardware may use this entry.
-    pub const PRESENT: u64 = 1 << 0;
-    /// Stores are allowed.
-    pub const WRITABLE: u64 = 1 << 1;
-    /// The page was used since the bit was last cleared.
-    pub const ACCESSED: u64 = 1 << 5;
-    /// The page was stored to since the bit was last cleared.
-    pub const DIRTY: u64 = 1 << 6;
-    /// This entry maps a page (x86 has this bit, PS, above the PTE level only; here every leaf has it).
-    pub const LEAF: u64 = 1 << 7;
-    /// Software: shared with another process since a fork; a store copies the page.
-    pub const COPY_ON_WRITE: u64 = 1 << 9;
-    /// Software: not present, because the page was swapped out.
-    pub const SWAPPED: u64 = 1 << 10;
-
-    const TARGET_SHIFT: u32 = 12;
-    const FLAGS: u64 = (1 << Self::TARGET_SHIFT) - 1;
-
-    /// A present leaf for `frame` with `flags` besides.
-    #[inline]
-    pub const fn leaf(frame: Frame, flags: u64) -> Self {
-        Self(frame.0 << Self::TARGET_SHIFT | flags | Self::PRESENT | Self::LEAF)
-    }
-
-    /// What stands in the table of a page that was swapped out.
-    pub const fn swapped() -> Self {
-        Self(Self::SWAPPED)
-    }
-
-    #[inline]
-    const fn pointer(node: NodeId) -> Self {
-        Self((node.0 as u64) << Self::TARGET_SHIFT | Self::PRESENT | Self::WRITABLE)
-    }
-
-    /// Whether there is nothing at all, not even a note of a swapped page.
-    #[inline]
-    pub const fn is_none(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Whether the hardware may use it.
-    #[inline]
-    pub const fn is_present(self) -> bool {
-        self.0 & Self::PRESENT != 0
-    }
-
-    /// Whether it maps a page.
-    #[inline]
-    pub const fn is_leaf(self) -> bool {
-        self.0 & Self::LEAF != 0
-    }
-
-    /// Whether all of `flags` are set.
-    #[inline]
-    pub const fn has(self, flags: u64) -> bool {
-        self.0 & flags == flags
-    }
-
-    /// The same with `flags` set.
-    #[inline]
-    #[must_use]
-    pub const fn with(self, flags: u64) -> Self {
-        Self(self.0 | flags & Self::FLAGS)
-    }
-
-    /// The same with `flags` cleared.
-    #[inline]
-    #[must_use]
-    pub const fn without(self, flags: u64) -> Self {
-        Self(self.0 & !(flags & Self::FLAGS))
-    }
-
-    /// The flag bits.
-    #[inline]
-    pub const fn flags(self) -> u64 {
-        self.0 & Self::FLAGS
-    }
-
-    /// The frame that a leaf maps (the first one of a large page).
-    #[inline]
-    pub const fn frame(self) -> Frame {
-        debug_assert!(self.is_leaf());
-        Frame(self.0 >> Self::TARGET_SHIFT)
-    }
-
-    /// The node that a present entry which is no leaf points to.
-    #[inline]
-    pub const fn node(self) -> NodeId {
-        debug_assert!(self.is_present() && !self.is_leaf());
-        NodeId((self.0 >> Self::TARGET_SHIFT) as u32)
-    }
-}
-
-impl fmt::Debug for Entry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Entry({:#x}, flags {:#x})", self.0 >> Self::TARGET_SHIFT, self.flags())
-    }
+impl NodeId {
+    /// Bits that a node's number has at most, so that something else fits above it in a word. So many nodes are 64 GiB of entries.
+    const BITS: u32 = 24;
 }
 
 /// Where the entry of a page stands: in the lowest node that covers it. Right as long as that node is not pruned or
@@ -171,19 +79,6 @@ impl Leaf {
     }
 }
 
-/// A node seen while going through a whole table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NodeView {
-    /// Its identity.
-    pub node: NodeId,
-    /// Its level.
-    pub level: Level,
-    /// The frame it sits in.
-    pub frame: Frame,
-    /// The first page that it translates.
-    pub first_page: Vpn,
-}
-
 /// A radix page table. See the [module's documentation](self).
 #[derive(Clone, Debug)]
 pub struct PageTable {
@@ -202,31 +97,6 @@ pub struct PageTable {
     pte_nodes: Lookaside,
     /// What software wrote since it was asked for last, while somebody watches.
     watched: Option<Vec<Write>>,
-}
-
-/// Where a node is, in one word, since a walk needs that of each of its nodes: the frame in which it sits, above the node that points
-/// to it (of the root, the root; of nodes that are free, any).
-#[derive(Clone, Copy, Debug)]
-struct Place(u64);
-
-impl Place {
-    /// Bits of a node's number: that many nodes are 64 GiB of entries. The other 40 are all that x86 has for a frame: 4 PiB.
-    const NODE_BITS: u32 = 24;
-
-    fn new(frame: Frame, parent: NodeId) -> Self {
-        assert!(frame.0 >> (64 - Self::NODE_BITS) == 0, "{frame:?} is beyond 4 PiB");
-        Self(frame.0 << Self::NODE_BITS | u64::from(parent.0))
-    }
-
-    #[inline]
-    const fn frame(self) -> Frame {
-        Frame(self.0 >> Self::NODE_BITS)
-    }
-
-    #[inline]
-    const fn parent(self) -> NodeId {
-        NodeId((self.0 & ((1 << Self::NODE_BITS) - 1)) as u32)
-    }
 }
 
 /// Something that software wrote to a table: where a hypervisor that write-protects its nodes would be trapped to.
@@ -688,53 +558,6 @@ impl PageTable {
         std::mem::replace(&mut self.places[node.0 as usize], moved).frame()
     }
 
-    /// Visits every leaf that covers part of `range`, in order of address, swapped pages' notes included.
-    pub fn for_each_leaf(&self, range: VpnRange, mut visit: impl FnMut(Leaf)) {
-        self.visit_leaves(self.root(), self.geometry.root(), Vpn(0), range, &mut visit);
-    }
-
-    fn visit_leaves(&self, node: NodeId, level: Level, first: Vpn, range: VpnRange, visit: &mut impl FnMut(Leaf)) {
-        for (index, page) in self.entries_over(level, first, range) {
-            let entry = self.entry(node, index);
-            if entry.is_none() {
-                continue;
-            }
-            if entry.is_present() && !entry.is_leaf() {
-                self.visit_leaves(entry.node(), level.down(), page, range, visit);
-            } else {
-                visit(Leaf { entry, level, page });
-            }
-        }
-    }
-
-    /// Visits every node, parents before children, in order of address.
-    pub fn for_each_node(&self, mut visit: impl FnMut(NodeView)) {
-        self.visit_nodes(self.root(), self.geometry.root(), Vpn(0), &mut visit);
-    }
-
-    fn visit_nodes(&self, node: NodeId, level: Level, first_page: Vpn, visit: &mut impl FnMut(NodeView)) {
-        visit(NodeView { node, level, frame: self.node_frame(node), first_page });
-        if level == Level::PTE {
-            return;
-        }
-        for index in 0..self.geometry.entries() {
-            let entry = self.entry(node, index);
-            if entry.is_present() && !entry.is_leaf() {
-                let child = first_page + ((index as u64) << self.geometry.entry_order(level));
-                self.visit_nodes(entry.node(), level.down(), child, visit);
-            }
-        }
-    }
-
-    /// The entries of a node of `level` whose first page is `first` that cover part of `range`: index and first page.
-    fn entries_over(&self, level: Level, first: Vpn, range: VpnRange) -> impl Iterator<Item = (usize, Vpn)> + use<> {
-        let order = self.geometry.entry_order(level);
-        let count = self.geometry.entries() as u64;
-        let from = range.start.0.saturating_sub(first.0) >> order;
-        let to = range.end.0.saturating_sub(first.0).div_ceil(1 << order).min(count);
-        (from..to).map(move |index| (index as usize, first + (index << order)))
-    }
-
     #[inline]
     fn slot(&self, node: NodeId, index: usize) -> usize {
         debug_assert!(index < self.geometry.entries());
@@ -747,7 +570,7 @@ impl PageTable {
             self.places[node.0 as usize] = place;
             return node;
         }
-        assert!(self.places.len() < 1 << Place::NODE_BITS, "a table of 2^{} nodes", Place::NODE_BITS);
+        assert!(self.places.len() < 1 << NodeId::BITS, "a table of 2^{} nodes", NodeId::BITS);
         let node = NodeId(self.places.len() as u32);
         self.entries.grow(self.geometry.entries());
         self.places.push(place);
@@ -761,168 +584,5 @@ impl PageTable {
         self.used[node.0 as usize] = 0;
         self.free.push(node);
         self.node_frame(node)
-    }
-
-    /// Checks what must always hold: every node is reached once, and from its parent, its count of used entries is right, leaves are
-    /// aligned, and nodes that are free are empty.
-    ///
-    /// # Panics
-    /// With a message that names the node, if something does not hold.
-    pub fn check_invariants(&self) {
-        let mut seen = vec![false; self.places.len()];
-        self.for_each_node(|view| {
-            let id = view.node.0 as usize;
-            assert!(!std::mem::replace(&mut seen[id], true), "{view:?} is reached twice");
-            let used = (0..self.geometry.entries()).filter(|&i| !self.entry(view.node, i).is_none()).count();
-            assert_eq!(used, usize::from(self.used[id]), "the count of used entries of {view:?}");
-            for index in 0..self.geometry.entries() {
-                let entry = self.entry(view.node, index);
-                if entry.is_leaf() {
-                    assert!(view.level <= Level::PUD, "{view:?} holds a leaf");
-                    let order = self.geometry.entry_order(view.level);
-                    assert!(entry.frame().is_aligned(order), "{view:?}, entry {index}: {entry:?} is not aligned");
-                } else if entry.is_present() {
-                    assert!(view.level > Level::PTE, "{view:?} points below the PTEs");
-                    assert_eq!(self.parent(entry.node()), view.node, "the parent of {:?}", entry.node());
-                }
-            }
-        });
-        self.pte_nodes.check_invariants(|block| self.descend(Vpn(block << self.geometry.index_bits())));
-        for &node in &self.free {
-            assert!(!std::mem::replace(&mut seen[node.0 as usize], true), "{node:?} is free and in use");
-            assert_eq!(self.used[node.0 as usize], 0, "{node:?} is free and not empty");
-        }
-        assert!(seen.iter().all(|&seen| seen), "a node is neither in the table nor free");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A table of `geometry` and a source of frames for its nodes, counting up from 1000.
-    fn table(geometry: Geometry) -> (PageTable, impl FnMut(Level, Vpn) -> Result<Frame, ()>) {
-        let mut next = 1000;
-        let source = move |_: Level, _: Vpn| {
-            next += 1;
-            Ok(Frame(next))
-        };
-        (PageTable::new(geometry, Frame(1000)), source)
-    }
-
-    #[test]
-    fn a_mapped_page_translates_and_its_neighbour_does_not() {
-        for geometry in [Geometry::X86_4, Geometry::X86_5, Geometry::new(2, 3).unwrap(), Geometry::new(3, 1).unwrap()] {
-            let (mut t, mut source) = table(geometry);
-            let page = Vpn(geometry.end().0 - 2);
-            t.map(page, Frame(77), PageSize::Small, Entry::WRITABLE, &mut source).unwrap();
-            assert_eq!(t.translate(page), Some(Frame(77)));
-            assert_eq!(t.translate(page + 1), None);
-            assert_eq!(t.node_count(), u64::from(geometry.levels()));
-            t.check_invariants();
-        }
-    }
-
-    #[test]
-    fn large_leaves_cover_all_their_pages() {
-        let (mut t, mut source) = table(Geometry::X86_4);
-        t.map(Vpn(512), Frame(1024), PageSize::Huge, 0, &mut source).unwrap();
-        t.map(Vpn(1 << 18), Frame(1 << 18), PageSize::Giant, 0, &mut source).unwrap();
-        assert_eq!(t.translate(Vpn(512 + 511)), Some(Frame(1024 + 511)));
-        assert_eq!(t.translate(Vpn((1 << 18) + 70_000)), Some(Frame((1 << 18) + 70_000)));
-        assert_eq!(t.leaf(Vpn(600)).unwrap().size(), PageSize::Huge);
-        t.check_invariants();
-    }
-
-    #[test]
-    #[should_panic(expected = "mapped already")]
-    fn mapping_twice_is_caught() {
-        let (mut t, mut source) = table(Geometry::X86_4);
-        t.map(Vpn(5), Frame(1), PageSize::Small, 0, &mut source).unwrap();
-        t.map(Vpn(5), Frame(2), PageSize::Small, 0, &mut source).unwrap();
-    }
-
-    #[test]
-    fn what_stands_at_a_spot_is_the_page_s_entry() {
-        let (mut t, mut source) = table(Geometry::X86_4);
-        let (spot, entry) = t.find(Vpn(700));
-        assert_eq!((spot.node, spot.level, entry), (t.root(), Level(4), Entry::NONE));
-        t.map(Vpn(512), Frame(9), PageSize::Small, 0, &mut source).unwrap();
-        let (spot, entry) = t.find(Vpn(700));
-        assert_eq!((spot.level, entry), (Level::PTE, Entry::NONE));
-        t.set_at(spot, Vpn(700), Entry::leaf(Frame(5), 0));
-        t.mark_at(spot, Entry::ACCESSED);
-        assert_eq!(t.find(Vpn(700)), (spot, Entry::leaf(Frame(5), Entry::ACCESSED)));
-        assert_eq!(t.translate(Vpn(700)), Some(Frame(5)));
-        t.check_invariants();
-    }
-
-    #[test]
-    #[should_panic(expected = "mapped already")]
-    fn setting_a_spot_twice_is_caught() {
-        let (mut t, mut source) = table(Geometry::X86_4);
-        t.map(Vpn(512), Frame(9), PageSize::Small, 0, &mut source).unwrap();
-        t.set_at(t.find(Vpn(512)).0, Vpn(512), Entry::leaf(Frame(5), 0));
-    }
-
-    #[test]
-    fn a_block_is_bare_when_none_of_its_pages_is_mapped() {
-        for geometry in [Geometry::X86_4, Geometry::new(3, 3).unwrap(), Geometry::new(4, 2).unwrap()] {
-            let (mut t, mut source) = table(geometry);
-            assert!(t.is_bare(Vpn(0), 3) && t.is_bare(Vpn(100), 6));
-            t.map(Vpn(37), Frame(9), PageSize::Small, 0, &mut source).unwrap();
-            for page in 0..128 {
-                for order in 0..7 {
-                    let bare = page >> order != 37 >> order;
-                    assert_eq!(t.is_bare(Vpn(page), order), bare, "page {page}, order {order}, {geometry:?}");
-                }
-            }
-            t.unmap(Vpn(37)).unwrap();
-            assert!(t.is_bare(Vpn(37), 6), "its node is there still");
-        }
-        let (mut t, mut source) = table(Geometry::X86_4);
-        t.map(Vpn(512), Frame(512), PageSize::Huge, 0, &mut source).unwrap();
-        assert!(!t.is_bare(Vpn(600), 3) && !t.is_bare(Vpn(3), 10) && t.is_bare(Vpn(3), 9));
-    }
-
-    #[test]
-    fn pruning_frees_empty_nodes_only() {
-        let (mut t, mut source) = table(Geometry::X86_4);
-        for page in [Vpn(0), Vpn(512), Vpn(1 << 18)] {
-            t.map(page, Frame(page.0 + 1), PageSize::Small, 0, &mut source).unwrap();
-        }
-        t.unmap(Vpn(0)).unwrap();
-        t.unmap(Vpn(1 << 18)).unwrap();
-        let mut freed = Vec::new();
-        t.prune(VpnRange { start: Vpn(0), end: Vpn(1 << 20) }, |level, first, _| freed.push((level.0, first.0)));
-        assert_eq!(freed, [(1, 0), (1, 1 << 18), (2, 1 << 18)]);
-        assert_eq!(t.translate(Vpn(512)), Some(Frame(513)));
-        t.check_invariants();
-    }
-
-    #[test]
-    fn split_and_collapse_are_inverse() {
-        let (mut t, mut source) = table(Geometry::X86_4);
-        t.map(Vpn(1024), Frame(512), PageSize::Huge, Entry::WRITABLE, &mut source).unwrap();
-        let nodes = t.node_count();
-        t.split(Vpn(1030), Frame(9)).unwrap();
-        assert_eq!(t.leaf(Vpn(1030)).unwrap().size(), PageSize::Small);
-        assert_eq!(t.translate(Vpn(1030)), Some(Frame(518)));
-        t.check_invariants();
-        assert_eq!(t.collapse(Vpn(1024), Frame(512), Entry::WRITABLE), Some(Frame(9)));
-        assert_eq!(t.node_count(), nodes);
-        assert_eq!(t.leaf(Vpn(1030)).unwrap().size(), PageSize::Huge);
-        t.check_invariants();
-    }
-
-    #[test]
-    fn leaves_are_visited_in_order_and_within_the_range() {
-        let (mut t, mut source) = table(Geometry::new(3, 2).unwrap());
-        for page in [3, 4, 17, 40] {
-            t.map(Vpn(page), Frame(page), PageSize::Small, 0, &mut source).unwrap();
-        }
-        let mut seen = Vec::new();
-        t.for_each_leaf(VpnRange { start: Vpn(4), end: Vpn(40) }, |leaf| seen.push(leaf.page.0));
-        assert_eq!(seen, [4, 17]);
     }
 }
