@@ -119,7 +119,8 @@ impl TraceEvent {
 
     /// What it asks of a kernel; `None` if nothing that concerns memory. The event must pass [`TraceEvent::check`].
     pub fn meaning(&self) -> Option<MemoryEvent> {
-        let range = pages(self.address, self.bytes);
+        // Only where `check` looks at it: a hint or what is left over in a field may be anything.
+        let range = || pages(self.address, self.bytes);
         let writable = self.argument & PROT_WRITE != 0;
         let event = match self.op {
             EventOp::Mmap => MemoryEvent::Mmap {
@@ -127,23 +128,26 @@ impl TraceEvent {
                 writable,
                 anonymous: is_anonymous(self.argument >> 32),
             },
-            EventOp::Vma => MemoryEvent::Mmap { range, writable, anonymous: is_anonymous(u64::from(self.flags)) },
-            EventOp::Munmap => MemoryEvent::Munmap { range },
-            EventOp::Brk => return Some(MemoryEvent::Brk { end: Va(self.result) }),
-            EventOp::Mremap => {
-                return Some(MemoryEvent::Mremap { from: range, to: pages(Va(self.result), self.argument) });
+            EventOp::Vma => {
+                MemoryEvent::Mmap { range: range(), writable, anonymous: is_anonymous(u64::from(self.flags)) }
             }
-            EventOp::Mprotect => MemoryEvent::Mprotect { range, writable },
-            EventOp::Madvise => MemoryEvent::Madvise { range, advice: self.argument as u32 },
-            EventOp::Clone if self.flags & 1 != 0 && self.argument & CLONE_VM == 0 => return Some(MemoryEvent::Fork),
-            EventOp::ChildExit => return Some(MemoryEvent::ChildExit),
+            EventOp::Munmap => MemoryEvent::Munmap { range: range() },
+            EventOp::Brk => MemoryEvent::Brk { end: Va(self.result) },
+            EventOp::Mremap => MemoryEvent::Mremap { from: range(), to: pages(Va(self.result), self.argument) },
+            EventOp::Mprotect => MemoryEvent::Mprotect { range: range(), writable },
+            EventOp::Madvise => MemoryEvent::Madvise { range: range(), advice: self.argument as u32 },
+            EventOp::Clone if self.flags & 1 != 0 && self.argument & CLONE_VM == 0 => MemoryEvent::Fork,
+            EventOp::ChildExit => MemoryEvent::ChildExit,
             EventOp::Clone | EventOp::Exit | EventOp::Mark => return None,
         };
-        let empty = match event {
-            MemoryEvent::Mmap { range, .. } => range.is_empty(),
-            _ => range.is_empty(),
+        let range = match &event {
+            MemoryEvent::Mmap { range, .. }
+            | MemoryEvent::Munmap { range }
+            | MemoryEvent::Mprotect { range, .. }
+            | MemoryEvent::Madvise { range, .. } => range,
+            _ => return Some(event),
         };
-        (!empty).then_some(event)
+        (!range.is_empty()).then_some(event)
     }
 }
 
@@ -180,6 +184,24 @@ mod tests {
         assert_eq!(fork.meaning(), Some(MemoryEvent::Fork));
         assert_eq!(TraceEvent { flags: 0, ..fork }.meaning(), None);
         assert_eq!(TraceEvent { argument: CLONE_VM, ..fork }.meaning(), None);
+    }
+
+    #[test]
+    fn a_field_that_says_nothing_may_hold_anything() {
+        let page = VpnRange::new(Vpn(1), PageCount(1));
+        let mmap = event(EventOp::Mmap, u64::MAX, 4096, 3 | 0x22 << 32, 4096);
+        assert!(mmap.check().is_ok());
+        assert_eq!(mmap.meaning(), Some(MemoryEvent::Mmap { range: page, writable: true, anonymous: true }));
+        for op in [EventOp::Brk, EventOp::Clone, EventOp::ChildExit, EventOp::Exit, EventOp::Mark] {
+            let odd = event(op, u64::MAX, u64::MAX, CLONE_VM, 0);
+            assert!(odd.check().is_ok());
+            let expected = match op {
+                EventOp::Brk => Some(MemoryEvent::Brk { end: Va(0) }),
+                EventOp::ChildExit => Some(MemoryEvent::ChildExit),
+                _ => None,
+            };
+            assert_eq!(odd.meaning(), expected);
+        }
     }
 
     #[test]
