@@ -167,7 +167,12 @@ impl<const N: usize> Narrow<'_, N> {
     #[inline(always)]
     pub fn find<S: Simd>(&mut self, simd: S, number: u64, key: u64) -> Option<u64> {
         let set = number as usize & (self.rows.len() - 1);
-        simd.find(&mut self.rows[set], key)
+        let row = &mut self.rows[set];
+        // The latest of all is often asked for again, and need not move.
+        if row[0].keys[0] == key {
+            return Some(row[0].values[0]);
+        }
+        simd.find(row, key)
     }
 }
 

@@ -123,8 +123,8 @@ impl<'a, S: Simd, const PREFETCH: bool> Playing<'a, S, PREFETCH> {
     #[inline(always)]
     fn part(&self, part: Range<usize>) -> impl Iterator<Item = (Reference, Reference)> + use<'a, S, PREFETCH> {
         let tape = self.tape;
-        let ahead = &tape.references[part.start + AHEAD..part.end + AHEAD];
-        tape.references[part].iter().copied().zip(ahead.iter().copied())
+        let ahead = &tape.references()[part.start + AHEAD..part.end + AHEAD];
+        tape.references()[part].iter().copied().zip(ahead.iter().copied())
     }
 
     /// A part of the tape between walks: of its references only the number counts.
@@ -199,7 +199,7 @@ impl<'a, S: Simd, const PREFETCH: bool> Playing<'a, S, PREFETCH> {
         if PREFETCH {
             self.in_flight.clear();
         }
-        for reference in &self.tape.references[begin..self.tape.len()] {
+        for reference in &self.tape.references()[begin..self.tape.len()] {
             now += reference.wait();
             if PREFETCH && reference.code() == WalkEvents::PREFETCH {
                 self.prefetch(caches, reference.line(), now);

@@ -6,7 +6,7 @@
 //!   same line hits the most recently used L1-D line, too. Neither changes any order, so both are only counted.
 //! - *Rows of hits*: accesses that hit 4 KiB pages of the first level are most of a program's. As long as one follows another
 //!   they stay in a loop that does nothing else.
-//! - *Passes*: accesses are taken [`BATCH`] at a time. All of a batch are translated, then all its references are
+//! - *Passes*: accesses are taken [`Tape::BATCH`] at a time. All of a batch are translated, then all its references are
 //!   [played](crate::play) through the caches.
 //! - *Hints*: if the batch before walked often, the table entries that the walks of this one will end at are fetched ahead
 //!   from the simulation's own memory, in stages of which each uses what the one before has brought. See
@@ -22,12 +22,10 @@ use crate::mapping::Mapping;
 use crate::prefetcher::Prefetcher;
 use crate::processor::{Core, RunEnd};
 use crate::simd::{Plain, Simd};
+use crate::tape::Tape;
 use crate::tlb::{Lookup, SmallPages, Tlbs};
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Walker};
-
-/// The most accesses of a batch.
-const BATCH: usize = 512;
 
 /// The most walks that are prepared at once; a batch ends with the last of them.
 const HINTS: usize = 64;
@@ -287,7 +285,7 @@ impl<P: Prefetcher> Core<P> {
         let mut done = 0;
         while done < accesses.len() {
             let rest = &accesses[done..];
-            let mut batch = &rest[..rest.len().min(BATCH)];
+            let mut batch = &rest[..rest.len().min(Tape::BATCH)];
             if self.hints && self.recent_walks >= HINT_WALKS_MIN {
                 batch = &batch[..self.hint(walker, batch)];
             }

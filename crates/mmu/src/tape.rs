@@ -67,53 +67,82 @@ pub(crate) struct WalkSpan {
     pub host_lookup_cycles: u32,
 }
 
+/// References for which a tape has room.
+const LEN_MAX: usize = 1 << 16;
+
 /// See the [module's documentation](self).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Tape {
-    pub references: Vec<Reference>,
-    /// Of these, how many at the end only stand for what comes.
-    padding: usize,
+    /// Of a length that is known, so that nobody has to ask whether there is room: what is beyond would stand at the beginning again,
+    /// but then [`Tape::pad`] ends it all.
+    references: Box<[Reference; LEN_MAX]>,
+    len: usize,
     pub walks: Vec<WalkSpan>,
     /// Where the references of a walk begin that ended in a page fault; they are the last ones.
     pub aborted: Option<usize>,
 }
 
+impl Default for Tape {
+    fn default() -> Self {
+        let references = vec![Reference(0); LEN_MAX].into_boxed_slice().try_into().expect("that many");
+        Self { references, len: 0, walks: Vec::new(), aborted: None }
+    }
+}
+
 impl Tape {
+    /// The most references that one access may have: of a walk there are 35 at most, with one prefetch for each, the data and the
+    /// co-runner's.
+    const OF_ACCESS_MAX: usize = 128;
+    /// The most accesses of a batch.
+    pub const BATCH: usize = LEN_MAX / Self::OF_ACCESS_MAX;
+
+    #[inline(always)]
+    fn push(&mut self, reference: Reference) {
+        self.references[self.len % LEN_MAX] = reference;
+        self.len += 1;
+    }
+
     /// A reference of a walk to an entry; `step` is its [`WalkEvents::step_code`].
     #[inline(always)]
     pub fn entry(&mut self, hpa: Hpa, step: u8, host: bool, wait: u64) {
         let reference = Reference::new(hpa, step, wait);
-        self.references.push(if host { Reference(reference.0 | Reference::HOST) } else { reference });
+        self.push(if host { Reference(reference.0 | Reference::HOST) } else { reference });
     }
 
     /// A prefetch, asked for while a walk goes on.
     #[inline(always)]
     pub fn prefetch(&mut self, hpa: Hpa, wait: u64) {
-        self.references.push(Reference::new(hpa, WalkEvents::PREFETCH, wait));
+        self.push(Reference::new(hpa, WalkEvents::PREFETCH, wait));
     }
 
     /// The program's own reference.
     #[inline(always)]
     pub fn data(&mut self, hpa: Hpa) {
-        self.references.push(Reference::new(hpa, WalkEvents::DATA, 0));
+        self.push(Reference::new(hpa, WalkEvents::DATA, 0));
     }
 
     /// The co-runner's.
     #[inline(always)]
     pub fn corunner(&mut self, hpa: Hpa) {
-        self.references.push(Reference::new(hpa, WalkEvents::CORUNNER, 0));
+        self.push(Reference::new(hpa, WalkEvents::CORUNNER, 0));
     }
 
-    /// References, without padding.
+    /// How many references there are.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.references.len() - self.padding
+        self.len
+    }
+
+    /// All references, and what [`Tape::pad`] put behind them.
+    #[inline(always)]
+    pub fn references(&self) -> &[Reference] {
+        &*self.references
     }
 
     /// The highest of all lines that are referred to.
     #[inline(always)]
     pub fn highest_line(&self) -> u64 {
-        self.references.iter().fold(0, |highest, reference| highest.max(reference.line()))
+        self.references[..self.len].iter().fold(0, |highest, reference| highest.max(reference.line()))
     }
 
     /// References of walks that ended well, and of the program.
@@ -122,18 +151,19 @@ impl Tape {
         self.aborted.unwrap_or(self.len())
     }
 
-    /// Appends `count` references that nobody makes, for who looks ahead.
+    /// Puts `count` references that nobody makes behind the last one, for who looks ahead.
+    ///
+    /// # Panics
+    /// If the batch had more references than there is room for.
     #[inline(always)]
     pub fn pad(&mut self, count: usize) {
-        self.references.extend(std::iter::repeat_n(Reference(0), count));
-        self.padding = count;
+        self.references[self.len..][..count].fill(Reference(0));
     }
 
     /// A new batch begins.
     #[inline(always)]
     pub fn clear(&mut self) {
-        self.references.clear();
-        self.padding = 0;
+        self.len = 0;
         self.walks.clear();
         self.aborted = None;
     }
@@ -151,8 +181,10 @@ mod tests {
         tape.entry(far, 140, false, 0);
         tape.prefetch(Hpa(0x1040), 3);
         tape.data(Hpa(64));
-        let told: Vec<_> =
-            tape.references.iter().map(|r| (r.line(), r.code(), r.wait(), r.host_mask() == u64::MAX)).collect();
+        let told: Vec<_> = tape.references()[..tape.len()]
+            .iter()
+            .map(|r| (r.line(), r.code(), r.wait(), r.host_mask() == u64::MAX))
+            .collect();
         let expected = [
             ((1 << 38) - 1, 143, 511, true),
             ((1 << 38) - 1, 140, 0, false),
@@ -162,5 +194,13 @@ mod tests {
         assert_eq!(told, expected);
         assert_eq!(tape.highest_line(), (1 << 38) - 1);
         assert_eq!(tape.references[1].host_mask(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "out of range")]
+    fn a_batch_with_too_many_references_is_caught() {
+        let mut tape = Tape::default();
+        (0..=LEN_MAX as u64).for_each(|line| tape.data(Hpa(line << LINE_SHIFT)));
+        tape.pad(1);
     }
 }

@@ -54,7 +54,7 @@ impl<P: Prefetcher> WalkUnit<P> {
     /// A walk begins.
     #[inline(always)]
     pub(crate) fn begin(&mut self, gva: Gva) {
-        self.walk = WalkSpan { begin: self.tape.references.len() as u32, ..WalkSpan::default() };
+        self.walk = WalkSpan { begin: self.tape.len() as u32, ..WalkSpan::default() };
         self.lookups_before = *self.counters.walk_events.lookups();
         if P::ACTIVE {
             self.wait = 0;
@@ -120,7 +120,7 @@ impl<P: Prefetcher> WalkUnit<P> {
     /// The walk has found its translation.
     #[inline(always)]
     pub(crate) fn commit(&mut self) {
-        self.tape.walks.push(WalkSpan { end: self.tape.references.len() as u32, ..self.walk });
+        self.tape.walks.push(WalkSpan { end: self.tape.len() as u32, ..self.walk });
     }
 
     /// The walk has ended in a page fault: takes its look-ups back and has its references counted apart.
