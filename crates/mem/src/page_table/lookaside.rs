@@ -15,8 +15,8 @@ const PLACES_MAX: usize = 16;
 /// See the [module's documentation](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Lookaside {
-    /// Of each the node, in the low [`NodeId::BITS`], below the block of pages that it covers, at place `block` modulo their number,
-    /// which is a power of two. 0 is nothing: node 0 is the root and no PTE node.
+    /// Of each the node [under](NodeId::under) the block of pages that it covers, at place `block` modulo their number, which is a
+    /// power of two. 0 is nothing: node 0 is the root and no PTE node.
     slots: Vec<u64>,
     known: usize,
 }
@@ -35,27 +35,26 @@ impl Lookaside {
     #[inline(always)]
     pub fn find(&self, block: u64) -> Option<NodeId> {
         let slot = self.slots[self.place(block)];
-        (slot >> NodeId::BITS == block && slot != 0).then_some(NodeId((slot & ((1 << NodeId::BITS) - 1)) as u32))
+        let (there, node) = NodeId::split(slot);
+        (there == block && slot != 0).then_some(node)
     }
 
     /// A node was made that covers `block`.
     pub fn add(&mut self, block: u64, node: NodeId) {
-        if block >> (64 - NodeId::BITS) != 0 {
-            return;
-        }
+        let Some(slot) = node.under(block) else { return };
         // Of two blocks at one place only the last is known: rather than that, the places become more, within bounds.
         while self.known >= self.slots.len() || self.slots.len() < PLACES_MAX * self.known && self.is_taken(block) {
             self.grow();
         }
         let place = self.place(block);
         self.known += usize::from(self.slots[place] == 0);
-        self.slots[place] = block << NodeId::BITS | u64::from(node.0);
+        self.slots[place] = slot;
     }
 
     /// Whether another block is known at the place of this one.
     fn is_taken(&self, block: u64) -> bool {
         let slot = self.slots[self.place(block)];
-        slot != 0 && slot >> NodeId::BITS != block
+        slot != 0 && NodeId::split(slot).0 != block
     }
 
     /// The node that covers `block` is gone.
@@ -72,7 +71,7 @@ impl Lookaside {
         let known = self.slots.iter().filter(|&&slot| slot != 0);
         assert_eq!(known.clone().count(), self.known, "the count of known nodes");
         for slot in known {
-            let block = slot >> NodeId::BITS;
+            let (block, _) = NodeId::split(*slot);
             let node = self.find(block).unwrap_or_else(|| panic!("block {block:#x} stands at another's place"));
             assert_eq!(descend(block), (node, Level::PTE), "the node of block {block:#x}");
         }
@@ -82,7 +81,7 @@ impl Lookaside {
     fn grow(&mut self) {
         let larger = vec![0; 4 * self.slots.len()];
         for slot in std::mem::replace(&mut self.slots, larger).into_iter().filter(|&slot| slot != 0) {
-            let place = self.place(slot >> NodeId::BITS);
+            let place = self.place(NodeId::split(slot).0);
             self.slots[place] = slot;
         }
     }

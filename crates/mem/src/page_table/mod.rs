@@ -34,6 +34,18 @@ pub struct NodeId(pub u32);
 impl NodeId {
     /// Bits that a node's number has at most, so that something else fits above it in a word. So many nodes are 64 GiB of entries.
     const BITS: u32 = 24;
+
+    /// The word in which `number` stands above this; `None` if it is too large for that.
+    #[inline]
+    fn under(self, number: u64) -> Option<u64> {
+        (number >> (64 - Self::BITS) == 0).then_some(number << Self::BITS | u64::from(self.0))
+    }
+
+    /// The number above, and the node, of a word that [`NodeId::under`] made.
+    #[inline]
+    const fn split(word: u64) -> (u64, Self) {
+        (word >> Self::BITS, Self((word & ((1 << Self::BITS) - 1)) as u32))
+    }
 }
 
 /// Where the entry of a page stands: in the lowest node that covers it. Right as long as that node is not pruned or

@@ -13,18 +13,17 @@ impl Place {
     /// # Panics
     /// If the frame is beyond the 40 bits that x86 has for one (4 PiB).
     pub(super) fn new(frame: Frame, parent: NodeId) -> Self {
-        assert!(frame.0 >> (64 - NodeId::BITS) == 0, "{frame:?} is beyond 4 PiB");
-        Self(frame.0 << NodeId::BITS | u64::from(parent.0))
+        Self(parent.under(frame.0).unwrap_or_else(|| panic!("{frame:?} is beyond 4 PiB")))
     }
 
     #[inline]
     pub(super) const fn frame(self) -> Frame {
-        Frame(self.0 >> NodeId::BITS)
+        Frame(NodeId::split(self.0).0)
     }
 
     #[inline]
     pub(super) const fn parent(self) -> NodeId {
-        NodeId((self.0 & ((1 << NodeId::BITS) - 1)) as u32)
+        NodeId::split(self.0).1
     }
 }
 

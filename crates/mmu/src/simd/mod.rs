@@ -220,6 +220,16 @@ fn use_one<'a, T: Copy + PartialEq + 'a>(places: impl Iterator<Item = &'a mut T>
 }
 
 impl Plain {
+    #[inline(always)]
+    fn use_any<T: Tags>(self, row: &mut [T], last: u64, tag: T::Tag) -> bool {
+        use_one(row.iter_mut().flat_map(T::places_mut).take(last.trailing_zeros() as usize + 1), tag)
+    }
+
+    #[inline(always)]
+    fn holds_any<T: Tags>(self, row: &[T], tag: T::Tag) -> bool {
+        row.iter().any(|tags| tags.places().contains(&tag))
+    }
+
     /// The place of `key` in `row`.
     #[inline(always)]
     pub fn place_of(self, row: &[Quad], key: u64) -> Option<usize> {
@@ -235,22 +245,22 @@ impl Simd for Plain {
 
     #[inline(always)]
     fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool {
-        use_one(row.iter_mut().flat_map(|oct| &mut oct.0).take(last.trailing_zeros() as usize + 1), tag)
+        self.use_any(row, last, tag)
     }
 
     #[inline(always)]
     fn holds_tag(self, row: &[Oct], tag: u32) -> bool {
-        row.iter().any(|oct| oct.0.contains(&tag))
+        self.holds_any(row, tag)
     }
 
     #[inline(always)]
     fn use_short(self, row: &mut [Shorts], last: u64, tag: u16) -> bool {
-        use_one(row.iter_mut().flat_map(|shorts| &mut shorts.0).take(last.trailing_zeros() as usize + 1), tag)
+        self.use_any(row, last, tag)
     }
 
     #[inline(always)]
     fn holds_short(self, row: &[Shorts], tag: u16) -> bool {
-        row.iter().any(|shorts| shorts.0.contains(&tag))
+        self.holds_any(row, tag)
     }
 
     #[inline(always)]
