@@ -196,7 +196,7 @@ def reproduce(
     if out is not None:
         files.check_directory(out)
     plan = papers.plan(paper, quick=quick, seed=seed)
-    with watch([run.title for run in plan.able]) as watcher:
+    with watch([run.title for run in plan.experiment.runs]) as watcher:
         done = plan.execute(jobs=jobs, watcher=watcher)
     if out is not None:
         done.save(out)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from support import Command
 
 from nestwalk import engine
 from nestwalk import reproduce as papers
+from nestwalk.errors import NestwalkError
 from nestwalk.pool import Silent
-from nestwalk.reproduce import compromis_mmu, queueing
+from nestwalk.reproduce import compromis_mmu, hugegpt, paper, queueing
 from nestwalk.reproduce.plan import execute
 
 MACHINES = {
@@ -23,7 +25,7 @@ MACHINES = {
 }
 """The machines of the papers: none is chosen for a figure."""
 
-KEYS = {"figure", "what", "paper", "ours", "unit", "ratio", "note"}
+KEYS = {"figure", "what", "paper", "relation", "ours", "unit", "ratio", "verdict", "note"}
 
 
 @pytest.mark.parametrize("name", papers.PAPERS)
@@ -47,6 +49,114 @@ def test_a_quick_run_says_its_scale_and_the_full_one_has_the_papers_size() -> No
     assert set(chosen) == {"name", "data_accesses"}, "nothing of the program differs from its preset"
 
 
+def text_of(name: str) -> str:
+    file = resources.files("nestwalk.reproduce").joinpath(f"{name.replace('-', '_')}.toml")
+    return file.read_text(encoding="utf-8")
+
+
+def misspelt(name: str, old: str, new: str) -> str:
+    """What is said of the paper's file with its first ``old`` turned into ``new``."""
+    text = text_of(name)
+    assert old in text
+    with pytest.raises(NestwalkError) as caught:
+        papers.prepare(paper.parse(text.replace(old, new, 1), name, f"{name}.toml"), quick=True)
+    said = str(caught.value)
+    assert "\n" not in said
+    return said
+
+
+@pytest.mark.parametrize("name", papers.PAPERS)
+def test_a_misspelt_name_in_a_paper_s_file_is_an_error_at_once(name: str) -> None:
+    assert "unknown key 'titel', did you mean 'title'?" in misspelt(name, "title =", "titel =")
+    said = misspelt(name, "paper =", "papr =")
+    assert f"{name}.toml: figure 1: claim 1: unknown key 'papr', did you mean 'paper'?" in said
+    assert "figure 1: unknown key 'claims', did you mean 'claim'?" in misspelt(name, "figure.claim]", "figure.claims]")
+    assert "unknown machine" in misspelt(name, 'machine = "', 'machine = "x')
+    key = paper.load(name).figures[0].claims[0].key
+    said = misspelt(name, f'key = "{key}"', f'key = "{key}x"')
+    assert f"unknown value in the module '{key}'" in said
+    assert f"did you mean '{key}x'?" in said
+    assert "relation" in misspelt(name, "unit =", 'relation = "beneath"\nunit =')
+    assert "paper" in misspelt(name, "paper = ", 'paper = "about 3" #')
+
+
+MISTAKES: list[tuple[str, str, object, str]] = [
+    ("ptemagnet", "MANAGERS", {"stock": "linux4k", "magnet": "ptemagnt"}, "ptemagnet"),
+    ("ptemagnet", "UNPRESSED", {"swaptoins": "swaptions"}, "did you mean 'swaptions'?"),
+    ("ptemagnet", "PAGERANK", "pagerank-16", "'pagerank-16'"),
+    (
+        "hugegpt",
+        "KERNELS",
+        {key: [{"tables": {"kind": "hugegtp"}}, {}] for key in hugegpt.KERNELS},
+        "did you mean `hugegpt`?",
+    ),
+    ("hugegpt", "THP_MACHINE", "icelake-6364", "icelake-6346"),
+    ("hugegpt", "SERVERS", ("masstre-25g",), "'masstre-25g'"),
+    ("asap", "HISTORY", {"kind": "agd", "used_permille": 1000, "kept_permille": 10}, "aged"),
+    ("asap", "LEVELS", {"P1": {"guest_level": [1]}}, "guest_levels"),
+    ("asap", "TIMED", ("mfc",), "'mfc'"),
+    ("compromis_mmu", "KERNELS", {"native": [{"paging": {"kind": "shadw"}}]}, "shadow"),
+    ("compromis_mmu", "TITLES", {"epr": "EPT"}, "ept"),
+]
+
+
+@pytest.mark.parametrize(("module", "constant", "mistake", "named"), MISTAKES)
+def test_a_misspelt_name_in_a_paper_s_module_is_an_error_at_once(
+    monkeypatch: pytest.MonkeyPatch, module: str, constant: str, mistake: object, named: str
+) -> None:
+    monkeypatch.setattr(f"nestwalk.reproduce.{module}.{constant}", mistake)
+    with pytest.raises(NestwalkError) as caught:
+        papers.plan(module.replace("_", "-"), quick=True)
+    assert "\n" not in str(caught.value)
+    assert named in str(caught.value)
+
+
+def test_a_misspelt_counter_or_a_missing_value_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compromis_mmu, "_cost", lambda result: result.row["walk_latency"])
+    with pytest.raises(NestwalkError, match="compromis-mmu: its module asks for 'walk_latency'"):
+        papers.plan("compromis-mmu", quick=True)
+    monkeypatch.undo()
+    monkeypatch.setattr("nestwalk.reproduce.ptemagnet._measure", lambda _: {})
+    with pytest.raises(NestwalkError, match="ptemagnet: unknown claim in the file"):
+        papers.plan("ptemagnet", quick=True)
+
+
+def test_a_misspelt_key_of_the_machine_without_walk_caches_is_an_error_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = Path(hugegpt.UNCACHED).read_text(encoding="utf-8")
+    copy = tmp_path / "copy.toml"
+    copy.write_text(text.replace("latency_cycles", "latency_cycle", 1), encoding="utf-8")
+    monkeypatch.setattr(hugegpt, "UNCACHED", str(copy))
+    with pytest.raises(NestwalkError, match=r"copy\.toml:.*memory_latency_cycle"):
+        papers.plan("hugegpt", quick=True)
+
+
+@pytest.mark.parametrize(
+    ("relation", "bound", "ours", "verdict"),
+    [
+        ("equals", 10, 12, "within"),
+        ("equals", -10, -8, "within"),
+        ("equals", 10, 12.1, "off"),
+        ("equals", -10, 10, "off"),
+        ("equals", 0, -0.4, "within"),
+        ("equals", 0, 0.6, "off"),
+        ("below", 1, 1.0, "bound kept"),
+        ("below", 1, 1.01, "bound broken"),
+        ("above", 0, 0, "bound kept"),
+        ("above", 0, -0.01, "bound broken"),
+        ("within", 3, -3, "bound kept"),
+        ("within", 3, -3.1, "bound broken"),
+        ("equals", 10, "unavailable, because of the test", "unavailable"),
+    ],
+)
+def test_a_figure_is_judged_by_a_fifth_and_a_bound_as_a_bound(
+    relation: str, bound: float, ours: float | str, verdict: str
+) -> None:
+    claim = paper.Claim.model_validate({"key": "k", "what": "w", "paper": bound, "unit": "%", "relation": relation})
+    assert claim.verdict(ours) == verdict
+
+
 def test_ptemagnet_quickly(command: Command, tmp_path: Path) -> None:
     done = command("reproduce", "ptemagnet", "--quick", "--json", "--out", "made")
     assert done.returncode == 0, done.stderr
@@ -61,6 +171,14 @@ def test_ptemagnet_quickly(command: Command, tmp_path: Path) -> None:
     assert alone["paper"] == 2.8
     assert 1 <= alone["ours"] <= 8
     assert alone["ratio"] == pytest.approx(alone["ours"] / 2.8)
+    assert sum(value["verdicts"].values()) == len(value["rows"])
+    figures = [row for row in value["rows"] if row["relation"] == "equals"]
+    near = [row for row in figures if row["verdict"] == "within"]
+    assert all(abs(row["ours"] - row["paper"]) <= 0.2 * abs(row["paper"]) for row in near if row["paper"])
+    assert value["numeric"] == {"all": len(figures), "within": len(near), "share": len(near) / len(figures)}
+    tlb = by_what["the same: TLB misses"]
+    assert (tlb["relation"], tlb["ratio"]) == ("below", None)
+    assert tlb["verdict"] == ("bound kept" if tlb["ours"] <= 1 else "bound broken")
     folder = tmp_path / "made"
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "<script" not in page
@@ -74,8 +192,8 @@ def test_ptemagnet_quickly(command: Command, tmp_path: Path) -> None:
 
 def test_hugegpt_s_worst_cases_are_exact() -> None:
     plan = papers.plan("hugegpt", quick=True)
-    able = [run for run in plan.able if run.name.startswith("worst-")]
-    results = execute(able, {}, 2, Silent())
+    able = [run for run in plan.experiment.runs if run.name.startswith("worst-")]
+    results = execute(able, 2, Silent())
     counts = [results[run.name].row["references_per_walk"] for run in able]
     assert counts == [24, 20, 35]
 
@@ -86,7 +204,7 @@ def test_an_unknown_paper_is_refused_with_the_nearest(command: Command) -> None:
     assert "did you mean 'hugegpt'?" in done.stderr
 
 
-def test_what_cannot_be_run_is_a_sentence(command: Command) -> None:
+def test_what_cannot_be_known_is_a_sentence(command: Command) -> None:
     done = command("reproduce", "compromis-mmu", "--quick", "--json")
     assert done.returncode == 0, done.stderr
     for row in json.loads(done.stdout)["rows"]:
@@ -111,8 +229,8 @@ def test_requests_queue_as_theory_says() -> None:
 def test_compromis_counts_the_exits_of_filling_memory() -> None:
     plan = papers.plan("compromis-mmu", quick=True)
     wanted = {"gcc-shadow", "gcc-ds1", "gcc-ept"}
-    able = [run for run in plan.able if run.name in wanted]
-    results = execute(able, {}, 2, Silent())
+    able = [run for run in plan.experiment.runs if run.name in wanted]
+    results = execute(able, 2, Silent())
     pages = results["gcc-shadow"].statistics["populated_pages"]
     costs = results["gcc-shadow"].configuration["costs"]["events"]
     counters = results["gcc-shadow"].statistics["kernels"][0]["counters"]

@@ -13,7 +13,8 @@ from importlib import import_module
 from nestwalk import pool
 from nestwalk.errors import unknown
 from nestwalk.reproduce.paper import Paper, load
-from nestwalk.reproduce.plan import DEFAULT_SEED, Experiment, Run, Scale, execute, known
+from nestwalk.reproduce.plan import DEFAULT_SEED, Experiment, Scale, check, execute
+from nestwalk.reproduce.rehearsal import naming, rehearse
 from nestwalk.reproduce.side_by_side import Reproduction
 
 PAPERS = ("ptemagnet", "hugegpt", "asap", "compromis-mmu")
@@ -29,15 +30,11 @@ class Plan:
     paper: Paper
     scale: Scale
     experiment: Experiment
-    able: list[Run]
-    """Its runs, as far as this version knows how to make them."""
-    refused: dict[str, str]
-    """Of the others, by name, why not."""
 
     def execute(self, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Reproduction:
         """Makes the runs and puts the paper's figures beside ours; see :func:`reproduce`."""
         processes = jobs if jobs is not None else (pool.processors() if self.scale.quick else 1)
-        results = execute(self.able, self.refused, processes, watcher or pool.Silent())
+        results = execute(self.experiment.runs, processes, watcher or pool.Silent())
         return Reproduction(self.paper, self.scale, self.experiment, results)
 
 
@@ -49,12 +46,23 @@ def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED) -> Plan:
     """
     if name not in PAPERS:
         raise unknown("paper", name, PAPERS)
-    paper = load(name)
-    module = import_module(f"nestwalk.reproduce.{name.replace('-', '_')}")
+    return prepare(load(name), quick=quick, seed=seed)
+
+
+def prepare(paper: Paper, *, quick: bool = False, seed: int = DEFAULT_SEED) -> Plan:
+    """What will be done for ``paper``, refused at once if anything in it has an unknown name.
+
+    Raises:
+        NestwalkError: When a run names something that the engine does not know, or the paper's module does not make
+            exactly the values that the paper's file asks for.
+    """
+    module = import_module(f"nestwalk.reproduce.{paper.name.replace('-', '_')}")
     scale = Scale(quick=quick, seed=seed, divide_footprint=paper.quick_divisor if quick else 1)
-    experiment: Experiment = module.experiment(paper, scale)
-    able, refused = known(experiment.runs)
-    return Plan(paper, scale, experiment, able, refused)
+    with naming(paper):
+        experiment: Experiment = module.experiment(paper, scale)
+        check(experiment.runs)
+    rehearse(paper, experiment)
+    return Plan(paper, scale, experiment)
 
 
 def reproduce(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, jobs: int | None = None) -> Reproduction:

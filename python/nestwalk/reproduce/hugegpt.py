@@ -166,6 +166,8 @@ def _tails(results: Results) -> dict[str, Value]:
             ]
             for name in ("stock", "hugegpt")
         }
+        if not all(service.values()):
+            return dict.fromkeys(("response", "p95", "p99"), UNAVAILABLE + "no request was measured")
         interval = mean([float(cycles) for cycles in service["stock"]]) / LOAD
         before, after = (queueing.responses(service[name], interval, seed=1) for name in ("stock", "hugegpt"))
         if before is None or after is None:

@@ -9,7 +9,7 @@ from nestwalk import _native
 from nestwalk.report import pages, words
 from nestwalk.report import pictures as inlining
 from nestwalk.reproduce import pictures
-from nestwalk.reproduce.pictures import number
+from nestwalk.reproduce.pictures import in_paper, number
 from nestwalk.reproduce.plan import Panel
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def render(done: Reproduction) -> str:
         "reproduce/page.html",
         paper=done.paper,
         scale=done.scale,
+        summary=done.summary,
         version=_native.version(),
         figures=[_figure(done, index) for index in range(len(done.paper.figures))],
         machine=words.machine(made[0]) if made else [],
@@ -56,6 +57,8 @@ def _figure(done: Reproduction, index: int) -> dict[str, Any]:
         "name": figure.name,
         "title": figure.title,
         "text": figure.text,
-        "rows": [{**row, **{key: number(row[key]) for key in ("paper", "ours", "ratio")}} for row in rows],
+        "rows": [
+            {**row, "paper": in_paper(row), "ours": number(row["ours"]), "ratio": number(row["ratio"])} for row in rows
+        ],
         "pictures": drawn,
     }

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
+from nestwalk.reproduce.paper import Relation
 from nestwalk.tables import NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nestwalk.charts import Picture
 
@@ -87,3 +88,9 @@ def number(value: float | str | None) -> str:
         return value
     large = 1000
     return f"{value:,.0f}" if abs(value) >= large else f"{value:.3g}"
+
+
+def in_paper(row: Mapping[str, Any]) -> str:
+    """The paper's value of a row for people, with its relation where that is a bound."""
+    relation = "" if row["relation"] == Relation.EQUALS else f"{row['relation']} "
+    return relation + number(row["paper"])

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, data, pool, scenario
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import unknown
 from nestwalk.result import Result
 
 if TYPE_CHECKING:
@@ -99,30 +98,25 @@ class Experiment:
 
 
 class Results:
-    """Results by the name of their run; of a run that this version cannot make, the reason."""
+    """Results by the name of their run."""
 
-    def __init__(self, made: Mapping[str, Result], refused: Mapping[str, str]) -> None:
-        """Holds both."""
+    def __init__(self, made: Mapping[str, Result]) -> None:
+        """Holds them."""
         self.made = made
-        self.refused = refused
 
     def __getitem__(self, name: str) -> Result:
-        """The result of a run that was made."""
-        return self.made[name]
+        """The result of a run.
 
-    def reason(self, names: Sequence[str]) -> str | None:
-        """Why a value that needs these runs is not available; None if it is."""
-        for name in names:
-            if name in self.refused:
-                return UNAVAILABLE + self.refused[name]
-        return None
+        Raises:
+            NestwalkError: When there is no run of that name, which is a mistake in the paper's module.
+        """
+        if name not in self.made:
+            raise unknown("run", name, self.made)
+        return self.made[name]
 
     def value(self, names: Sequence[str], compute: Callable[..., float | None]) -> Value:
         """What ``compute`` makes of the runs called ``names``, or why there is nothing."""
-        reason = self.reason(names)
-        if reason is not None:
-            return reason
-        found = compute(*(self.made[name] for name in names))
+        found = compute(*(self[name] for name in names))
         return UNAVAILABLE + "there was nothing to count" if found is None else found
 
 
@@ -144,34 +138,21 @@ def program(
     }
 
 
-UNKNOWN = re.compile(r"unknown (?:field|variant) `([^`]+)`")
-"""What the engine says of a technique that it does not have."""
-
-
-def known(runs: Sequence[Run]) -> tuple[list[Run], dict[str, str]]:
-    """The runs that this version can make, and of the others, by name, why not.
+def check(runs: Sequence[Run]) -> None:
+    """Lets the engine look at each scenario before the first run.
 
     Raises:
-        NestwalkError: When something else is wrong with a run.
+        NestwalkError: When the engine does not know what a scenario names.
     """
-    able, refused = [], {}
     for run in runs:
-        try:
-            _native.check(run.job.scenario, str(run.job.path), str(data.TRACES))
-            able.append(run)
-        except NestwalkError as error:
-            found = UNKNOWN.search(str(error))
-            if found is None:
-                raise
-            refused[run.name] = f"this version does not know '{found[1]}' in a scenario"
-    return able, refused
+        job = run.job
+        _native.check(job.scenario, str(job.path), str(data.TRACES))
 
 
-def execute(able: Sequence[Run], refused: Mapping[str, str], processes: int, watcher: pool.Watcher) -> Results:
+def execute(runs: Sequence[Run], processes: int, watcher: pool.Watcher) -> Results:
     """Makes the runs, so many at a time."""
-    done = pool.run_all([run.job for run in able], processes, watcher) if able else []
-    made = {run.name: Result(value) for run, value in zip(able, done, strict=True)}
-    return Results(made, refused)
+    done = pool.run_all([run.job for run in runs], processes, watcher)
+    return Results({run.name: Result(value) for run, value in zip(runs, done, strict=True)})
 
 
 def mean(values: Sequence[float]) -> float:

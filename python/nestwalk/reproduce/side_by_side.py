@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, store
-from nestwalk.errors import NestwalkError
+from nestwalk.reproduce.paper import TOLERANCE, Relation, Verdict
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from nestwalk.reproduce.paper import Paper
+    from nestwalk.reproduce.paper import Claim, Paper
     from nestwalk.reproduce.plan import Experiment, Results, Scale, Value
 
 
@@ -29,43 +30,51 @@ class Reproduction:
 
     @cached_property
     def values(self) -> dict[str, Value]:
-        """Our values by key.
-
-        Raises:
-            NestwalkError: When a claim of the paper has none, which is a mistake in its module.
-        """
-        found = dict(self.experiment.measure(self.results))
-        claims = self.paper.claims
-        if set(found) != set(claims):
-            odd = sorted(set(found) ^ set(claims))
-            raise NestwalkError(f"{self.paper.name}: claims and measured values differ in {', '.join(odd)}")
-        return found
+        """Our values by key: one for each claim (:func:`nestwalk.reproduce.rehearsal.rehearse` sees to that)."""
+        return dict(self.experiment.measure(self.results))
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """A row a value: ``figure``, ``what``, ``paper``, ``ours``, ``unit``, ``ratio`` (ours by theirs), ``note``.
+        """A row a value, with its ``verdict`` (:class:`nestwalk.reproduce.paper.Verdict`).
 
-        ``ours`` is a number, or a sentence that begins with "unavailable, because".
+        The others are ``figure``, ``what``, ``paper``, ``relation`` (what the paper says of the value), ``ours``,
+        ``unit``, ``ratio`` (ours by theirs, of figures that are not 0) and ``note``. ``ours`` is a number, or a
+        sentence that begins with "unavailable, because".
         """
         notes = self.experiment.notes(self.results)
-        rows = []
-        for figure in self.paper.figures:
-            for claim in figure.claims:
-                ours = self.values[claim.key]
-                ratio = ours / claim.paper if isinstance(ours, float | int) and claim.paper else None
-                note = " ".join(part for part in (claim.note, notes.get(claim.key, "")) if part)
-                rows.append(
-                    {
-                        "figure": figure.title,
-                        "what": claim.what,
-                        "paper": claim.paper,
-                        "ours": ours,
-                        "unit": claim.unit,
-                        "ratio": ratio,
-                        "note": note,
-                    }
-                )
-        return rows
+        return [
+            _row(figure.title, claim, self.values[claim.key], notes.get(claim.key, ""))
+            for figure in self.paper.figures
+            for claim in figure.claims
+        ]
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """How many rows there are of each verdict, all of which are named."""
+        counts = Counter(row["verdict"] for row in self.rows)
+        return {verdict.value: counts[verdict.value] for verdict in Verdict}
+
+    @property
+    def numeric(self) -> dict[str, Any]:
+        """Of the figures (bounds apart): ``all``, those ``within`` 20 %, and the ``share`` of these.
+
+        A figure that is unavailable is one that is not within.
+        """
+        figures = [row for row in self.rows if row["relation"] == Relation.EQUALS]
+        within = sum(row["verdict"] == Verdict.WITHIN for row in figures)
+        return {"all": len(figures), "within": within, "share": within / len(figures) if figures else None}
+
+    @property
+    def summary(self) -> str:
+        """The verdicts in a sentence."""
+        numeric, verdicts = self.numeric, self.verdicts
+        bounds = verdicts[Verdict.KEPT] + verdicts[Verdict.BROKEN]
+        share = f" ({100 * numeric['share']:.0f} %)" if numeric["share"] is not None else ""
+        return (
+            f"{numeric['within']} of {numeric['all']} figures are within {100 * TOLERANCE:.0f} % of the paper's"
+            f"{share}; "
+            f"{verdicts[Verdict.KEPT]} of {bounds} bounds are kept; {verdicts[Verdict.UNAVAILABLE]} values unavailable"
+        )
 
     @property
     def frame(self) -> pl.DataFrame:
@@ -94,6 +103,8 @@ class Reproduction:
             "quick": self.scale.quick,
             "scale": self.scale.sentence,
             "rows": self.rows,
+            "verdicts": self.verdicts,
+            "numeric": self.numeric,
         }
 
     def page(self) -> str:
@@ -107,3 +118,18 @@ class Reproduction:
         results = list(self.results.made.values())
         everything = {**self.to_json(), "runs": [result.json for result in results]}
         return store.save(Path(folder), self.frame, everything, results, self.page())
+
+
+def _row(figure: str, claim: Claim, ours: Value, note: str) -> dict[str, Any]:
+    is_figure = claim.relation is Relation.EQUALS and claim.paper
+    return {
+        "figure": figure,
+        "what": claim.what,
+        "paper": claim.paper,
+        "relation": claim.relation.value,
+        "ours": ours,
+        "unit": claim.unit,
+        "ratio": ours / claim.paper if is_figure and not isinstance(ours, str) else None,
+        "verdict": claim.verdict(ours).value,
+        "note": " ".join(part for part in (claim.note, note) if part),
+    }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from nestwalk.reproduce.pictures import number
+from nestwalk.reproduce.pictures import in_paper, number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def page(done: Reproduction) -> list[RenderableType]:
-    """The head and a table for each figure."""
+    """The head and a table for each figure, and the verdicts counted."""
     head = f"{done.paper.title} on {done.paper.machine}, seed {done.scale.seed}"
     parts: list[RenderableType] = [Text(head, style="bold"), Text(done.scale.sentence)]
     for figure in done.paper.figures:
         parts += [Text(), Text(figure.title, style="bold"), table(done, figure.title)]
-    return parts
+    return [*parts, Text(), Text(done.summary)]
 
 
 def table(done: Reproduction, figure: str) -> Table:
@@ -32,9 +32,10 @@ def table(done: Reproduction, figure: str) -> Table:
     for heading in ("paper", "ours", "ratio"):
         made.add_column(heading, justify="right", overflow="fold", max_width=60)
     made.add_column("unit")
+    made.add_column("verdict")
     made.add_column("note", overflow="fold", max_width=60)
     for row in done.rows:
         if row["figure"] == figure:
-            values = [number(row[key]) for key in ("paper", "ours", "ratio")]
-            made.add_row(row["what"], *values, row["unit"], row["note"])
+            values = [in_paper(row), *(number(row[key]) for key in ("ours", "ratio"))]
+            made.add_row(row["what"], *values, row["unit"], row["verdict"], row["note"])
     return made
