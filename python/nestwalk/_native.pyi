@@ -30,6 +30,12 @@ def trace_convert(
 def trace_info(path: str) -> str:
     """`accesses`, `instructions`, `threads`, `footprint_bytes`, `vmas`, `format` of a trace."""
 
+def trace_check(path: str) -> str:
+    """What a check of the whole trace counted: `accesses`, `records`, `touches`, `events`, `instructions`."""
+
+def _panic() -> None:
+    """Panics, for the test that this is an error like any other."""
+
 def bench_names() -> list[str]:
     """The benchmarks there are."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from nestwalk import pool
+from nestwalk import checks, pool, progress, scenario
 from nestwalk.errors import unknown
 from nestwalk.reproduce.paper import Paper, load
 from nestwalk.reproduce.plan import DEFAULT_SEED, Experiment, Scale, check, execute
@@ -44,8 +44,9 @@ def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED) -> Plan:
     Raises:
         NestwalkError: When there is no such paper.
     """
-    if name not in PAPERS:
+    if checks.text("paper", name) not in PAPERS:
         raise unknown("paper", name, PAPERS)
+    checks.whole("seed", seed, 0, scenario.SEED_MAX)
     return prepare(load(name), quick=quick, seed=seed)
 
 
@@ -77,4 +78,6 @@ def reproduce(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, jobs:
     Raises:
         NestwalkError: When there is no such paper, or a run fails.
     """
-    return plan(name, quick=quick, seed=seed).execute(jobs=jobs)
+    made = plan(name, quick=quick, seed=seed)
+    with progress.of_notebook([run.title for run in made.able]) as watcher:
+        return made.execute(jobs=jobs, watcher=watcher)
