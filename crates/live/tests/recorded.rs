@@ -160,7 +160,7 @@ fn known() -> Vec<Known> {
         Known {
             file: "lisbon-k10",
             text: recorded!("lisbon-k10"),
-            brand: "AMD Opteron(tm) Processor 4174 HE",
+            brand: "AMD Opteron(tm) Processor 4176 HE",
             microarchitecture: "an AMD processor whose family is not known here",
             machine: "zen4",
             same: false,
