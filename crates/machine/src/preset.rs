@@ -14,7 +14,7 @@ use crate::catalog::Shelf;
 use crate::error::MachineError;
 
 /// A preset, as a scenario names it.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub enum PresetChoice {
     /// As it is.
@@ -30,6 +30,7 @@ pub enum PresetChoice {
         data_accesses: Option<[u64; 2]>,
         /// Parameters of the generator that differ.
         #[serde(flatten)]
+        #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
         changes: toml::Table,
     },
 }

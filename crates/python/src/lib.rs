@@ -12,7 +12,9 @@ use pyo3::import_exception;
 use pyo3::prelude::*;
 use serde::Serialize;
 
+mod keys;
 mod listener;
+mod live;
 mod trace;
 
 use listener::Listener;
@@ -34,6 +36,12 @@ fn json(value: &impl Serialize) -> PyResult<String> {
 mod _native {
     #[pymodule_export]
     use super::{benchmark, benchmark_names, catalogue, check, run, scenario, version};
+
+    #[pymodule_export]
+    use super::keys::{machine, schema};
+
+    #[pymodule_export]
+    use super::live::processor;
 
     #[pymodule_export]
     use super::trace::{trace_convert, trace_info};
