@@ -67,6 +67,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* everything below */
 static struct thread *threads;
 static uint32_t threads_seen;
 static uint64_t accesses_written, accesses_max = UINT64_MAX, events_written, instructions_of_dead;
+static uint64_t children; /* processes that were started, none of which is recorded */
 static int stream_fd = -1, error_fd = 2;
 static bool want_summary, stopped;
 
@@ -82,6 +83,10 @@ static void summarise(void)
         instructions += t->instructions;
     dprintf(error_fd, "nestwalk-capture: %lu accesses, %lu instructions, %u threads, %lu events\n",
             accesses_written, instructions, threads_seen, events_written);
+    if (children)
+        dprintf(error_fd, "nestwalk-capture: warning: %lu child processes were not recorded, only the first "
+                "process is: if the work is in a child, name that program after -- "
+                "(for gcc, what `gcc -print-prog-name=cc1` says; for sh -c, the command)\n", children);
 }
 
 /* Ends the whole process at once, from whichever thread: the stream cannot go on. The exit code
@@ -405,6 +410,9 @@ static void on_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint64_t
         write_events(t, &event, 1);
     } else if (num == SYS_execve || num == SYS_execveat) {
         flush(t); /* if it works, QEMU itself is replaced and the capture ends here */
+        if (want_summary)
+            dprintf(error_fd, "nestwalk-capture: warning: the program replaces itself by another one (exec), "
+                    "which is not recorded: name that program after --\n");
     }
 }
 
@@ -468,6 +476,8 @@ static void on_syscall_return(qemu_plugin_id_t id, unsigned vcpu, int64_t num, i
         event.addr = event.len = 0;
         event.arg = num == SYS_clone ? a[0] : 0;
         event.flags = starts_thread(num, a[0]) ? WHAT_THREAD : WHAT_PROCESS;
+        if (event.flags == WHAT_PROCESS)
+            __atomic_fetch_add(&children, 1, __ATOMIC_RELAXED);
         break;
     case SYS_wait4:
     case SYS_waitid:

@@ -3,45 +3,99 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from contextlib import suppress
 
+from nestwalk import say, streams
 from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError
 
 
 def main() -> None:
     """Runs the command on the program's arguments, and ends the program."""
+    code = EXIT_ERROR
     try:
+        streams.prepare()
         code = _run(sys.argv[1:])
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     if code == EXIT_INTERRUPTED:
-        sys.stderr.write("nestwalk: interrupted; nothing was written\n")
+        from nestwalk import files
+
+        kept = ", ".join(files.shown(path) for path in files.written)
+        say.line(f"nestwalk: interrupted; {f'written before: {kept}' if kept else 'nothing was written'}")
+    with suppress(KeyboardInterrupt):
+        code = streams.finish(code)
     sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:
-    # Imported here, so that Ctrl-C during the import is met by the line above and not by a traceback.
-    import typer
-
-    from nestwalk.cli import app
-
     try:
+        # Imported here, so that Ctrl-C and failures during the import are met below and not by a traceback.
+        import typer
+
+        from nestwalk.cli import app
+
         code = app(arguments or ["--help"], prog_name="nestwalk", standalone_mode=False)
-    except typer.exceptions.TyperException as error:
-        return _say(error.format_message())
-    except NestwalkError as error:
-        return _say(str(error))
     except BrokenPipeError:
-        # Whoever read our output has had enough; Python must not complain about it at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has had enough.
+        streams.give_up()
         return EXIT_ERROR
+    except Exception as error:  # noqa: BLE001 (the one place where whatever goes wrong becomes one line)
+        return _say(error)
     return code if isinstance(code, int) else 0
 
 
-def _say(message: str) -> int:
-    sys.stderr.write(f"nestwalk: error: {' '.join(message.split())}\n")
+def _say(error: Exception) -> int:
+    """The one line, and the traceback where ``-v`` asks for it."""
+    if say.level() is say.Level.VERBOSE:
+        import traceback
+
+        say.line("".join(traceback.format_exception(error)).rstrip())
+    say.line(f"nestwalk: error: {' '.join(_message(error).split())}")
     return EXIT_ERROR
+
+
+def _message(error: Exception) -> str:
+    match error:
+        case NestwalkError():
+            return str(error)
+        case _ if hasattr(error, "format_message"):  # typer's, of a command line that is wrong
+            return str(error.format_message())
+        case UnicodeError():
+            return f"text that is no UTF-8 where only UTF-8 will do: {error}"
+        case MemoryError():
+            return "memory ran out; allow more (ulimit -v), or run fewer at once (--jobs 1)"
+        case OSError() | ImportError() if _errno(error) is not None or isinstance(error, OSError):
+            return _of_system(error)
+        case _:
+            return f"this is a bug in Nestwalk, please report it: {type(error).__name__}: {error} (-v shows where)"
+
+
+def _errno(error: BaseException | None) -> int | None:
+    """The system's number for ``error``, or for what lies behind it."""
+    while error is not None:
+        if isinstance(error, OSError):
+            return error.errno
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _of_system(error: Exception) -> str:
+    """What the system refused."""
+    from nestwalk import files
+
+    number = _errno(error)
+    if number in (errno.EMFILE, errno.ENFILE):
+        return f"{os.strerror(number)}: allow more open files (ulimit -n 256)"
+    if not files.working_directory_exists():
+        return files.GONE
+    if not isinstance(error, OSError):
+        return str(error)
+    name = error.filename
+    place = f"{files.shown(name)}: " if isinstance(name, str | os.PathLike) else ""
+    return place + files.reason(error)
 
 
 if __name__ == "__main__":

@@ -224,8 +224,11 @@ def _header() -> alt.Header:
 
 
 def svg(chart: Picture) -> str:
-    """The chart as an SVG element, without a background, so that it suits light and dark pages."""
-    import vl_convert
+    """The chart as an SVG element, without a background, so that it suits light and dark pages.
+
+    It is drawn in a process of its own; where that fails, the element says why.
+    """
+    from nestwalk import renderer
 
     themed = (
         chart.configure(background="transparent", font=FONT, view=alt.ViewConfig(stroke="#88888855"))
@@ -234,5 +237,4 @@ def svg(chart: Picture) -> str:
         )
         .configure_legend(labelFontSize=12, titleFontSize=12)
     )
-    text: str = vl_convert.vegalite_to_svg(themed.to_dict())
-    return text
+    return renderer.svg(themed.to_dict())

@@ -7,17 +7,21 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
-from nestwalk import _native
-from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, unknown
+from nestwalk import _native, say
+from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError, unknown
+from nestwalk.verb import App
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Callable, Sequence
 
-app = typer.Typer(
+    import polars as pl
+    from rich.console import Console, RenderableType
+
+app = App(
     help="What page walks cost a program in a virtual machine, and which technique gives that time back.",
     epilog=f"Exit codes: 0 done; {EXIT_ERROR} bad input (one line on standard error says what, where and what to do); "
     f"{EXIT_INTERRUPTED} interrupted. Nothing is left half-written.",
@@ -25,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-trace_app = typer.Typer(help="Convert and look at traces.")
+trace_app = App(help="Convert and look at traces.")
 app.add_typer(trace_app, name="trace")
 
 MachineName = Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")]
@@ -36,6 +40,8 @@ Only = Annotated[
 ]
 Jobs = Annotated[int | None, typer.Option(help="Runs at a time (default: one for each processor).")]
 Seed = Annotated[int, typer.Option(help="Everything random follows from it.", min=0)]
+Csv = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV and nothing else.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Make no page, and draw no pictures.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Measure less: seconds instead of minutes, wider intervals.")]
 Out = Annotated[
@@ -69,11 +75,16 @@ def compare(
     only: Only = None,
     quick: Quick = False,
     json_: Json = False,
+    csv: Csv = False,
     out: Out = None,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The report (default: report.html, in DIR if given; none with --json)."),
+        typer.Option(
+            metavar="FILE",
+            help="The report, - for standard output (default: report.html, in DIR if given; none with --json or --csv).",
+        ),
     ] = None,
+    no_report: NoReport = False,
     jobs: Jobs = None,
     seed: Seed = 1,
 ) -> None:
@@ -83,29 +94,29 @@ def compare(
     from nestwalk.progress import watch
 
     begun = time.monotonic()
+    form = _form(as_json=json_, as_csv=csv)
+    if report is not None and no_report:
+        raise NestwalkError("--report and --no-report contradict each other; leave one out")
+    if report == files.STDOUT and form != "text":
+        raise NestwalkError(f"--report - and --{form} both want standard output; give the report a file")
     chosen = matrices.of_tables(tables) if tables else matrix
     plan = comparisons.plan(trace, machine=machine, seed=seed, quick=quick, configurations=only, matrix_name=chosen)
-    in_out = out is not None and report is None and not json_
-    target = Path("report.html") if report is None and out is None and not json_ else report
+    wanted = form == "text" and not no_report
+    target = Path("report.html") if report is None and out is None and wanted else report
     if out is not None:
         files.check_directory(out)
     if target is not None:
         files.check_file(target)
     with watch([cell.title for cell in plan.matrix.cells]) as watcher:
         done = comparisons.execute(plan, jobs=jobs, watcher=watcher)
-    if out is not None:
-        done.save(out, report=in_out)
-    if target is not None:
-        done.write_report(target)
-    if json_:
-        _print_json(done.to_json())
-        return
-    from nestwalk import tables as pages
 
-    _print(*pages.comparison_page(done, time.monotonic() - begun, pages.console().width))
-    for path in (out, target):
-        if path is not None:
-            typer.echo(f"wrote {path}")
+    def page(width: int) -> list[RenderableType]:
+        from nestwalk import tables as pages
+
+        return pages.comparison_page(done, time.monotonic() - begun, width)
+
+    in_out = report is None and wanted
+    _deliver(done, form, page, out=out, report_in_out=in_out, report=target)
 
 
 @app.command()
@@ -122,7 +133,9 @@ def matrix(
     only: Only = None,
     quick: Quick = False,
     json_: Json = False,
+    csv: Csv = False,
     out: Out = None,
+    no_report: NoReport = False,
     jobs: Jobs = None,
     seed: Seed = 1,
 ) -> None:
@@ -130,21 +143,19 @@ def matrix(
     from nestwalk import files, surveys
     from nestwalk.progress import watch
 
+    form = _form(as_json=json_, as_csv=csv)
     if out is not None:
         files.check_directory(out)
     plan = surveys.plan(program, matrix_name=matrix, machine=machine, seed=seed, quick=quick, configurations=only)
     with watch(plan.titles) as watcher:
         done = surveys.execute(plan, jobs=jobs, watcher=watcher)
-    if out is not None:
-        done.save(out)
-    if json_:
-        _print_json(done.to_json())
-        return
-    from nestwalk import tables as pages
 
-    _print(*pages.survey_page(done, pages.console().width))
-    if out is not None:
-        typer.echo(f"wrote {out}")
+    def page(width: int) -> list[RenderableType]:
+        from nestwalk import tables as pages
+
+        return pages.survey_page(done, width)
+
+    _deliver(done, form, page, out=out, report_in_out=not no_report)
 
 
 @app.command()
@@ -153,6 +164,7 @@ def run(
     *,
     quick: Quick = False,
     json_: Json = False,
+    csv: Csv = False,
     out: Out = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the scenario's own.", min=0)] = None,
 ) -> None:
@@ -160,20 +172,22 @@ def run(
     from nestwalk import engine, files
     from nestwalk.progress import share, watch
 
+    form = _form(as_json=json_, as_csv=csv)
     if out is not None:
         files.check_directory(out)
     with watch([scenario]) as watcher:
         done = engine.run(scenario, quick=quick, seed=seed, progress=share(watcher))
     if out is not None:
         done.save(out)
-    if json_:
+    if form == "csv":
+        _print_csv(done.frame)
+    elif form == "json":
         _print_json({**done.json, "quick": quick})
-        return
-    from nestwalk import tables
+    else:
+        from nestwalk import tables
 
-    _print(*tables.result_page(done, quick=quick))
-    if out is not None:
-        typer.echo(f"wrote {out}")
+        _print(*tables.result_page(done, quick=quick))
+    _wrote(out)
 
 
 @app.command()
@@ -182,7 +196,9 @@ def reproduce(
     *,
     quick: Quick = False,
     json_: Json = False,
+    csv: Csv = False,
     out: Out = None,
+    no_report: NoReport = False,
     jobs: Annotated[
         int | None, typer.Option(help="Runs at a time (default: 1; with --quick, one for each processor).")
     ] = None,
@@ -193,21 +209,19 @@ def reproduce(
     from nestwalk import reproduce as papers
     from nestwalk.progress import watch
 
+    form = _form(as_json=json_, as_csv=csv)
     if out is not None:
         files.check_directory(out)
     plan = papers.plan(paper, quick=quick, seed=seed)
     with watch([run.title for run in plan.able]) as watcher:
         done = plan.execute(jobs=jobs, watcher=watcher)
-    if out is not None:
-        done.save(out)
-    if json_:
-        _print_json(done.to_json())
-        return
-    from nestwalk.reproduce import text
 
-    _print(*text.page(done))
-    if out is not None:
-        typer.echo(f"wrote {out}")
+    def page(_width: int) -> list[RenderableType]:
+        from nestwalk.reproduce import text
+
+        return list(text.page(done))
+
+    _deliver(done, form, page, out=out, report_in_out=not no_report)
 
 
 @app.command(name="list")
@@ -357,14 +371,91 @@ def _print_facts(found: dict[str, Any], *, as_json: bool) -> None:
     _print(tables.facts(found))
 
 
+class Deliverable(Protocol):
+    """What several runs came to: a comparison, a survey, a paper's figures."""
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """Its rows."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+
+    def page(self) -> str:
+        """All of it as an HTML page with pictures."""
+
+    def save(self, folder: Path, *, report: bool = True) -> Path:
+        """Writes a folder of results."""
+
+
+def _form(*, as_json: bool, as_csv: bool) -> Literal["text", "json", "csv"]:
+    """What goes to standard output."""
+    if as_json and as_csv:
+        raise NestwalkError("--json and --csv both want standard output; give one")
+    return "json" if as_json else "csv" if as_csv else "text"
+
+
+def _deliver(
+    done: Deliverable,
+    form: Literal["text", "json", "csv"],
+    page: Callable[[int], Sequence[RenderableType]],
+    *,
+    out: Path | None,
+    report_in_out: bool,
+    report: Path | None = None,
+) -> None:
+    """Saves the results, prints them, and only then draws pictures: those cannot cost what was computed."""
+    from nestwalk import files, layout, store
+
+    if out is not None:
+        done.save(out, report=False)
+    try:
+        if form == "json":
+            _print_json(done.to_json())
+        elif form == "csv":
+            _print_csv(done.frame)
+        elif report == files.STDOUT:
+            _print_on(layout.console(sys.stderr), page)
+        else:
+            _print_on(layout.console(), page)
+        sys.stdout.flush()
+    finally:  # a reader of standard output that has gone does not keep the report from being written
+        if out is not None and report_in_out:
+            store.add_page(out, done.page())
+        if report is not None:
+            files.write_file(report, done.page())
+    _wrote(out, report)
+
+
+def _wrote(*paths: Path | None) -> None:
+    """Says where the results are: on standard error, so that standard output is the results alone."""
+    from nestwalk import files
+
+    for path in paths:
+        if path is not None and path != files.STDOUT:
+            say.note(f"wrote {files.shown(path)}")
+
+
+def _print_csv(frame: pl.DataFrame) -> None:
+    from nestwalk import layout
+
+    sys.stdout.write(layout.csv(frame))
+
+
 def _print_json(value: dict[str, Any]) -> None:
     json.dump(value, sys.stdout, indent=1)
     sys.stdout.write("\n")
 
 
 def _print(*things: RenderableType) -> None:
-    from nestwalk import tables
+    from nestwalk import layout
 
-    console = tables.console()
-    for thing in things:
-        console.print(thing)
+    _print_on(layout.console(), lambda _: things)
+
+
+def _print_on(console: Console, page: Callable[[int], Sequence[RenderableType]]) -> None:
+    """Prints a page so that it fits."""
+    from nestwalk import layout
+
+    for thing in page(console.width):
+        console.print(layout.fitted(thing, console))

@@ -175,20 +175,24 @@ class Comparison:
 
     def write_report(self, path: str | Path) -> Path:
         """Writes all of it as one HTML file that needs no other, whole or not at all."""
+        files.check_file(Path(path))
+        files.write_file(Path(path), self.page())
+        return Path(path)
+
+    def page(self) -> str:
+        """All of it as one HTML page that needs no other file."""
         from nestwalk import report
 
-        files.write_file(Path(path), report.render(self))
-        return Path(path)
+        return report.render(self)
 
     def save(self, folder: str | Path, *, report: bool = True) -> Path:
         """Writes ``results.parquet``, ``results.json``, ``report.html`` and ``scenarios``, which make each run again.
 
-        Whole or not at all; earlier results in ``folder`` are replaced.
+        Earlier results in ``folder`` are replaced file by file; what is not ours stays.
         """
-        from nestwalk import report as pages
         from nestwalk import store
 
-        page = pages.render(self) if report else None
+        page = self.page if report else None
         return store.save(Path(folder), self.frame, self.to_json(runs=True), self.results, page)
 
     def to_json(self, *, runs: bool = False) -> dict[str, Any]:

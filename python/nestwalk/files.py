@@ -1,103 +1,193 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Files that are there whole or not at all.
+"""Files that are there whole or not at all, and nothing lost that was there before.
 
-What is written goes to a temporary neighbour first and is renamed into place at the end, so that an interrupted or
-failed command leaves what was there before.
+What is written goes to a temporary file first and is renamed into place at the end, so that an interrupted or failed
+command leaves what was there before. Only regular files are renamed over: a link keeps pointing where it points, a
+FIFO, a terminal or ``-`` (standard output) is written through, and a block device is refused.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
-import shutil
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 from nestwalk.errors import NestwalkError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+STDOUT = Path("-")
+"""The name of a file that means standard output."""
 
-MARKER = "results.parquet"
-"""The file by which a directory of results is known; only such a directory, or an empty one, is ever replaced."""
+written: list[Path] = []
+"""What this process has put in place, for the message after Ctrl-C."""
+
+PREFIX = ".nestwalk-"
+"""How temporary names begin: short, so that a neighbour of the longest possible name can be made."""
 
 
 def check_file(path: Path) -> None:
     """Refuses early what could not be written in the end.
 
     Raises:
-        NestwalkError: When there is no such directory, or it is not writable, or ``path`` is a directory.
+        NestwalkError: When ``path`` is a directory or a block device, or cannot be made or replaced.
     """
-    if path.is_dir():
-        raise NestwalkError(f"{path}: is a directory; name a file in it")
-    _check_parent(path)
+    if path == STDOUT:
+        return
+    with telling(path):
+        target = resolve(path)
+        if target.is_dir():
+            raise NestwalkError(f"{path}: is a directory; name a file in it")
+        if is_special(target):
+            return
+        if target.exists() and not os.access(target, os.W_OK):
+            raise NestwalkError(f"{path}: is write-protected; name another file")
+        check_writable(target.parent, path)
 
 
 def check_directory(path: Path) -> None:
-    """Refuses early a directory that holds something other than results.
+    """As :func:`nestwalk.folders.check_directory`."""
+    from nestwalk import folders
+
+    folders.check_directory(path)
+
+
+def check_writable(parent: Path, path: Path) -> None:
+    """Refuses a directory in which nothing can be made; ``path`` is what the user named.
 
     Raises:
-        NestwalkError: When ``path`` is a file or a directory with other contents, or cannot be made.
+        NestwalkError: When there is no such directory, or no file can be made in it.
     """
-    if path.exists():
-        if not path.is_dir():
-            raise NestwalkError(f"{path}: is a file; name a directory that does not exist yet")
-        if any(path.iterdir()) and not (path / MARKER).is_file():
-            raise NestwalkError(f"{path}: holds files that are not results; name a new or empty directory")
-    _check_parent(path)
-
-
-def _check_parent(path: Path) -> None:
-    parent = path.absolute().parent
     if not parent.is_dir():
         raise NestwalkError(f"{path}: there is no directory {parent}; make it first")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise NestwalkError(f"{path}: no permission to write in {parent}")
+    probe = neighbour(parent / "probe")  # quotas, full disks and odd file systems show themselves only so
+    try:
+        probe.touch(exist_ok=False)
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def resolve(path: Path) -> Path:
+    """What ``path`` names when all links are followed; it need not exist."""
+    target = path.absolute()
+    if target.is_symlink():
+        target = target.resolve()
+        if target.is_symlink():
+            raise NestwalkError(f"{path}: is a link to itself")
+    return target
+
+
+def is_special(target: Path) -> bool:
+    """Whether ``target`` is written through: a FIFO or a character device, such as ``/dev/null`` or a terminal.
+
+    Raises:
+        NestwalkError: When it is a block device or a socket, which are neither replaced nor written.
+    """
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
+        raise NestwalkError(f"{target}: is a {'block device' if stat.S_ISBLK(mode) else 'socket'}; name a file")
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Writes ``content`` to ``path``, whole or not at all.
+    """Writes ``content`` to ``path``, whole or not at all; through it where it is no regular file.
 
     Raises:
         NestwalkError: When it cannot be written.
     """
-    data = content.encode() if isinstance(content, str) else content
-    temporary = _neighbour(path)
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        raise NestwalkError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+    with telling(path):
+        if path == STDOUT:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+            return
+        target = resolve(path)
+        if is_special(target):
+            with target.open("wb") as through:
+                through.write(data)
+            written.append(path)
+            return
+        temporary = neighbour(target)
+        try:
+            temporary.write_bytes(data)
+            install(temporary, target)
+            written.append(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def directory(path: Path) -> Iterator[Path]:
-    """A new directory to fill, which becomes ``path`` when the block ends well, in place of earlier results there.
-
-    Raises:
-        NestwalkError: When it cannot be written.
-    """
-    check_directory(path)
-    fresh = _neighbour(path)
-    old = _neighbour(path)
-    try:
-        fresh.mkdir()
-        yield fresh
-        if path.exists():
-            path.rename(old)
-        fresh.rename(path)
-    except OSError as error:
-        raise NestwalkError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        if old.exists() and not path.exists():
-            old.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
-        shutil.rmtree(fresh, ignore_errors=True)
+def install(temporary: Path, target: Path) -> None:
+    """Renames ``temporary`` over the regular file ``target``, which keeps its mode."""
+    with suppress(FileNotFoundError):
+        temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+    temporary.replace(target)
 
 
-def _neighbour(path: Path) -> Path:
+def neighbour(path: Path) -> Path:
     """A name beside ``path`` that nobody has: a rename within one directory is atomic."""
-    return path.absolute().parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    return path.absolute().parent / f"{PREFIX}{secrets.token_hex(4)}.tmp"
+
+
+class telling:  # noqa: N801 (used as a statement, like contextlib's)
+    """A block whose :class:`OSError` becomes one line about ``path``."""
+
+    def __init__(self, path: Path, what: str = "cannot be written") -> None:
+        """Names what the block is about."""
+        self._path = path
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Nothing."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Says it."""
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise NestwalkError(f"{shown(self._path)}: {self._what}: {reason(error)}") from error
+
+
+def shown(path: Path | str) -> str:
+    """A name for a message: whole if it is of a reasonable length, and without what no terminal can show."""
+    text = os.fspath(path).encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= NAME_SHOWN_MAX else f"{text[: NAME_SHOWN_MAX // 2]}...{text[-NAME_SHOWN_MAX // 4 :]}"
+
+
+NAME_SHOWN_MAX = 200
+"""Characters of a name in a message."""
+
+
+def reason(error: OSError) -> str:
+    """Why, with what to do where that is known."""
+    why = error.strerror or str(error)
+    if error.errno in _REMEDIES:
+        return f"{why}; {_REMEDIES[error.errno]}"
+    if error.errno == errno.ENOENT and not working_directory_exists():
+        return GONE
+    return why
+
+
+GONE = "the working directory is gone; change to one that exists"
+
+_REMEDIES = {
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.EMFILE: "allow more open files (ulimit -n 256)",
+    errno.ENFILE: "the system has no more room for open files; close some programs",
+    errno.EACCES: "ask for permission, or name another place",
+    errno.ENOSPC: "make room, or name another place",
+}
+
+
+def working_directory_exists() -> bool:
+    """Whether the directory that this process works in is still there."""
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True

@@ -242,7 +242,7 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Writes ``results.parquet``, ``results.json`` and, under ``scenarios``, what makes the run again.
 
-        Whole or not at all; earlier results in ``folder`` are replaced.
+        Earlier results in ``folder`` are replaced file by file; what is not ours stays.
         """
         from nestwalk import store
 

@@ -6,31 +6,48 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import files, scenario
+from nestwalk import folders, scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
 
     from nestwalk.result import Result
 
+PAGE = "report.html"
+"""The page with the pictures, of folders that have one."""
+
 
 def save(
-    folder: Path, frame: pl.DataFrame, everything: Mapping[str, Any], results: Sequence[Result], page: str | None = None
+    folder: Path,
+    frame: pl.DataFrame,
+    everything: Mapping[str, Any],
+    results: Sequence[Result],
+    page: Callable[[], str] | None = None,
 ) -> Path:
-    """Writes a folder of results, whole or not at all; earlier results there are replaced."""
-    with files.directory(folder) as fresh:
-        frame.write_parquet(fresh / files.MARKER)
+    """Writes a folder of results; earlier results there are replaced file by file, and what is not ours stays.
+
+    The page comes last, so that whatever becomes of its pictures, the results are there.
+    """
+    folders.check_directory(folder)
+    with folders.filling(folder) as fresh:
         (fresh / "results.json").write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
-        if page is not None:
-            (fresh / "report.html").write_text(page, encoding="utf-8")
+        frame.write_parquet(fresh / folders.MARKER)
         scenarios = fresh / "scenarios"
         scenarios.mkdir()
         for result in results:
             _save_scenario(result, scenarios)
+    if page is not None:
+        add_page(folder, page())
     return folder
+
+
+def add_page(folder: Path, page: str) -> None:
+    """Writes the page beside the results in ``folder``."""
+    with folders.filling(folder, add=True) as fresh:
+        (fresh / PAGE).write_text(page, encoding="utf-8")
 
 
 def _save_scenario(result: Result, folder: Path) -> None:

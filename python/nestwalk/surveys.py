@@ -99,12 +99,12 @@ class Survey:
 
         return survey.render(self)
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, report: bool = True) -> Path:
         """Writes ``results.parquet``, ``results.json``, ``report.html``, and ``scenarios`` that make each run again."""
         from nestwalk import store
 
         everything = {**self.to_json(), "runs": [result.json for result in self.results]}
-        return store.save(Path(folder), self.frame, everything, self.results, self.page())
+        return store.save(Path(folder), self.frame, everything, self.results, self.page if report else None)
 
 
 def _described(plan: comparisons.Plan) -> dict[str, Any]:

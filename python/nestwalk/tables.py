@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -20,9 +18,6 @@ if TYPE_CHECKING:
     from nestwalk.benchmarks import Reference
     from nestwalk.comparisons import Comparison
     from nestwalk.surveys import Survey
-
-WIDTH_OF_A_FILE = 150
-"""Columns of the output where it goes to no terminal."""
 
 WIDTH_WITH_INTERVALS = 124
 """Columns that the comparison needs to show intervals, too."""
@@ -48,11 +43,6 @@ COLUMNS = (
     ("relative\ntime", "relative_time", 3),
 )
 """Headings of the comparison, keys, and decimals (None: a share in per cent)."""
-
-
-def console() -> Console:
-    """Standard output, wide enough for a table where it is a file."""
-    return Console() if sys.stdout.isatty() else Console(width=WIDTH_OF_A_FILE, soft_wrap=False)
 
 
 def number(value: float | None, decimals: int | None, ci95: float | None = None) -> str:
@@ -102,10 +92,19 @@ def comparison_page(done: Comparison, seconds: float, width: int) -> list[Render
     page: list[RenderableType] = [Text(head), Text(), comparison(done, width), Text()]
     if plan.quick:
         page.append(Text(QUICK))
-    if width >= WIDTH_WITH_INTERVALS:
-        page.append(Text(INTERVALS))
+    page += _left_out(width)
     page.append(Text(RELATIVE))
     return page
+
+
+def _left_out(width: int) -> list[RenderableType]:
+    """What the intervals are, or what there is no room for."""
+    if width >= WIDTH_WITH_CHANGES:
+        return [Text(INTERVALS)]
+    if width >= WIDTH_WITH_INTERVALS:
+        return [Text(INTERVALS), Text(f"Left out: who must change what (needs {WIDTH_WITH_CHANGES} columns; --csv).")]
+    needed = f"{WIDTH_WITH_CHANGES} columns; --csv and --json have them"
+    return [Text(f"Left out: half of the 95 % intervals, and who must change what (need {needed}).")]
 
 
 def survey_page(done: Survey, width: int) -> list[RenderableType]:
@@ -118,6 +117,7 @@ def survey_page(done: Survey, width: int) -> list[RenderableType]:
     page += [Text(f"Left out: {mix.what}: {mix.why}") for mix in done.plan.matrix.left_out]
     if done.plan.plans[0].quick:
         page.append(Text(QUICK))
+    page += _left_out(width)
     page.append(Text(RELATIVE))
     return page
 

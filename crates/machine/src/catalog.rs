@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::build::bundled_traces;
 use crate::error::MachineError;
+use crate::ranges::File;
 
 static MACHINES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../machines");
 static COSTS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../costs");
@@ -48,6 +49,15 @@ impl Shelf {
             Self::Costs => &COSTS,
             Self::Scenarios => &SCENARIOS,
             Self::Presets => &PRESETS,
+        }
+    }
+
+    fn file(self) -> File {
+        match self {
+            Self::Machines => File::Machine,
+            Self::Costs => File::Costs,
+            Self::Scenarios => File::Scenario,
+            Self::Presets => File::Preset,
         }
     }
 
@@ -111,6 +121,7 @@ impl Shelf {
     /// When there is no such name, or the file is not what it should be.
     pub fn load<T: DeserializeOwned>(self, name: &str, base: &Path) -> Result<T, MachineError> {
         let (path, text) = self.text(name, base)?;
+        self.file().check(&path, &text)?;
         toml::from_str(&text).map_err(|error| MachineError::toml(&path, &text, &error))
     }
 }

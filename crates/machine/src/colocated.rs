@@ -87,15 +87,12 @@ pub(crate) fn check(scenario: &Scenario) -> Result<(), String> {
         );
     }
     scenario.colocated.iter().enumerate().try_for_each(|(number, config)| {
-        check_one(scenario, config).map_err(|what| format!("colocated program {}: {what}", number + 1))
+        check_one(scenario, config).map_err(|what| format!("colocated: program {}: {what}", number + 1))
     })
 }
 
 fn check_one(scenario: &Scenario, config: &ColocatedConfig) -> Result<(), String> {
     let is_churn = matches!(config.workload, WorkloadConfig::Churn(_));
-    if config.count == 0 {
-        return Err("count = 0: leave it out, or give at least 1".into());
-    }
     if config.vm == VmConfig::Same && config.kernel.is_some() {
         return Err("it has a kernel but no VM of its own: give vm = \"own\", or leave the kernel out".into());
     }
@@ -110,9 +107,6 @@ fn check_one(scenario: &Scenario, config: &ColocatedConfig) -> Result<(), String
     }
     if let Some(kernel) = &config.kernel {
         kernel.geometry()?;
-        if kernel.cpus == Some(0) {
-            return Err("cpus = 0: a kernel has at least one processor".into());
-        }
     }
     Ok(())
 }

@@ -47,10 +47,10 @@ pub enum MachineError {
         what: String,
     },
     /// The parts of a scenario do not fit together.
-    #[error("scenario {}: {what}", name.escape_debug())]
+    #[error("{place}: {what}")]
     Scenario {
-        /// Which scenario.
-        name: String,
+        /// Its file, with the line where one is to blame.
+        place: String,
         /// What does not fit, and what would.
         what: String,
     },
@@ -105,16 +105,45 @@ impl MachineError {
     /// What the TOML reader says of `text`, with file, line and column, and the nearest key where one is unknown.
     pub(crate) fn toml(path: &Path, text: &str, error: &toml::de::Error) -> Self {
         let (line, column) = error.span().map_or((1, 1), |span| line_and_column(text, span.start));
-        let message = error.message().replace('\n', " ");
+        let message = plain(&error.message().replace('\n', " "));
         let hint = unknown_key(&message).map(|nearest| format!("; did you mean `{nearest}`?")).unwrap_or_default();
         Self::Config { place: format!("{}:{line}:{column}", path.display()), what: format!("{message}{hint}") }
     }
 }
 
-fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+pub(crate) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let before = &text[..offset.min(text.len())];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// What the TOML reader says, in the words of the file and not of the program that reads it.
+fn plain(message: &str) -> String {
+    if message.contains("wanted exactly 1 element") {
+        return "this table names what it is by its one key, and has another number of keys: keep one".into();
+    }
+    if message.contains("recursion limit") {
+        return "tables and arrays are nested too deeply: take some levels out".into();
+    }
+    let sorts = [
+        ("u64", "a whole number from 0"),
+        ("u32", "a whole number from 0 to 4294967295"),
+        ("u16", "a whole number from 0 to 65535"),
+        ("u8", "a whole number from 0 to 255"),
+        ("usize", "a whole number from 0"),
+        ("f64", "a number"),
+        ("a boolean", "true or false"),
+        ("a map", "a table"),
+        ("a sequence", "an array"),
+    ];
+    let message = sorts
+        .iter()
+        .find_map(|(sort, words)| {
+            let (before, after) = message.rsplit_once("expected ")?;
+            (after == *sort).then(|| format!("{before}expected {words}"))
+        })
+        .unwrap_or_else(|| message.to_owned());
+    message.rsplit_once("expected struct ").map_or(message.clone(), |(before, _)| format!("{before}expected a table"))
 }
 
 /// From serde's "unknown field `x`, expected one of `a`, `b`": the expected name nearest to the unknown one.

@@ -26,6 +26,7 @@ pub mod paging;
 pub mod patterns;
 pub mod preset;
 mod program;
+pub mod ranges;
 pub mod reserved;
 pub mod result;
 mod run;

@@ -4,17 +4,20 @@
 //! A scenario says `workload = { preset = "redis-50g" }`, or changes parameters:
 //! `preset = { name = "redis-50g", divide_footprint = 16, measured_accesses = 1000000 }`.
 
+use std::fmt::Formatter;
 use std::path::Path;
 
 use nestwalk_mem::{PageCount, size};
 use nestwalk_workload::GeneratorConfig;
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::catalog::Shelf;
 use crate::error::MachineError;
 
 /// A preset, as a scenario names it.
-#[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub enum PresetChoice {
     /// As it is.
@@ -33,6 +36,43 @@ pub enum PresetChoice {
         #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
         changes: toml::Table,
     },
+}
+
+/// [`PresetChoice::Changed`], as it is read.
+#[derive(Deserialize)]
+struct Changed {
+    name: String,
+    divide_footprint: Option<u64>,
+    data_accesses: Option<[u64; 2]>,
+    #[serde(flatten)]
+    changes: toml::Table,
+}
+
+/// Read by what it is, so that a message names what is wrong in it and not that it fits no variant.
+impl<'de> Deserialize<'de> for PresetChoice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = PresetChoice;
+
+            fn expecting(&self, out: &mut Formatter<'_>) -> std::fmt::Result {
+                out.write_str("a preset's name, or a table with its name and what is changed")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<PresetChoice, E> {
+                Ok(PresetChoice::Name(name.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<PresetChoice, A::Error> {
+                let Changed { name, divide_footprint, data_accesses, changes } =
+                    Changed::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(PresetChoice::Changed { name, divide_footprint, data_accesses, changes })
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 /// A preset's file.
@@ -63,7 +103,8 @@ impl PresetChoice {
             }
         };
         let preset: Preset = Shelf::Presets.load(name, base)?;
-        let refuse = |what: String| MachineError::Scenario { name: format!("preset {}", preset.name), what };
+        let refuse =
+            |what: String| MachineError::Scenario { place: format!("preset {}", preset.name.escape_debug()), what };
         if preset.schema != 1 {
             return Err(refuse(format!("file has schema {}; this version reads schema 1", preset.schema)));
         }

@@ -229,7 +229,10 @@ impl Program {
                         Fault::Host { gpa, store } => self.host_fault(stack, gpa.page(), store, cpu)?,
                         Fault::Boundary { gpa } => {
                             let what = format!("a DS-n violation: the guest refers to {gpa:?}, beyond its memory");
-                            return Err(MachineError::Scenario { name: self.scenario.clone(), what });
+                            return Err(MachineError::Scenario {
+                                place: format!("scenario {}", self.scenario.escape_debug()),
+                                what,
+                            });
                         }
                     }
                     shoot_down(stack, hardware);

@@ -15,6 +15,7 @@ use crate::colocated::{self, ColocatedConfig};
 use crate::error::MachineError;
 use crate::paging::PagingConfig;
 use crate::preset::PresetChoice;
+use crate::ranges::{self, File};
 use crate::stack::Place;
 use crate::timing::{Costs, Timing};
 
@@ -64,6 +65,9 @@ pub struct Scenario {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clustered_tlb: bool,
 }
+
+/// The longest name of a scenario: files are called by it, with up to 14 bytes behind it.
+const NAME_BYTES_MAX: usize = 200;
 
 fn default_costs() -> String {
     "linux-6.1".into()
@@ -179,6 +183,9 @@ pub struct Configuration {
     /// Where relative paths begin.
     #[serde(skip)]
     pub base: PathBuf,
+    /// The scenario's file and text, for messages.
+    #[serde(skip)]
+    pub(crate) source: (PathBuf, String),
 }
 
 impl Configuration {
@@ -187,6 +194,7 @@ impl Configuration {
     /// # Errors
     /// When it, or a file it names, is not what it should be.
     pub fn parse(text: &str, path: &Path) -> Result<Self, MachineError> {
+        File::Scenario.check(path, text)?;
         let mut scenario: Scenario = toml::from_str(text).map_err(|error| MachineError::toml(path, text, &error))?;
         let base = path.parent().unwrap_or(Path::new("")).to_owned();
         let beside = scenario.colocated.iter_mut().map(|colocated| &mut colocated.workload);
@@ -200,8 +208,10 @@ impl Configuration {
             let failed = |source| MachineError::Mmu { name: scenario.machine.clone(), source };
             machine.mmu = machine.mmu.with_clustered_tlb().map_err(failed)?;
         }
+        machine.mmu.validate().map_err(|source| MachineError::Mmu { name: scenario.machine.clone(), source })?;
         let costs = Shelf::Costs.load(&scenario.costs, &base)?;
-        let configuration = Self { scenario, machine, costs, base };
+        let source = (path.to_owned(), text.to_owned());
+        let configuration = Self { scenario, machine, costs, base, source };
         configuration.check()?;
         Ok(configuration)
     }
@@ -215,9 +225,13 @@ impl Configuration {
                 return self.refuse(format!("{what} file has schema {schema}; this version reads schema 1"));
             }
         }
+        if scenario.name.is_empty() || scenario.name.len() > NAME_BYTES_MAX {
+            let length = scenario.name.len();
+            return self.refuse(format!("name has {length} bytes: it names files, give 1 to {NAME_BYTES_MAX}"));
+        }
         if !(1..=Place::DEPTH_MAX).contains(&scenario.kernels.len()) {
             return self.refuse(format!(
-                "{} kernels: give one ([[kernels]] once: native), two (the host's first, then the guest's) or three (a VM on a VM)",
+                "kernels: there are {}: give one ([[kernels]] once: native), two (the host's first, then the guest's) or three (a VM on a VM)",
                 scenario.kernels.len()
             ));
         }
@@ -227,9 +241,6 @@ impl Configuration {
             }
             kernel.paging.check(self, layer).map_err(|what| self.scenario_error(what))?;
             kernel.geometry().map_err(|what| self.scenario_error(what))?;
-            if kernel.cpus == Some(0) {
-                return self.refuse("cpus = 0: a kernel has at least one processor".into());
-            }
         }
         if let Some(asap) = &scenario.asap {
             asap.check(self).map_err(|what| self.scenario_error(what))?;
@@ -246,9 +257,6 @@ impl Configuration {
                 sampling.warm, sampling.measure
             ));
         }
-        if sampling.window == Some(0) {
-            return self.refuse("sampling: window = 0: a window has at least one access".into());
-        }
         for pair in scenario.kernels.windows(2) {
             if let (Some(host), Some(guest)) = (pair[0].memory, pair[1].memory)
                 && guest >= host
@@ -264,7 +272,11 @@ impl Configuration {
     }
 
     pub(crate) fn scenario_error(&self, what: String) -> MachineError {
-        MachineError::Scenario { name: self.scenario.name.clone(), what }
+        // Most sentences begin with the key that they are about.
+        let key = what.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.')).next().unwrap_or_default();
+        let (path, text) = &self.source;
+        let (line, column) = ranges::place(text, key);
+        MachineError::Scenario { place: format!("{}:{line}:{column}", path.display()), what }
     }
 
     fn refuse(&self, what: String) -> Result<(), MachineError> {

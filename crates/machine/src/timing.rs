@@ -104,18 +104,23 @@ impl CostWeights {
 impl Timing {
     /// Cycles of the program's own instructions.
     pub(crate) fn work(&self, instructions: u64) -> u64 {
-        instructions * self.base_cycles_per_kiloinstruction / 1000
+        thousandths(instructions, self.base_cycles_per_kiloinstruction)
     }
 
     /// Cycles that the program waits for data, of `beyond_l1` cycles of latency above L1-D hits.
     pub(crate) fn data(&self, beyond_l1: u64) -> u64 {
-        beyond_l1 * (1000 - self.data_overlap_permille) / 1000
+        thousandths(beyond_l1, 1000 - self.data_overlap_permille)
     }
 
     /// Cycles that the program waits for walks.
     pub(crate) fn walk(&self, walk_cycles: u64) -> u64 {
-        walk_cycles * self.walk_critical_permille / 1000
+        thousandths(walk_cycles, self.walk_critical_permille)
     }
+}
+
+/// So many thousandths of `number`. The product may need more than 64 bits.
+fn thousandths(number: u64, permille: u64) -> u64 {
+    u64::try_from(u128::from(number) * u128::from(permille) / 1000).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ fn size(of: u64) -> Schema {
         "type": ["string", "integer"],
         "pattern": "^ *[0-9]+(\\.[0-9]{1,9})? *(TiB|GiB|MiB|KiB|B) *$",
         "minimum": 0,
-        "x-unit": "bytes, or a size such as \"4 GiB\"",
     });
     if of > 1 {
         schema.insert("multipleOf".into(), of.into());

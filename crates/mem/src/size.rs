@@ -54,11 +54,39 @@ fn whole_pages(bytes: u64) -> Option<PageCount> {
 }
 
 /// Either way of writing.
-#[derive(serde::Deserialize)]
-#[serde(untagged)]
 enum Written {
     Bytes(u64),
     Text(String),
+}
+
+impl<'de> serde::Deserialize<'de> for Written {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl serde::de::Visitor<'_> for Either {
+            type Value = Written;
+
+            fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str("a size such as \"16 GiB\", or a number of bytes")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Written, E> {
+                Ok(Written::Text(text.to_owned()))
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, bytes: u64) -> Result<Written, E> {
+                Ok(Written::Bytes(bytes))
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, bytes: i64) -> Result<Written, E> {
+                u64::try_from(bytes)
+                    .map(Written::Bytes)
+                    .map_err(|_| E::custom(format!("{bytes} bytes: a size is 0 or more")))
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 /// A number of bytes as a size with its unit.

@@ -213,7 +213,8 @@ impl LatencyHistogram {
         self.buckets[(cycles / Self::WIDTH_CYCLES).min(Self::LEN as u64 - 1) as usize] += 1;
     }
 
-    /// The bucket in which the share `numerator / denominator` of all walks is reached: its first cycle. `None` without walks.
+    /// The cycles within which the share `numerator / denominator` of all walks ended: the upper end of the bucket in which
+    /// that share is reached. `None` without walks, and where it is reached in the last bucket, which has no upper end.
     pub fn quantile(&self, numerator: u64, denominator: u64) -> Option<u64> {
         let total: u64 = self.buckets.iter().sum();
         let wanted = (u128::from(total) * u128::from(numerator)).div_ceil(u128::from(denominator)).max(1);
@@ -222,7 +223,7 @@ impl LatencyHistogram {
             seen += u128::from(count);
             seen >= wanted
         })?;
-        Some(bucket as u64 * Self::WIDTH_CYCLES)
+        (bucket + 1 < Self::LEN).then(|| (bucket as u64 + 1) * Self::WIDTH_CYCLES)
     }
 }
 
@@ -391,8 +392,9 @@ mod tests {
         assert_eq!(histogram.quantile(1, 2), None);
         (0..100).for_each(|cycles| histogram.add(cycles));
         histogram.add(1 << 40);
-        assert_eq!(histogram.quantile(0, 100), Some(0));
-        assert_eq!(histogram.quantile(50, 101), Some(48));
-        assert_eq!(histogram.quantile(1, 1), Some(4096));
+        assert_eq!(histogram.quantile(0, 100), Some(8));
+        assert_eq!(histogram.quantile(50, 101), Some(56));
+        assert_eq!(histogram.quantile(100, 101), Some(104));
+        assert_eq!(histogram.quantile(1, 1), None);
     }
 }

@@ -4,7 +4,10 @@
 //! What is structured goes to Python as JSON text, which Python parses where it needs it. Errors become
 //! `nestwalk.errors.NestwalkError`, whose text is the engine's one line. Long work is done without the GIL; Ctrl-C ends it.
 
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use nestwalk_machine::{Configuration, bench, catalog, workload};
 use pyo3::exceptions::PyRuntimeError;
@@ -31,11 +34,43 @@ fn json(value: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(value).map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }
 
+/// Does `work` without the GIL. A panic is a bug of the engine: it becomes a [`NestwalkError`] that says where, and not an
+/// exception of a type that nobody expects.
+fn guarded<T: Send>(py: Python<'_>, work: impl FnOnce() -> PyResult<T> + Send) -> PyResult<T> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        std::panic::set_hook(Box::new(|info| {
+            let place = info.location().map_or(String::new(), |place| format!(" at {}:{}", place.file(), place.line()));
+            PANICKED.with(|at| *at.borrow_mut() = place);
+        }));
+    });
+    py.detach(|| {
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
+            let said = payload.downcast_ref::<String>().map(String::as_str);
+            let said = said.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("it did not say why");
+            let place = PANICKED.with(|at| at.borrow().clone());
+            Err(refuse(format!("this is a bug in Nestwalk, please report it with what was run: panic{place}: {said}")))
+        })
+    })
+}
+
+thread_local! {
+    /// Where this thread panicked last.
+    static PANICKED: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Panics, for the test that such a thing is an error like any other.
+#[pyfunction]
+#[pyo3(name = "_panic")]
+fn panic_now(py: Python<'_>) -> PyResult<()> {
+    guarded(py, || panic!("as asked for"))
+}
+
 /// The engine.
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::{benchmark, benchmark_names, catalogue, check, run, scenario, version};
+    use super::{benchmark, benchmark_names, catalogue, check, panic_now, run, scenario, version};
 
     #[pymodule_export]
     use super::keys::{machine, schema};
@@ -44,7 +79,7 @@ mod _native {
     use super::live::processor;
 
     #[pymodule_export]
-    use super::trace::{trace_convert, trace_info};
+    use super::trace::{trace_check, trace_convert, trace_info};
 }
 
 /// The version of engine and package.
@@ -56,8 +91,8 @@ fn version() -> &'static str {
 /// What comes with Nestwalk, by kind; bundled traces lie in `traces`.
 #[pyfunction]
 #[pyo3(name = "catalog")]
-fn catalogue(traces: PathBuf) -> PyResult<String> {
-    json(&catalog::all(&traces))
+fn catalogue(py: Python<'_>, traces: PathBuf) -> PyResult<String> {
+    guarded(py, || json(&catalog::all(&traces)))
 }
 
 /// The text of the bundled scenario `name`.
@@ -69,17 +104,19 @@ fn scenario(name: &str) -> PyResult<String> {
 
 /// Says what is wrong with the scenario `text`, of the file `path`, and with what it names, as far as that shows without a run.
 #[pyfunction]
-fn check(text: &str, path: PathBuf, traces: PathBuf) -> PyResult<()> {
-    let configuration = Configuration::parse(text, &path).map_err(refuse)?;
-    workload(&configuration, &traces).map_err(refuse)?;
-    Ok(())
+fn check(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf) -> PyResult<()> {
+    guarded(py, || {
+        let configuration = Configuration::parse(text, &path).map_err(refuse)?;
+        workload(&configuration, &traces).map_err(refuse)?;
+        Ok(())
+    })
 }
 
 /// Makes the run that `text`, of the file `path`, describes; bundled traces lie in `traces`.
 #[pyfunction]
 #[pyo3(signature = (text, path, traces, progress=None))]
 fn run(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<String> {
-    py.detach(|| {
+    guarded(py, || {
         let mut listener = Listener::new(progress);
         let outcome =
             nestwalk_machine::run(text, &path, &traces, &mut |now| listener.hear(now.accesses, now.accesses_total));
@@ -98,5 +135,5 @@ fn benchmark_names() -> Vec<&'static str> {
 #[pyfunction]
 #[pyo3(name = "bench")]
 fn benchmark(py: Python<'_>, name: &str, repetitions: u32, traces: PathBuf) -> PyResult<String> {
-    py.detach(|| json(&bench::run(name, repetitions, &traces).map_err(refuse)?))
+    guarded(py, || json(&bench::run(name, repetitions, &traces).map_err(refuse)?))
 }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::listener::Listener;
-use crate::{json, refuse};
+use crate::{guarded, json, refuse};
 
 /// How to convert, as `nestwalk.traces` writes it. What is left out is as in [`ConvertOptions::default`].
 #[derive(Deserialize, Default)]
@@ -92,7 +92,7 @@ pub(crate) fn trace_convert(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let options: Options = serde_json::from_str(options).map_err(refuse)?;
-    py.detach(|| {
+    guarded(py, || {
         let mut listener = Listener::new(progress);
         let outcome =
             trace::convert(&source, &destination, &options.into(), &mut |now| listener.hear(now.accesses, now.total));
@@ -117,6 +117,31 @@ fn about(metadata: &Metadata) -> PyResult<serde_json::Value> {
 
 /// What the trace `path` holds.
 #[pyfunction]
-pub(crate) fn trace_info(path: PathBuf) -> PyResult<String> {
-    json(&trace::info(&path).map_err(refuse)?)
+pub(crate) fn trace_info(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    guarded(py, || json(&trace::info(&path).map_err(refuse)?))
+}
+
+/// What a check of the whole trace counted.
+#[derive(Serialize)]
+struct Checked {
+    accesses: u64,
+    records: u64,
+    touches: u64,
+    events: u64,
+    instructions: u64,
+}
+
+/// Reads the whole trace `path` and checks every checksum, every record, and that the totals agree.
+#[pyfunction]
+pub(crate) fn trace_check(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    guarded(py, || {
+        let found = trace::check(&path).map_err(refuse)?;
+        json(&Checked {
+            accesses: found.accesses,
+            records: found.records,
+            touches: found.touches,
+            events: found.events,
+            instructions: found.instructions,
+        })
+    })
 }

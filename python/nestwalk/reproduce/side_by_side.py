@@ -102,8 +102,8 @@ class Reproduction:
 
         return page.render(self)
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, report: bool = True) -> Path:
         """Writes ``results.parquet``, ``results.json``, ``report.html``, and ``scenarios`` that make each run again."""
         results = list(self.results.made.values())
         everything = {**self.to_json(), "runs": [result.json for result in results]}
-        return store.save(Path(folder), self.frame, everything, results, self.page())
+        return store.save(Path(folder), self.frame, everything, results, self.page if report else None)

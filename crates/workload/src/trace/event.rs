@@ -117,6 +117,11 @@ impl TraceEvent {
         }
     }
 
+    /// Whether a child process began: a fork, or a program that another one starts.
+    pub fn starts_process(&self) -> bool {
+        self.op == EventOp::Clone && self.flags & 1 != 0
+    }
+
     /// What it asks of a kernel; `None` if nothing that concerns memory. The event must pass [`TraceEvent::check`].
     pub fn meaning(&self) -> Option<MemoryEvent> {
         // Only where `check` looks at it: a hint or what is left over in a field may be anything.

@@ -9,6 +9,7 @@
 
 pub mod block;
 pub mod convert;
+mod destination;
 pub mod event;
 pub mod format;
 pub mod index;

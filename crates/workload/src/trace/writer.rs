@@ -2,9 +2,7 @@
 //! Writes a trace, record by record. The file has its final name only once it is complete: until then it is a temporary
 //! file beside it, which goes away with the writer.
 
-use std::fs::Permissions;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nestwalk_mem::{Gva, Vpn};
@@ -12,6 +10,7 @@ use tempfile::NamedTempFile;
 use zstd::bulk::Compressor;
 
 use super::block::BlockEncoder;
+use super::destination::Destination;
 use super::event::TraceEvent;
 use super::format::{
     ITEMS_MAX, PAYLOAD_BYTES_MAX, RecordHeader, RecordKind, TRAILER_BYTES, Trailer, checksum, file_header,
@@ -26,6 +25,7 @@ use crate::stream::{Phase, ThreadId, WorkloadError};
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
+    destination: Destination,
     out: Output,
     encoder: BlockEncoder,
     thread: ThreadId,
@@ -60,18 +60,8 @@ impl Writer {
     /// When no file can be made there.
     pub fn create(path: &Path, level: i32) -> Result<Self, WorkloadError> {
         let io = |source| WorkloadError::Io { path: path.into(), source };
-        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let name = path.file_name().ok_or_else(|| io(std::io::ErrorKind::IsADirectory.into()))?;
-        let mut prefix = std::ffi::OsString::from(".");
-        prefix.push(name);
-        prefix.push(".");
-        // The usual permissions, less what the umask takes: a finished trace is nobody's secret.
-        let file = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(".part")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory)
-            .map_err(io)?;
+        let destination = Destination::of(path).map_err(io)?;
+        let file = destination.temporary().map_err(io)?;
         let mut out = Output {
             file: BufWriter::with_capacity(1 << 20, file),
             at: 0,
@@ -81,6 +71,7 @@ impl Writer {
         out.put(&file_header()).map_err(io)?;
         Ok(Self {
             path: path.into(),
+            destination,
             out,
             encoder: BlockEncoder::default(),
             thread: ThreadId(0),
@@ -213,12 +204,12 @@ impl Writer {
         let trailer = Trailer { sites_at, index_at, file_bytes: self.out.at + TRAILER_BYTES as u64 };
         self.out.put(&trailer.to_bytes()).map_err(|error| self.io(error))?;
         self.totals.bytes = self.out.at;
-        let Self { out, path, totals, .. } = self;
+        let Self { out, path, destination, totals, .. } = self;
         let file = out
             .file
             .into_inner()
             .map_err(|error| WorkloadError::Io { path: path.clone(), source: error.into_error() })?;
-        file.persist(&path).map_err(|error| WorkloadError::Io { path, source: error.error })?;
+        destination.take(file).map_err(|source| WorkloadError::Io { path, source })?;
         Ok(totals)
     }
 

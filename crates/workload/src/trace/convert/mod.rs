@@ -145,6 +145,13 @@ pub fn convert(
     if total.is_none() && needs_total && Input::can_be_read_twice(source) {
         total = Some(format.count(Input::open(source)?)?);
     }
+    if let (Ok(from), Ok(to)) = (source.canonicalize(), destination.canonicalize())
+        && from == to
+        && from.is_file()
+    {
+        let what = format!("{} is both the source and the destination: name another file", from.display());
+        return Err(WorkloadError::Parameter { name: "trace".into(), what });
+    }
     let mut recorder = Recorder::create(destination, options.level, options.sample, total)?;
     let mut report = |recorder: &Recorder| {
         let now = Progress { accesses: recorder.position(), total, bytes: recorder.totals().bytes };

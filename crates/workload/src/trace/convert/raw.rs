@@ -187,7 +187,7 @@ fn consume(
         _ => unreachable!("made by Input::corrupt"),
     };
     let mut threads: Vec<Thread> = Vec::new();
-    let mut warning = None;
+    let (mut warning, mut children) = (None, 0);
     for item in blocks {
         let mut block = match item? {
             Item::Block(block) => block,
@@ -202,7 +202,7 @@ fn consume(
             threads.resize(usize::from(thread.0) + 1, Thread::default());
         }
         let state = &mut threads[usize::from(thread.0)];
-        take_events(&block, thread, state, recorder, &corrupt)?;
+        children += take_events(&block, thread, state, recorder, &corrupt)?;
         take_accesses(&mut block, thread, state, recorder, &corrupt)?;
         if block.cut {
             let end = (block.accesses.len() * size_of::<SourceAccess>() + block.events.len()) as u64;
@@ -212,7 +212,18 @@ fn consume(
         // Whether there is room for it back there does not matter.
         let _ = rooms.try_send(block.accesses);
     }
-    Ok(warning)
+    let warnings: Vec<String> = warning.into_iter().chain(not_recorded(children)).collect();
+    Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
+}
+
+/// Of a capture of a driver, which lets others do the work, nearly everything is missing.
+fn not_recorded(children: u64) -> Option<String> {
+    (children > 0).then(|| {
+        format!(
+            "child processes that the program started and the capture lacks, as it has the first process only: {children}; if \
+             the work is in one, as it is with gcc or sh -c, capture that program itself (nestwalk-capture ... -- PROGRAM)"
+        )
+    })
 }
 
 fn cut_at(offset: u64) -> String {
@@ -247,13 +258,15 @@ fn take_accesses(
     recorder.accesses(thread, &block.accesses, more)
 }
 
+/// Says how many child processes began.
 fn take_events(
     block: &Block,
     thread: ThreadId,
     state: &Thread,
     recorder: &mut Recorder,
     corrupt: &impl Fn(u64, String) -> WorkloadError,
-) -> Result<(), WorkloadError> {
+) -> Result<u64, WorkloadError> {
+    let mut children = 0;
     for (index, bytes) in block.events.chunks_exact(EVENT_BYTES).enumerate() {
         let at = block.offset + (index * EVENT_BYTES) as u64;
         let before = u64_at(bytes, 0);
@@ -279,7 +292,8 @@ fn take_events(
             result: u64_at(bytes, 40),
         };
         event.check().map_err(|what| corrupt(at, format!("{what}: {REMEDY}")))?;
+        children += u64::from(event.starts_process());
         recorder.event(&event)?;
     }
-    Ok(())
+    Ok(children)
 }

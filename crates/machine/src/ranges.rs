@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The range of every number in a file: one table a sort of file, and the one place where they are checked.
+//!
+//! A file is checked before it is read into its types, so that a message names its line and its key. What depends on two
+//! keys at once is checked by who reads them.
+
+use std::path::Path;
+
+use nestwalk_mem::size;
+use serde::Serialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::error::MachineError;
+
+/// A number of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Key {
+    /// Where it is: names separated by dots; `[]` behind an array whose elements all have it, `*` for any name.
+    pub path: &'static str,
+    /// The least that it may be.
+    pub least: u64,
+    /// The most that it may be.
+    pub most: u64,
+    /// What it counts. `bytes`: it may be written as a size, such as `"16 GiB"`.
+    pub unit: &'static str,
+}
+
+const BYTES: &str = "bytes";
+const SHARE: &str = "thousandths";
+
+/// Longer runs would take years; sums of cycles over so many accesses fit 64 bits.
+const ACCESSES_MAX: u64 = 100_000_000_000_000;
+/// 100,000 cycles are 40 us at 2.5 GHz: no memory is slower, and what is, is storage.
+const LATENCY_MAX: u64 = 100_000;
+/// A reference of a walk has 46 bits of address (`Reference::ADDRESS_BITS`).
+const MEMORY_MAX: u64 = 1 << 46;
+/// TOML's largest whole number.
+const SEED_MAX: u64 = i64::MAX as u64;
+/// A second at 10 GHz: no kernel event costs more, and sums stay within 64 bits.
+const COST_MAX: u64 = 10_000_000_000;
+
+const fn key(path: &'static str, least: u64, most: u64, unit: &'static str) -> Key {
+    Key { path, least, most, unit }
+}
+
+/// The numbers of a machine file.
+pub const MACHINE: &[Key] = &[
+    key("frequency_mhz", 1, 100_000, "MHz"),
+    key("timing.base_cycles_per_kiloinstruction", 1, 1_000_000, "cycles"),
+    key("timing.data_overlap_permille", 0, 1000, SHARE),
+    key("timing.walk_critical_permille", 0, 1000, SHARE),
+    key("mmu.memory_latency_cycles", 1, LATENCY_MAX, "cycles"),
+    key("mmu.l1d_miss_registers", 1, 4096, "misses"),
+    key("mmu.segment_latency_cycles", 0, 1000, "cycles"),
+    key("mmu.l1d.size", 64, 1 << 36, BYTES),
+    key("mmu.l1d.ways", 1, 64, "ways"),
+    key("mmu.l1d.latency_cycles", 1, LATENCY_MAX, "cycles"),
+    key("mmu.l2.size", 64, 1 << 36, BYTES),
+    key("mmu.l2.ways", 1, 64, "ways"),
+    key("mmu.l2.latency_cycles", 1, LATENCY_MAX, "cycles"),
+    key("mmu.llc.size", 64, 1 << 36, BYTES),
+    key("mmu.llc.ways", 1, 64, "ways"),
+    key("mmu.llc.latency_cycles", 1, LATENCY_MAX, "cycles"),
+    key("mmu.l1_tlb[].entries", 1, 1 << 24, "entries"),
+    key("mmu.l1_tlb[].ways", 1, 4096, "ways"),
+    key("mmu.l2_tlb[].entries", 1, 1 << 24, "entries"),
+    key("mmu.l2_tlb[].ways", 1, 4096, "ways"),
+    key("mmu.guest_pwc.latency_cycles", 1, 1000, "cycles"),
+    key("mmu.guest_pwc.*.entries", 1, 1 << 24, "entries"),
+    key("mmu.guest_pwc.*.ways", 1, 4096, "ways"),
+    key("mmu.host_pwc.latency_cycles", 1, 1000, "cycles"),
+    key("mmu.host_pwc.*.entries", 1, 1 << 24, "entries"),
+    key("mmu.host_pwc.*.ways", 1, 4096, "ways"),
+    key("mmu.nested_tlb.entries", 1, 1 << 24, "entries"),
+    key("mmu.nested_tlb.ways", 1, 4096, "ways"),
+    key("mmu.nested_tlb.latency_cycles", 1, 1000, "cycles"),
+];
+
+/// The numbers of a cost file.
+pub const COSTS: &[Key] = &[
+    key("events.*.cycles", 0, COST_MAX, "cycles"),
+    key("scheduler.latency_us", 1, 1_000_000, "us"),
+    key("scheduler.granularity_us", 1, 1_000_000, "us"),
+    key("scheduler.balance_us", 1, 1_000_000, "us"),
+];
+
+/// The numbers of a kernel in a scenario, wherever it is.
+macro_rules! kernel_keys {
+    ($before:literal) => {
+        [
+            key(concat!($before, ".memory"), 1 << 20, MEMORY_MAX, BYTES),
+            key(concat!($before, ".levels"), 4, 5, "levels"),
+            key(concat!($before, ".cpus"), 1, 4096, "processors"),
+            key(concat!($before, ".min_free"), 0, MEMORY_MAX, BYTES),
+            key(concat!($before, ".swap"), 0, MEMORY_MAX, BYTES),
+            key(concat!($before, ".paging.max"), 1, 8, "segments"),
+            key(concat!($before, ".start.blocks_permille"), 0, 1000, SHARE),
+            key(concat!($before, ".start.frames_per_block"), 1, 512, "pages"),
+            key(concat!($before, ".start.unmovable_permille"), 0, 1000, SHARE),
+            key(concat!($before, ".start.used_permille"), 0, 1000, SHARE),
+            key(concat!($before, ".start.kept_permille"), 0, 1000, SHARE),
+            key(concat!($before, ".tables.pool_permille"), 0, 1000, SHARE),
+            key(concat!($before, ".tables.levels"), 1, 4, "levels"),
+            key(concat!($before, ".tables.seed"), 0, SEED_MAX, "seed"),
+            key(concat!($before, ".manager.threshold_permille"), 0, 1000, SHARE),
+            key(concat!($before, ".manager.cgroup_limit_min"), 0, MEMORY_MAX, BYTES),
+            key(concat!($before, ".manager.khugepaged.scan_sleep_ms"), 0, 1_000_000_000, "ms"),
+            key(concat!($before, ".manager.khugepaged.alloc_sleep_ms"), 0, 1_000_000_000, "ms"),
+            key(concat!($before, ".manager.khugepaged.pages_to_scan"), 1, 1 << 34, "pages"),
+            key(concat!($before, ".manager.khugepaged.max_ptes_none"), 0, 511, "entries"),
+            key(concat!($before, ".manager.khugepaged.max_ptes_swap"), 0, 511, "entries"),
+            key(concat!($before, ".manager.khugepaged.max_ptes_shared"), 0, 511, "entries"),
+        ]
+    };
+}
+
+const KERNEL: [Key; 22] = kernel_keys!("kernels[]");
+const COLOCATED_KERNEL: [Key; 22] = kernel_keys!("colocated[].kernel");
+
+/// The numbers of a generator, wherever it is.
+macro_rules! generator_keys {
+    ($before:literal) => {
+        [
+            key(concat!($before, ".footprint"), 1 << 18, 1 << 46, BYTES),
+            key(concat!($before, ".warm_accesses"), 0, ACCESSES_MAX, "accesses"),
+            key(concat!($before, ".measured_accesses"), 1, ACCESSES_MAX, "accesses"),
+            key(concat!($before, ".threads"), 1, 4096, "threads"),
+            key(concat!($before, ".seed"), 0, SEED_MAX, "seed"),
+            key(concat!($before, ".local_permille"), 0, 995, SHARE),
+            key(concat!($before, ".instructions_per_kiloaccess"), 1000, 1_000_000_000, "instructions"),
+            key(concat!($before, ".small_mappings"), 0, 10_000, "mappings"),
+            key(concat!($before, ".passes"), 1, 1_000_000, "passes"),
+            key(concat!($before, ".fanout"), 2, 1 << 20, "children"),
+            key(concat!($before, ".nuclides"), 1, 1 << 20, "nuclides"),
+            key(concat!($before, ".degree"), 1, 1 << 20, "edges"),
+            key(concat!($before, ".property_bytes"), 1, 1 << 20, "bytes each"),
+            key(concat!($before, ".key_bytes"), 1, 1 << 20, "bytes each"),
+            key(concat!($before, ".value_bytes"), 1, 1 << 30, "bytes each"),
+            key(concat!($before, ".value_spread_permille"), 0, 1000, SHARE),
+            key(concat!($before, ".set_permille"), 0, 1000, SHARE),
+            key(concat!($before, ".put_permille"), 0, 1000, SHARE),
+            key(concat!($before, ".stretches"), 1, 1 << 20, "stretches"),
+            key(concat!($before, ".connections"), 1, 1 << 20, "connections"),
+            key(concat!($before, ".stride_pages"), 1, 1 << 34, "pages"),
+            key(concat!($before, ".stride"), 1, MEMORY_MAX, "bytes each"),
+            key(concat!($before, ".record_bytes"), 1, 1 << 20, "bytes each"),
+            key(concat!($before, ".records"), 1, 1 << 20, "records"),
+            key(concat!($before, ".touches"), 1, 1 << 44, "pages"),
+        ]
+    };
+}
+
+const GENERATOR: [Key; 25] = generator_keys!("workload.generator");
+const PRESET: [Key; 25] = generator_keys!("workload.preset");
+const COLOCATED_GENERATOR: [Key; 25] = generator_keys!("colocated[].workload.generator");
+const COLOCATED_PRESET: [Key; 25] = generator_keys!("colocated[].workload.preset");
+const PRESET_FILE: [Key; 25] = generator_keys!("generator");
+
+/// The numbers of a scenario that are in no kernel and no generator.
+const SCENARIO: &[Key] = &[
+    key("seed", 0, SEED_MAX, "seed"),
+    key("cgroup_limit", 1 << 12, MEMORY_MAX, BYTES),
+    key("colocated_lead_ms", 0, 1_000_000_000, "ms"),
+    key("sampling.measured_accesses_max", 1, ACCESSES_MAX, "accesses"),
+    key("sampling.period", 1, ACCESSES_MAX, "accesses"),
+    key("sampling.warm", 0, ACCESSES_MAX, "accesses"),
+    key("sampling.measure", 0, ACCESSES_MAX, "accesses"),
+    key("sampling.window", 1, ACCESSES_MAX, "accesses"),
+    key("asap.registers", 1, 4096, "registers"),
+    key("asap.guest_levels[]", 1, 4, "levels"),
+    key("asap.host_levels[]", 1, 4, "levels"),
+    key("colocated[].count", 1, 4096, "programs"),
+    key("colocated[].cgroup_limit", 1 << 12, MEMORY_MAX, BYTES),
+    key("workload.churn.size", 1 << 16, MEMORY_MAX, BYTES),
+    key("workload.churn.seed", 0, SEED_MAX, "seed"),
+    key("colocated[].workload.churn.size", 1 << 16, MEMORY_MAX, BYTES),
+    key("colocated[].workload.churn.seed", 0, SEED_MAX, "seed"),
+    key("workload.preset.divide_footprint", 1, 1 << 34, "times"),
+    key("workload.preset.data_accesses[]", 0, ACCESSES_MAX, "accesses"),
+    key("colocated[].workload.preset.divide_footprint", 1, 1 << 34, "times"),
+    key("colocated[].workload.preset.data_accesses[]", 0, ACCESSES_MAX, "accesses"),
+];
+
+/// A sort of file whose numbers have ranges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum File {
+    /// A run.
+    Scenario,
+    /// Hardware.
+    Machine,
+    /// What kernel work costs.
+    Costs,
+    /// A program.
+    Preset,
+}
+
+impl File {
+    /// Its numbers.
+    pub fn keys(self) -> impl Iterator<Item = Key> {
+        let parts: &[&[Key]] = match self {
+            Self::Machine => &[MACHINE],
+            Self::Costs => &[COSTS],
+            Self::Preset => &[&PRESET_FILE],
+            Self::Scenario => {
+                &[SCENARIO, &KERNEL, &COLOCATED_KERNEL, &GENERATOR, &PRESET, &COLOCATED_GENERATOR, &COLOCATED_PRESET]
+            }
+        };
+        parts.iter().flat_map(|part| part.iter().copied())
+    }
+
+    /// Says which number of `text`, the file `path`, is out of its range, if one is.
+    ///
+    /// # Errors
+    /// When it is no TOML; or the first number that is out of its range, with file, line, column and key.
+    pub fn check(self, path: &Path, text: &str) -> Result<(), MachineError> {
+        let document = DeTable::parse(text).map_err(|error| MachineError::toml(path, text, &error))?;
+        for key in self.keys() {
+            let names: Vec<&str> = key.path.split('.').collect();
+            visit_table(document.get_ref(), &names, &mut |value| check_value(value, &key, path, text))?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the value at `path` (as [`Key::path`], without wildcards) is in `text`: line and column of it, or of the deepest
+/// table on the way that is there; 1 and 1 if none is.
+pub(crate) fn place(text: &str, path: &str) -> (usize, usize) {
+    let Ok(document) = DeTable::parse(text) else { return (1, 1) };
+    let mut table = document.get_ref();
+    let mut at = 0;
+    for name in path.split('.') {
+        let Some(value) = get(table, name) else { break };
+        at = value.span().start;
+        match value.get_ref() {
+            DeValue::Table(inner) => table = inner,
+            _ => break,
+        }
+    }
+    crate::error::line_and_column(text, at)
+}
+
+fn get<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValue<'i>>> {
+    table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
+}
+
+type Visitor<'a> = dyn FnMut(&Spanned<DeValue<'_>>) -> Result<(), MachineError> + 'a;
+
+fn visit_table(table: &DeTable<'_>, names: &[&str], visit: &mut Visitor<'_>) -> Result<(), MachineError> {
+    let [name, rest @ ..] = names else { return Ok(()) };
+    match (*name, name.strip_suffix("[]")) {
+        ("*", _) => table.values().try_for_each(|value| visit_value(value, rest, visit)),
+        (_, Some(array)) => match get(table, array).map(Spanned::get_ref) {
+            Some(DeValue::Array(items)) => items.iter().try_for_each(|item| visit_value(item, rest, visit)),
+            _ => Ok(()),
+        },
+        (name, None) => get(table, name).map_or(Ok(()), |value| visit_value(value, rest, visit)),
+    }
+}
+
+fn visit_value(value: &Spanned<DeValue<'_>>, names: &[&str], visit: &mut Visitor<'_>) -> Result<(), MachineError> {
+    match value.get_ref() {
+        _ if names.is_empty() => visit(value),
+        DeValue::Table(table) => visit_table(table, names, visit),
+        // What is of another sort than it should be is refused when the file is read into its types.
+        _ => Ok(()),
+    }
+}
+
+fn check_value(value: &Spanned<DeValue<'_>>, key: &Key, path: &Path, text: &str) -> Result<(), MachineError> {
+    let in_range = |number: u64| (key.least..=key.most).contains(&number);
+    let fits = match value.get_ref() {
+        DeValue::Integer(number) => {
+            u64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).is_ok_and(in_range)
+        }
+        DeValue::Float(_) | DeValue::Boolean(_) => false,
+        DeValue::String(words) if key.unit == BYTES => match size::parse(words) {
+            Ok(bytes) => in_range(bytes),
+            Err(what) => return Err(refused(value, key, path, text, &what)),
+        },
+        // As above.
+        _ => true,
+    };
+    let range = match key.unit {
+        BYTES => format!("{:?} to {:?}", size::format(key.least), size::format(key.most)),
+        unit => format!("{} to {} {unit}", key.least, key.most),
+    };
+    if fits { Ok(()) } else { Err(refused(value, key, path, text, &format!("give {range}"))) }
+}
+
+fn refused(value: &Spanned<DeValue<'_>>, key: &Key, path: &Path, text: &str, what: &str) -> MachineError {
+    let span = value.span();
+    let (line, column) = crate::error::line_and_column(text, span.start);
+    let written = text.get(span).unwrap_or_default().replace('\n', " ");
+    let name = key.path.replace("[]", "");
+    MachineError::Config {
+        place: format!("{}:{line}:{column}", path.display()),
+        what: format!("{name} = {written}: {what}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Shelf;
+
+    fn said(file: File, text: &str) -> String {
+        file.check(Path::new("mine.toml"), text).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_first_and_the_last_value_of_a_range_are_in_it_and_their_neighbours_are_not() {
+        for file in [File::Scenario, File::Machine, File::Costs, File::Preset] {
+            for key in file.keys() {
+                let written = |number: u128| {
+                    let path = key.path.replace('*', "any");
+                    path.split('.').rev().fold(number.to_string(), |inner, name| match name.strip_suffix("[]") {
+                        Some(name) => format!("{{ {name} = [{inner}] }}"),
+                        None => format!("{{ {name} = {inner} }}"),
+                    })
+                };
+                // The outermost braces are the file itself.
+                let closed = |number: u128| {
+                    written(number).strip_prefix('{').and_then(|text| text.strip_suffix('}')).unwrap().trim().to_owned()
+                };
+                assert_eq!(said(file, &closed(key.least.into())), "", "{}", key.path);
+                assert_eq!(said(file, &closed(key.most.into())), "", "{}", key.path);
+                for wrong in
+                    [Some(u128::from(key.most) + 1), u128::from(key.least).checked_sub(1)].into_iter().flatten()
+                {
+                    let what = said(file, &closed(wrong));
+                    assert!(what.starts_with("mine.toml:1:"), "{}: {what}", key.path);
+                    assert!(what.contains("give ") && what.contains(&wrong.to_string()), "{}: {what}", key.path);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_names_file_line_key_and_range() {
+        assert_eq!(
+            said(File::Machine, "name = 'x'\n[timing]\n  walk_critical_permille = 1001"),
+            "mine.toml:3:28: timing.walk_critical_permille = 1001: give 0 to 1000 thousandths"
+        );
+        assert_eq!(
+            said(File::Scenario, "[[kernels]]\n[[kernels]]\nmemory = \"1 KiB\""),
+            "mine.toml:3:10: kernels.memory = \"1 KiB\": give \"1 MiB\" to \"64 TiB\""
+        );
+        assert!(said(File::Scenario, "seed = -1").contains("seed = -1: give 0 to"));
+        assert!(said(File::Scenario, "seed = 1.5").contains("seed = 1.5"));
+        assert!(said(File::Scenario, "kernels = [{ swap = '4 GB' }]").contains("is no size"));
+    }
+
+    #[test]
+    fn what_comes_with_nestwalk_is_in_range() {
+        let shelves = [
+            (Shelf::Machines, File::Machine),
+            (Shelf::Costs, File::Costs),
+            (Shelf::Scenarios, File::Scenario),
+            (Shelf::Presets, File::Preset),
+        ];
+        for (shelf, file) in shelves {
+            for entry in shelf.entries() {
+                let (path, text) = shelf.text(&entry.name, Path::new("")).unwrap();
+                file.check(&path, &text).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_of_a_machine_and_of_a_cost_file_has_a_range() {
+        fn numbers(value: &toml::Value, at: &str, out: &mut Vec<String>) {
+            match value {
+                toml::Value::Table(table) => {
+                    table.iter().for_each(|(name, value)| numbers(value, &format!("{at}.{name}"), out));
+                }
+                toml::Value::Array(items) => items.iter().for_each(|item| numbers(item, &format!("{at}[]"), out)),
+                toml::Value::Integer(_) => out.push(at[1..].to_owned()),
+                _ => {}
+            }
+        }
+        let matches = |pattern: &str, path: &str| {
+            let (pattern, path): (Vec<_>, Vec<_>) = (pattern.split('.').collect(), path.split('.').collect());
+            pattern.len() == path.len() && pattern.iter().zip(path).all(|(one, two)| *one == "*" || *one == two)
+        };
+        for (shelf, file) in [(Shelf::Machines, File::Machine), (Shelf::Costs, File::Costs)] {
+            for entry in shelf.entries() {
+                let (_, text) = shelf.text(&entry.name, Path::new("")).unwrap();
+                let mut found = Vec::new();
+                numbers(&toml::Value::Table(text.parse().unwrap()), "", &mut found);
+                for path in found.into_iter().filter(|path| path != "schema") {
+                    assert!(file.keys().any(|key| matches(key.path, &path)), "{}: {path} has no range", entry.name);
+                }
+            }
+        }
+    }
+}
