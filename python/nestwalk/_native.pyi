@@ -36,6 +36,15 @@ def trace_check(path: str) -> str:
 def _panic() -> None:
     """Panics, for the test that this is an error like any other."""
 
+def schema(kind: str) -> str:
+    """The JSON Schema of files of the sort `kind`: machine, scenario or costs."""
+
+def machine(name: str) -> str:
+    """A machine by name or file, checked as a run would: `path`, `text`, `lines` (`key`, `value`, `comment`)."""
+
+def processor(dump: str | None = None, path: str | None = None) -> str:
+    """The processor here, or of a recorded CPUID: `processor`, `nearest`, `sysfs` (null for a recorded one)."""
+
 def bench_names() -> list[str]:
     """The benchmarks there are."""
 

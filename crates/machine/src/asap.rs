@@ -10,7 +10,7 @@ use crate::scenario::{Configuration, KernelScenario};
 use crate::stack::{Floor, Place, Stack};
 
 /// ASAP's hardware (`[asap]` in a scenario). The kernels whose levels it prefetches need `tables = { kind = "asap" }`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AsapScenario {
     /// Range registers a table. The paper has 8 to 16.

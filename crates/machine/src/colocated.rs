@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::scenario::{CoRunnerConfig, KernelScenario, Scenario, WorkloadConfig};
 
 /// A program that runs beside the measured one, once or several times.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ColocatedConfig {
     /// What it does.
@@ -26,6 +26,7 @@ pub struct ColocatedConfig {
     pub cores: Option<CoresConfig>,
     /// The memory limit of its cgroup, if it has one: `ptemagnet` may look at it. The program must fit into it.
     #[serde(default, with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub cgroup_limit: Option<PageCount>,
     /// When it is killed.
     #[serde(default)]
@@ -37,7 +38,7 @@ fn one() -> u16 {
 }
 
 /// Where a program beside the measured one runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VmConfig {
     /// A further process of the measured program's kernel.
@@ -48,7 +49,7 @@ pub enum VmConfig {
 }
 
 /// The cores on which a program beside the measured one runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CoresConfig {
     /// A core for each thread; with the measured program they share the last-level cache.
@@ -60,7 +61,7 @@ pub enum CoresConfig {
 }
 
 /// When a program beside the measured one is killed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UntilConfig {
     /// When the run ends.

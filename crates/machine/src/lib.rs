@@ -17,6 +17,8 @@ pub mod dump;
 mod error;
 mod estimate;
 mod hardware;
+pub mod keys;
+pub mod machine_file;
 mod member;
 mod meter;
 mod neighbours;

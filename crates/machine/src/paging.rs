@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::scenario::Configuration;
 
 /// What a host uses for the VM on it (`paging` of its kernel in a scenario).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum PagingConfig {
     /// The hardware walks the guest's table and the host's (EPT, NPT). In a VM on a VM the lowest hypervisor keeps the
@@ -28,7 +28,7 @@ pub enum PagingConfig {
 }
 
 /// What a VM gets that does not fit into segments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Fallback {
     /// Nested tables.

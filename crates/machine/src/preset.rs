@@ -17,7 +17,7 @@ use crate::catalog::Shelf;
 use crate::error::MachineError;
 
 /// A preset, as a scenario names it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub enum PresetChoice {
     /// As it is.
@@ -33,6 +33,7 @@ pub enum PresetChoice {
         data_accesses: Option<[u64; 2]>,
         /// Parameters of the generator that differ.
         #[serde(flatten)]
+        #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
         changes: toml::Table,
     },
 }

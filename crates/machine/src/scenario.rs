@@ -20,7 +20,7 @@ use crate::stack::Place;
 use crate::timing::{Costs, Timing};
 
 /// A run, as written down by its user.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// The version of this file's shape: 1.
@@ -42,6 +42,7 @@ pub struct Scenario {
     pub workload: WorkloadConfig,
     /// The memory limit of the program's cgroup, if it has one: `ptemagnet` may look at it. The program must fit into it.
     #[serde(default, with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub cgroup_limit: Option<PageCount>,
     /// The kernels, bottom first: one is a native run, two are a VM on a host.
     pub kernels: Vec<KernelScenario>,
@@ -77,7 +78,7 @@ fn default_seed() -> u64 {
 }
 
 /// The program of a scenario.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum WorkloadConfig {
     /// A trace: a bundled one by name, or a file (relative to the scenario).
@@ -91,11 +92,12 @@ pub enum WorkloadConfig {
 }
 
 /// One kernel of the stack.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KernelScenario {
     /// Its physical memory; as much as what runs on it needs if nothing is said.
     #[serde(with = "nestwalk_mem::size::optional_pages")]
+    #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub memory: Option<PageCount>,
     /// Levels of its page tables: 4 (if nothing is said) or 5.
     pub levels: Option<u8>,
@@ -109,19 +111,21 @@ pub struct KernelScenario {
     pub start: StartState,
     /// Memory that is kept free (sysctl `min_free_kbytes`); as much as Linux keeps if nothing is said.
     #[serde(with = "nestwalk_mem::size::optional_pages")]
+    #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub min_free: Option<PageCount>,
     /// Page tables of a real process, dumped from a running machine: the file (relative to the scenario). The program's process
     /// then begins with them, frame by frame, and its memory events change nothing. Of the topmost kernel only.
     pub dump: Option<String>,
     /// Swap space; none if nothing is said.
     #[serde(with = "nestwalk_mem::size::optional_pages")]
+    #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub swap: Option<PageCount>,
     /// How the memory of the VM on it is translated.
     pub paging: PagingConfig,
 }
 
 /// The SMT co-runner.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CoRunnerConfig {
     /// The program has the core to itself.
@@ -132,7 +136,7 @@ pub enum CoRunnerConfig {
 }
 
 /// How much of a run is simulated in detail.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sampling {
     /// Stop after this many measured accesses.
@@ -150,7 +154,7 @@ pub struct Sampling {
 }
 
 /// A machine file.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MachineConfig {
     /// The version of this file's shape: 1.

@@ -26,7 +26,7 @@ impl Seat {
 }
 
 /// The times of the scheduler.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SchedulerTimes {
     /// In this time each program has its turn, if turns do not get too short, us.

@@ -10,7 +10,7 @@ use crate::error::MachineError;
 use crate::schedule::SchedulerTimes;
 
 /// The machine file's part of the time model.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
     /// Cycles that 1000 instructions take when no access waits.
@@ -25,7 +25,7 @@ pub struct Timing {
 }
 
 /// What kernel work costs.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
     /// The version of this file's shape: 1.
@@ -42,7 +42,7 @@ pub struct Costs {
 }
 
 /// What one event costs.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
     /// Cycles each time.
@@ -56,7 +56,7 @@ pub struct Cost {
 }
 
 /// Leaving the guest and coming back: comes with each fault that a guest makes its host take. (A hypercall's cost has it inside.)
-const VM_EXIT: &str = "vm_exit";
+pub(crate) const VM_EXIT: &str = "vm_exit";
 
 impl Costs {
     /// A cost for each of [`OsCounters::NAMES`], 0 where the table names none.

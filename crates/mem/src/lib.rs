@@ -13,6 +13,7 @@ pub mod huge;
 pub mod page_table;
 pub mod physical;
 pub mod prefetch;
+pub mod schema;
 pub mod size;
 
 pub use access::Access;

@@ -15,7 +15,7 @@ use crate::tape::Reference;
 pub(crate) const LINE_BYTES: u64 = 1 << nestwalk_mem::addr::LINE_SHIFT;
 
 /// A core with its private caches, and the last-level cache that it shares with others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MmuConfig {
     /// First-level data cache.
@@ -50,11 +50,12 @@ pub struct MmuConfig {
 }
 
 /// A set-associative cache of 64-byte lines. Any number of sets will do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CacheConfig {
     /// Its size. In files a number of bytes or a string such as `"32KiB"`.
     #[serde(rename = "size", with = "nestwalk_mem::size::bytes")]
+    #[schemars(with = "nestwalk_mem::schema::Bytes")]
     pub bytes: u64,
     /// Ways of a set.
     pub ways: u32,
@@ -63,11 +64,12 @@ pub struct CacheConfig {
 }
 
 /// The last-level cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LlcConfig {
     /// Its size. In files a number of bytes or a string such as `"20MiB"`.
     #[serde(rename = "size", with = "nestwalk_mem::size::bytes")]
+    #[schemars(with = "nestwalk_mem::schema::Bytes")]
     pub bytes: u64,
     /// Ways of a set.
     pub ways: u32,
@@ -78,7 +80,7 @@ pub struct LlcConfig {
 }
 
 /// How the last-level cache and the private ones go together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LlcPolicy {
     /// A line comes into all levels and leaves each on its own.
@@ -90,11 +92,12 @@ pub enum LlcPolicy {
 }
 
 /// One array of a TLB.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlbConfig {
     /// The page sizes that it holds: `"4KiB"`, `"2MiB"`, `"1GiB"`.
     #[serde(with = "page_sizes")]
+    #[schemars(with = "Vec<PageSizeName>")]
     pub sizes: Vec<PageSize>,
     /// Entries in all.
     pub entries: u32,
@@ -107,7 +110,7 @@ pub struct TlbConfig {
 }
 
 /// Page-walk caches split by level: `plN` holds entries of level N that point to a node of level N - 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PwcConfig {
     /// Of one look-up, which searches all levels at once.
@@ -123,7 +126,7 @@ pub struct PwcConfig {
 }
 
 /// Entries and ways.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WaysConfig {
     /// Entries in all.
@@ -132,8 +135,21 @@ pub struct WaysConfig {
     pub ways: u32,
 }
 
+/// A page size, as machine files write it.
+#[derive(schemars::JsonSchema)]
+#[schemars(inline)]
+#[allow(dead_code)] // only its schema is used
+enum PageSizeName {
+    #[schemars(rename = "4KiB")]
+    Small,
+    #[schemars(rename = "2MiB")]
+    Huge,
+    #[schemars(rename = "1GiB")]
+    Giant,
+}
+
 /// The nested TLB: whole translations from guest-physical to host-physical 4 KiB pages, of guest tables and data alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NestedTlbConfig {
     /// Entries in all.

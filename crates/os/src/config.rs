@@ -100,7 +100,7 @@ impl KernelConfig {
 }
 
 /// What the memory looks like before the first process begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum StartState {
     /// All free, in the largest blocks.

@@ -15,7 +15,9 @@ use pyo3::import_exception;
 use pyo3::prelude::*;
 use serde::Serialize;
 
+mod keys;
 mod listener;
+mod live;
 mod trace;
 
 use listener::Listener;
@@ -69,6 +71,12 @@ fn panic_now(py: Python<'_>) -> PyResult<()> {
 mod _native {
     #[pymodule_export]
     use super::{benchmark, benchmark_names, catalogue, check, panic_now, run, scenario, version};
+
+    #[pymodule_export]
+    use super::keys::{machine, schema};
+
+    #[pymodule_export]
+    use super::live::processor;
 
     #[pymodule_export]
     use super::trace::{trace_check, trace_convert, trace_info};

@@ -17,11 +17,12 @@ const MEMORY: Vpn = Vpn(0x7_f000_0000);
 const FILE: Vpn = Vpn(0x7_e000_0000);
 
 /// Its parameters.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChurnConfig {
     /// The most memory that it has at once; `"32 MiB"`.
     #[serde(with = "nestwalk_mem::size::pages")]
+    #[schemars(with = "nestwalk_mem::schema::Pages")]
     pub size: PageCount,
     /// Everything random in it follows from this.
     #[serde(default = "one")]

@@ -24,7 +24,7 @@ use crate::state::{KernelState, Moved};
 use crate::vma::Vma;
 
 /// Which memory manager, and its parameters.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum ManagerConfig {
     /// 4 KiB pages only.

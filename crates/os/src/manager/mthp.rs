@@ -27,7 +27,7 @@ pub const FACTS: Facts = Facts {
 };
 
 /// Its parameters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MThpConfig {
     /// The folio's size, as one of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB`: 16 KiB to 1 MiB, a power of two.
@@ -41,7 +41,7 @@ impl Default for MThpConfig {
 }
 
 /// A folio's size.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub enum Folio {
     /// 4 pages.
     #[serde(rename = "16 KiB")]

@@ -30,7 +30,7 @@ pub const FACTS: Facts = Facts {
 };
 
 /// Where huge pages are used (`/sys/kernel/mm/transparent_hugepage/enabled`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Enabled {
     /// Everywhere but where the program has said `MADV_NOHUGEPAGE`.
@@ -43,7 +43,7 @@ pub enum Enabled {
 }
 
 /// What a fault does when no 2 MiB block is free (`.../defrag`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Defrag {
     /// It compacts memory.
@@ -61,7 +61,7 @@ pub enum Defrag {
 }
 
 /// Its parameters, with Linux's defaults.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ThpConfig {
     /// Where huge pages are used.
@@ -73,7 +73,7 @@ pub struct ThpConfig {
 }
 
 /// khugepaged's parameters (`.../khugepaged/`), with Linux's defaults.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct KhugepagedConfig {
     /// Whether it may compact memory.

@@ -15,7 +15,7 @@ use crate::below::{Hypercall, HypercallReply};
 use crate::tables::{NodePlace, TableContext, TablePlacement};
 
 /// Its parameters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HugeGptConfig {
     /// The pool's size at the start, in thousandths of memory (section 3.2: 1 %).

@@ -21,7 +21,7 @@ use crate::state::KernelState;
 use crate::vma::Vma;
 
 /// Which placement, and its parameters.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum TablesConfig {
     /// Wherever the buddy allocator puts them, as Linux does.

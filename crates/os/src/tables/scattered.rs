@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::tables::{NodePlace, TableContext, TablePlacement};
 
 /// Its parameters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScatteredConfig {
     /// The seed of the places.

@@ -63,11 +63,12 @@ macro_rules! parameters {
     };
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty = $default:expr,)* }) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+        #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         #[serde(deny_unknown_fields, default)]
         pub struct $name {
             /// Memory that the program has, at most; `"4 GiB"`.
             #[serde(with = "nestwalk_mem::size::pages")]
+            #[schemars(with = "nestwalk_mem::schema::Pages")]
             pub footprint: nestwalk_mem::PageCount,
             /// Accesses before counting begins, of all threads together.
             pub warm_accesses: u64,

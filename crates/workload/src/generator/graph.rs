@@ -48,7 +48,7 @@ const CHECK_OF: u64 = 64;
 const CLUSTERS: u64 = 16;
 
 /// What is computed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Traversal {
     /// PageRank: vertices by number.
@@ -64,7 +64,7 @@ pub enum Traversal {
 }
 
 /// In which order the graph's memory is first touched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Loading {
     /// Array by array, as read from a file.

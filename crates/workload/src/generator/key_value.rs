@@ -37,7 +37,7 @@ const ITEM: u64 = 56;
 const EMBEDDED: u64 = 44;
 
 /// Which server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Server {
     /// redis.

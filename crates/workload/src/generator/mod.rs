@@ -69,7 +69,7 @@ macro_rules! kinds {
         /// All programs have `footprint` (a size, `"4 GiB"`), `warm_accesses`, `measured_accesses` (of all threads together),
         /// `threads` and `seed`; those that model a real one have `local_permille`, `instructions_per_kiloaccess` and
         /// `small_mappings` besides.
-        #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+        #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
         #[serde(tag = "kind", rename_all = "snake_case")]
         pub enum GeneratorConfig {
             $($(#[$doc])* $variant($config),)*

@@ -56,7 +56,7 @@ const LAYERS: [(u64, u64); 27] = [
 ];
 
 /// What the co-runner is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
     /// Inferences of SSD-MobileNet.
@@ -74,7 +74,7 @@ pub enum Profile {
 }
 
 /// A co-runner that maps, touches and unmaps.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NeighbourConfig {
     /// What it is.

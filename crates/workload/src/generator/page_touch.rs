@@ -18,7 +18,7 @@ const INSTRUCTIONS_PER_ACCESS: u64 = 4;
 const LINE: u64 = 64;
 
 /// In which order pages are touched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Locality {
     /// At random.

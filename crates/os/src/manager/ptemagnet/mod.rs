@@ -37,7 +37,7 @@ pub const FACTS: Facts = Facts {
 const BLOCK: Order = Order(3);
 
 /// Its parameters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PteMagnetConfig {
     /// When more than this share of memory is in use, in thousandths, the daemon gives reservations back (section 4.4; the
@@ -46,6 +46,7 @@ pub struct PteMagnetConfig {
     /// If given, only processes are served whose cgroup has a memory limit of at least this much (section 4.4: those that are
     /// known to use much memory are marked so on cloud hosts). All are, if not.
     #[serde(with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub cgroup_limit_min: Option<PageCount>,
 }
 

@@ -35,7 +35,7 @@ use crate::vma::Vma;
 use region::{Number, Region, Slot, node_order, numbers, pages_of};
 
 /// Its parameters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AsapConfig {
     /// How many levels lie in regions, from the PTEs up: 1 to 4. The root never does. The paper has two; a third is of use with
