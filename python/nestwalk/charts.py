@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -11,6 +13,8 @@ import polars as pl
 from nestwalk import frames
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from nestwalk.frames import Labelled
 
 SERVER_COLOURS = {"L1-D": "#a6cee3", "L2": "#5b9bc8", "LLC": "#f0b93a", "memory": "#d1495b"}
@@ -21,74 +25,161 @@ PART_COLOURS = {
     "page walks": "#d1495b",
     "kernel work": "#f0b93a",
 }
+WHOLE_COLOURS = {
+    frames.OWN: "#9aa5b1",
+    "page faults": "#f0b93a",
+    "zeroing pages": "#4f9d69",
+    "VM exits": "#d1495b",
+    frames.OTHER: "#8b6bb1",
+}
 LINE_COLOURS = ["#7f8c99", "#2f6fa7", "#d1495b", "#e39b2d", "#4f9d69", "#8b6bb1", "#3bb3b3", "#a0704f"]
-VARIANT_COLOURS = ["#3f7fb5", "#d98032", "#6a9e58", "#8b6bb1"]
+"""Of rows that have no colour of their own."""
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
-LABEL_WIDTH = 260
-HEAT = [0.0, 2.0]
-"""What the colours of a heat map span, as a multiple of the baseline."""
-WIDTH = 640
-"""Of what is drawn, in pixels; two panels side by side have half of it each."""
+HEAT_SPAN_MIN = 0.05
+"""The colours of a heat map span at least this much on each side of 1."""
 
 
-Picture = alt.Chart | alt.LayerChart | alt.FacetChart
+@dataclass(frozen=True)
+class Layout:
+    """How much room there is."""
+
+    width: int
+    """Of what is drawn, in pixels; two panels side by side have half of it each."""
+    label_width: int
+    """Room for names left of the bars; 0: they stand above them."""
+    columns: int
+    """Panels side by side, at most; and entries of a legend."""
+
+    @property
+    def names(self) -> alt.Axis:
+        """The axis of rows' names."""
+        if self.label_width:
+            return alt.Axis(labelLimit=self.label_width, ticks=False, domain=False, labelPadding=6)
+        return alt.Axis(
+            labelLimit=self.width,
+            ticks=False,
+            domain=False,
+            labelAlign="left",
+            labelBaseline="bottom",
+            labelOffset=-6,
+            labelPadding=0,
+        )
+
+    @property
+    def step(self) -> int:
+        """Pixels a row."""
+        return 20 if self.label_width else 38
+
+    @property
+    def bar(self) -> dict[str, Any]:
+        """A bar's place in its row."""
+        return {"height": 13} if self.label_width else {"height": 13, "yOffset": 7}
 
 
-def latency(labelled: Labelled) -> Picture:
-    """Average walk latency by configuration, with its 95 % interval."""
+WIDE = Layout(width=640, label_width=260, columns=4)
+NARROW = Layout(width=290, label_width=0, columns=2)
+"""For a phone held upright."""
+
+_FROM_TEN = alt.Scale(type="log", nice=False, domainMin=10, clamp=True)
+"""No walk is much shorter."""
+
+Colours = Mapping[str, str]
+"""Titles of configurations and their colours."""
+
+Picture = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart
+
+
+def latency(labelled: Labelled, colours: Colours | None = None, layout: Layout = WIDE) -> Picture:
+    """Average walk latency by configuration, shortest first, with its 95 % interval; a panel for each variant."""
     frame = frames.rows(labelled).select(
         "title",
         "variant",
         pl.col("walk_latency_cycles").alias("cycles"),
         (pl.col("walk_latency_cycles") - pl.col("walk_latency_cycles_ci95").fill_null(0.0)).alias("low"),
         (pl.col("walk_latency_cycles") + pl.col("walk_latency_cycles_ci95").fill_null(0.0)).alias("high"),
-        pl.col("walk_latency_cycles").round(0).cast(pl.Int64).cast(pl.String).alias("label"),
+        pl.struct("walk_latency_cycles", "walk_latency_cycles_ci95")
+        .map_elements(_with_interval, return_dtype=pl.String)
+        .alias("label"),
     )
-    titles, variants = _order(labelled)
-    base = alt.Chart(frame).encode(
-        y=alt.Y("title:N", sort=titles, title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH)),
-        yOffset=alt.YOffset("variant:N", sort=variants),
-    )
-    bars = base.mark_bar().encode(
-        x=alt.X("cycles:Q", title="average walk latency, cycles"), color=_variant_colour(variants)
-    )
-    intervals = base.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
-    labels = base.mark_text(align="left", dx=4).encode(x="high:Q", text="label:N")
-    picture: Picture = alt.layer(bars, intervals, labels).properties(width=WIDTH, height=alt.Step(18))
-    return picture
+    frame = frame.filter(pl.col("cycles").is_not_null())
+    return _by_variant(frame, lambda own: _latency_of(own, _scale(own["title"].to_list(), colours), layout))
 
 
-def time(labelled: Labelled) -> Picture:
-    """Estimated cycles an access, by what they are spent on."""
-    titles, variants = _order(labelled)
-    chart = (
-        alt.Chart(frames.time(labelled))
-        .mark_bar()
-        .encode(
-            x=alt.X("cycles:Q", title="estimated cycles an access", stack="zero"),
-            y=alt.Y("title:N", sort=titles, title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH)),
-            color=_colour("part:N", PART_COLOURS, "spent on"),
-            order="rank:O",
-        )
-        .properties(width=WIDTH, height=alt.Step(20))
+def _with_interval(row: dict[str, float | None]) -> str:
+    value, ci95 = row.values()
+    if value is None:
+        return ""
+    return f"{value:.0f}" if ci95 is None else f"{value:.0f} \N{PLUS-MINUS SIGN}{ci95:.0f}"
+
+
+def _latency_of(frame: pl.DataFrame, scale: alt.Scale, layout: Layout) -> Picture:
+    order = frame.sort("cycles")["title"].to_list()
+    # Room for the labels behind the longest bar.
+    end = float(frame["high"].max() or 1.0) * (1.15 if layout.label_width else 1.3)  # type: ignore[arg-type]
+    base = alt.Chart(frame).encode(y=alt.Y("title:N", sort=order, title=None, axis=layout.names))
+    reach = alt.Scale(domain=[0, end], nice=False)
+    bars = base.mark_bar(**layout.bar).encode(
+        x=alt.X("cycles:Q", title="average walk latency, cycles", scale=reach, axis=alt.Axis(tickCount=5)),
+        color=alt.Color("title:N", scale=scale, legend=None),
     )
-    return _rows_of_variants(chart, variants)
+    offset = layout.bar.get("yOffset", 0)
+    intervals = base.mark_rule(strokeWidth=1.5, yOffset=offset).encode(x="low:Q", x2="high:Q")
+    labels = base.mark_text(align="left", dx=4, yOffset=offset).encode(x="high:Q", text="label:N")
+    picture: Picture = alt.layer(bars, intervals, labels)
+    return picture.properties(width=layout.width, height=alt.Step(layout.step))
 
 
-def references(labelled: Labelled) -> Picture:
+def time(labelled: Labelled, whole: Mapping[str, float] | None = None, layout: Layout = WIDE) -> Picture:
+    """What time is spent on, in per cent of the plain VM's (``whole``: its cycles an access), least first."""
+    frame = frames.time(labelled, whole)
+    title = "per cent of the plain VM's time" if whole else "per cent of the time"
+    return _by_variant(frame, lambda own: _parts(own, PART_COLOURS, title, layout))
+
+
+def whole_run(labelled: Labelled, whole: Mapping[str, float], layout: Layout = WIDE) -> Picture:
+    """The same over the whole run, with kernel work by what it is for."""
+    frame = frames.whole_run(labelled, whole)
+    title = "per cent of the plain VM's whole run"
+    return _by_variant(frame, lambda own: _parts(own, WHOLE_COLOURS, title, layout))
+
+
+def _parts(frame: pl.DataFrame, colours: dict[str, str], title: str, layout: Layout) -> Picture:
+    """Stacked bars, the shortest first, with their sum behind them."""
+    sums = frame.group_by("title", maintain_order=True).agg(pl.col("share").sum()).sort("share")
+    sums = sums.with_columns((100 * pl.col("share")).round(0).cast(pl.Int64).cast(pl.String).alias("label"))
+    end = float(sums["share"].max() or 1.0) * (1.06 if layout.label_width else 1.14)  # type: ignore[arg-type]
+    names = alt.Y("title:N", sort=sums["title"].to_list(), title=None, axis=layout.names)
+    reach = alt.Scale(domain=[0, end], nice=False)
+    share = alt.X(
+        "share:Q",
+        title=title,
+        stack="zero",
+        scale=reach,
+        axis=alt.Axis(labelExpr="round(100 * datum.value)", tickCount=5),
+    )
+    colour = _colour("part:N", colours, None, layout)
+    bars = alt.Chart(frame).mark_bar(**layout.bar).encode(x=share, y=names, color=colour, order="rank:O")
+    place = {"dx": 4, "yOffset": layout.bar.get("yOffset", 0)}
+    labels = alt.Chart(sums).mark_text(align="left", **place).encode(x="share:Q", y=names, text="label:N")
+    picture: Picture = alt.layer(bars, labels)
+    return picture.properties(width=layout.width, height=alt.Step(layout.step))
+
+
+def references(labelled: Labelled, layout: Layout = WIDE) -> Picture:
     """References a walk to each level of each table, by what served them."""
-    height = alt.Y("per_walk:Q", title="references a walk", stack="zero")
-    return _levels(labelled, frames.references(labelled), height, _colour("server:N", SERVER_COLOURS, "served by"))
+    height = alt.Y("per_walk:Q", title="refs a walk", stack="zero", axis=alt.Axis(tickCount=4))
+    colour = _colour("server:N", SERVER_COLOURS, "served by", layout)
+    return _levels(labelled, frames.references(labelled), height, colour, layout)
 
 
-def served(labelled: Labelled) -> Picture:
+def served(labelled: Labelled, layout: Layout = WIDE) -> Picture:
     """Who answers for each level of each table, in shares of the walks that go as far down (ASAP's figure 9)."""
     height = alt.Y("share:Q", title="share", stack="zero", axis=alt.Axis(format="%", tickCount=4))
-    colour = _colour("server:N", WALK_SERVER_COLOURS, "answered by")
-    return _levels(labelled, frames.served(labelled), height, colour)
+    colour = _colour("server:N", WALK_SERVER_COLOURS, "answered by", layout)
+    return _levels(labelled, frames.served(labelled), height, colour, layout)
 
 
-def _levels(labelled: Labelled, frame: pl.DataFrame, height: alt.Y, colour: alt.Color) -> Picture:
+def _levels(labelled: Labelled, frame: pl.DataFrame, height: alt.Y, colour: alt.Color, layout: Layout) -> Picture:
     """Stacked columns for the levels of each table, a panel for each configuration and variant."""
     titles, variants = _order(labelled)
     places = frames.places(labelled)
@@ -100,87 +191,103 @@ def _levels(labelled: Labelled, frame: pl.DataFrame, height: alt.Y, colour: alt.
         scale=alt.Scale(domain=places),
     )
     chart = alt.Chart(frame).mark_bar().encode(x=level, y=height, color=colour, order="rank:O")
-    return _grid(chart.properties(width=WIDTH / 2, height=90), titles, variants)
+    return _grid(chart.properties(width=_panel_width(layout), height=90), titles, variants)
 
 
-def latency_distribution(labelled: Labelled) -> Picture:
+def latency_distribution(labelled: Labelled, colours: Colours | None = None, layout: Layout = WIDE) -> Picture:
     """Share of the walks that took no longer than so many cycles."""
     titles, variants = _order(labelled)
+    legend = _legend(layout, lines=True)
     chart = (
         alt.Chart(frames.latencies(labelled))
-        .mark_line(interpolate="step-after", strokeWidth=1.8)
+        .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(
-            x=alt.X("cycles:Q", title="walk latency, cycles", scale=alt.Scale(type="log", nice=False)),
+            x=alt.X("cycles:Q", title="walk latency, cycles", scale=_FROM_TEN),
             y=alt.Y(
                 "share:Q", title="walks that took no longer", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
             ),
-            color=alt.Color("title:N", sort=titles, scale=alt.Scale(domain=titles, range=LINE_COLOURS), title=None),
+            color=alt.Color("title:N", sort=titles, scale=_scale(titles, colours), title=None, legend=legend),
         )
-        .properties(width=WIDTH / 2, height=220)
+        .properties(width=_panel_width(layout), height=220)
     )
     return _grid(chart, [], variants)
 
 
-def fragmentation(labelled: Labelled) -> Picture:
-    """Groups of 8 neighbouring guest pages by the lines that their host PTEs fill."""
+def fragmentation(labelled: Labelled, colours: Colours | None = None, layout: Layout = WIDE) -> Picture:
+    """Groups of 8 neighbouring guest pages by the lines that their host PTEs fill, a panel for each configuration."""
     titles, variants = _order(labelled)
     chart = (
         alt.Chart(frames.fragmentation(labelled))
-        .mark_bar(color=VARIANT_COLOURS[0])
+        .mark_bar()
         .encode(
-            x=alt.X("lines:O", title="lines that hold a group's host PTEs", axis=alt.Axis(labelAngle=0)),
+            x=alt.X("lines:O", title="lines of a group's host PTEs", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("share:Q", title="share of groups", axis=alt.Axis(format="%", tickCount=4)),
+            color=alt.Color("title:N", scale=_scale(titles, colours), legend=None),
         )
-        .properties(width=160, height=110)
+        .properties(width=_panel_width(layout) - 40, height=90)
     )
-    facet = alt.Facet("title:N", sort=titles, title=None, header=alt.Header(labelFontSize=12))
-    if len(variants) > 1:
-        chart = chart.encode(
-            xOffset=alt.XOffset("variant:N", sort=variants), color=_variant_colour(variants)
-        ).properties(width=200)
-    picture: Picture = chart.facet(facet, columns=3)
-    return picture
+    return _grid(chart, titles, variants)
 
 
-def reserved(labelled: Labelled) -> Picture:
+def reserved(labelled: Labelled, colours: Colours | None = None, layout: Layout = WIDE) -> Picture:
     """Frames set aside and not mapped, over the time of the run."""
     titles, variants = _order(labelled)
+    legend = _legend(layout, lines=True)
     chart = (
         alt.Chart(frames.reserved(labelled))
-        .mark_line(strokeWidth=1.8)
+        .mark_line(strokeWidth=2)
         .encode(
             x=alt.X("milliseconds:Q", title="simulated time, ms"),
             y=alt.Y("share:Q", title="reserved / in use", axis=alt.Axis(format="%", tickCount=5)),
-            color=alt.Color("title:N", sort=titles, scale=alt.Scale(range=LINE_COLOURS), title=None),
+            color=alt.Color("title:N", sort=titles, scale=_scale(titles, colours), title=None, legend=legend),
         )
-        .properties(width=WIDTH / 2, height=160)
+        .properties(width=_panel_width(layout), height=160)
     )
     return _grid(chart, [], variants)
 
 
-def heat(cells: pl.DataFrame) -> Picture:
+def heat(cells: pl.DataFrame, layout: Layout = WIDE) -> Picture:
     """A field for each configuration (downwards) and program (across), a panel for each variant.
 
     ``cells`` has ``title``, ``program``, ``variant``, ``label`` (what stands in the field) and ``against`` (its colour:
-    less than 1 is better than the baseline), in the order in which they are to stand.
+    less than 1 is better than the baseline), in the order in which they are to stand. Colours are centred at 1 and
+    reach as far to both sides as the values do on the side where they reach further (but not beyond 0 and 2).
     """
     order = {key: cells[key].unique(maintain_order=True).to_list() for key in ("title", "program", "variant")}
+    span = min(1.0, max(HEAT_SPAN_MIN, *(abs(value - 1) for value in cells["against"].to_list())))
     base = alt.Chart(cells).encode(
-        y=alt.Y("title:N", sort=order["title"], title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH + 40)),
+        y=alt.Y("title:N", sort=order["title"], title=None, axis=_heat_names(layout)),
         x=alt.X("program:N", sort=order["program"], title=None, axis=alt.Axis(labelAngle=-40, orient="top")),
     )
-    scale = alt.Scale(scheme="redblue", domain=HEAT, domainMid=1, reverse=True, clamp=True)
-    fields = base.mark_rect().encode(color=alt.Color("against:Q", scale=scale, title="of the baseline's"))
+    scale = alt.Scale(
+        range=["#2166ac", "#92c5de", "#f7f7f7", "#f4a582", "#b2182b"],
+        domain=[1 - span, 1 - span / 2, 1, 1 + span / 2, 1 + span],
+        clamp=True,
+    )
+    legend = alt.Legend(
+        orient="top", direction="horizontal", gradientLength=180, titleLimit=300, values=[1 - span, 1, 1 + span]
+    )
+    colour = alt.Color("against:Q", scale=scale, title="of the baseline's (1: the same)", legend=legend)
     # Strong colours at both ends need light ink.
-    ink = alt.condition("datum.against < 0.35 || datum.against > 1.8", alt.value("#ffffff"), alt.value("#222222"))
+    strong = f"abs(datum.against - 1) > {0.7 * span}"
+    ink = alt.condition(strong, alt.value("#ffffff"), alt.value("#222222"))
     labels = base.mark_text(fontSize=10).encode(text="label:N", color=ink)
-    layers: Picture = alt.layer(fields, labels).properties(width=alt.Step(46), height=alt.Step(16))
+    fields = base.mark_rect().encode(color=colour)
+    height = alt.Step(16 if layout.label_width else 30)
+    layers: Picture = alt.layer(fields, labels).properties(width=alt.Step(46), height=height)
     if len(order["variant"]) == 1:
         return layers
     header = alt.Header(labelFontSize=13, labelOrient="top")
     facet = alt.Facet("variant:N", sort=order["variant"], title=None, header=header)
-    picture: Picture = layers.facet(facet, columns=2, spacing=24)
+    picture: Picture = layers.facet(facet, columns=2 if layout.label_width else 1, spacing=24)
     return picture
+
+
+def _heat_names(layout: Layout) -> alt.Axis:
+    """Names beside the fields; on a phone in two lines."""
+    if layout.label_width:
+        return alt.Axis(labelLimit=layout.label_width + 40)
+    return alt.Axis(labelLimit=120, labelFontSize=9, labelExpr="split(datum.label, ' + ')")
 
 
 def _order(labelled: Labelled) -> tuple[list[str], list[str]]:
@@ -190,20 +297,44 @@ def _order(labelled: Labelled) -> tuple[list[str], list[str]]:
     return titles, variants
 
 
-def _colour(field: str, colours: dict[str, str], title: str) -> alt.Color:
+def _colour(field: str, colours: dict[str, str], title: str | None, layout: Layout) -> alt.Color:
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    return alt.Color(field, scale=scale, sort=list(colours), title=title)
+    legend = _legend(layout)
+    return alt.Color(field, scale=scale, sort=list(colours), title=title, legend=legend)
 
 
-def _variant_colour(variants: list[str]) -> alt.Color:
-    legend = alt.Legend(title=None) if len(variants) > 1 else None
-    return alt.Color("variant:N", sort=variants, scale=alt.Scale(domain=variants, range=VARIANT_COLOURS), legend=legend)
+def _scale(titles: Sequence[str], colours: Colours | None) -> alt.Scale:
+    """The colours of ``titles``: their own, or the next of :data:`LINE_COLOURS`."""
+    names = list(dict.fromkeys(titles))
+    spare = {name: LINE_COLOURS[place % len(LINE_COLOURS)] for place, name in enumerate(names)}
+    return alt.Scale(domain=names, range=[(colours or spare).get(name, spare[name]) for name in names])
 
 
-def _rows_of_variants(chart: alt.Chart, variants: list[str]) -> Picture:
-    if len(variants) == 1:
-        return chart
-    picture: Picture = chart.facet(row=alt.Row("variant:N", sort=variants, title=None, header=_header()), spacing=12)
+def _legend(layout: Layout, *, lines: bool = False) -> alt.Legend:
+    """Above the picture, as wide as that, with nothing cut; names of configurations are long and get fewer columns."""
+    columns = max(1, layout.columns - 1) if lines else layout.columns
+    return alt.Legend(
+        orient="top",
+        direction="horizontal",
+        columns=columns,
+        labelLimit=0,
+        symbolOpacity=1,
+        symbolStrokeWidth=3 if lines else 0,
+    )
+
+
+def _panel_width(layout: Layout) -> int:
+    """Of one of two panels side by side; on a phone of one by itself."""
+    return layout.width // 2 if layout.label_width else layout.width - 60
+
+
+def _by_variant(frame: pl.DataFrame, draw: Callable[[pl.DataFrame], Picture]) -> Picture:
+    """A panel for each variant, one below the other."""
+    variants = frame["variant"].unique(maintain_order=True).to_list()
+    if len(variants) <= 1:
+        return draw(frame)
+    panels = [draw(frame.filter(pl.col("variant") == variant)).properties(title=variant) for variant in variants]
+    picture: Picture = alt.vconcat(*panels)
     return picture
 
 

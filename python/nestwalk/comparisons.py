@@ -7,7 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, checks, data, files, matrix, pool, program, progress, scenario, what_if
+from nestwalk import (
+    _native,
+    checks,
+    data,
+    files,
+    intervals,
+    matrix,
+    palette,
+    pool,
+    program,
+    progress,
+    scenario,
+    techniques,
+    what_if,
+    whole_run,
+)
 from nestwalk.errors import NestwalkError
 from nestwalk.matrix import STANDARD
 from nestwalk.result import Result
@@ -20,6 +35,7 @@ if TYPE_CHECKING:
     from nestwalk.charts import Picture
     from nestwalk.matrix import Cell, Entry, LimitRow, Matrix
     from nestwalk.program import Program
+    from nestwalk.verdict import Verdict
 
 DEFAULT_MACHINE = "broadwell-asap"
 DEFAULT_SEED = 1
@@ -38,7 +54,14 @@ ROW_KEYS = (
 )
 """Keys of a row that scripts may rely on, in the order of the table."""
 
-_TEXT_KEYS = ("configuration", "title", "variant", "kind")
+HOW = {
+    "limit": "a limit: not to be had in a VM",
+    "setup": "another set-up, no remedy",
+    "nothing": "nothing has to change",
+}
+"""How to get rows that use no technique."""
+
+_TEXT_KEYS = ("configuration", "title", "variant", "kind", "role", "who", "how", "of")
 
 
 @dataclass(frozen=True)
@@ -86,8 +109,9 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """The table's rows: a variant's runs, then its limits.
 
-        Beside :data:`ROW_KEYS`: titles, ``kind`` (``run`` or ``limit``), ``changes`` (who must change what), and half
-        of the 95 % intervals as ``*_ci95``.
+        Beside :data:`ROW_KEYS`: titles, ``kind`` (``run`` or ``limit``), ``changes`` (who must change what), ``who``
+        (what class of change that is), ``role``, ``how`` to get it, ``against_baseline`` (time over that of the plain
+        VM of the same variant), the whole run's values, and half of the 95 % intervals as ``*_ci95``.
         """
         by_variant: dict[str, list[dict[str, Any]]] = {}
         for cell, row in self.measured:
@@ -95,7 +119,7 @@ class Comparison:
         for cell, result in zip(self.plan.matrix.cells, self.results, strict=True):
             for limit in self.plan.matrix.limits:
                 if limit.of == cell.configuration.name:
-                    by_variant[cell.variant.name].append(self._limit(limit, cell.variant, result))
+                    by_variant[cell.variant.name].append(self._row(result, "limit", limit, cell.variant))
         return [row for rows in by_variant.values() for row in rows]
 
     @property
@@ -103,26 +127,48 @@ class Comparison:
         """The rows of the runs, with their cells."""
         cells = self.plan.matrix.cells
         return [
-            (cell, self._row(result.row, "run", cell.configuration, cell.variant))
+            (cell, self._row(result, "run", cell.configuration, cell.variant))
             for cell, result in zip(cells, self.results, strict=True)
         ]
 
-    def _row(
-        self, values: Mapping[str, Any], kind: str, configuration: Entry | LimitRow, variant: Entry
-    ) -> dict[str, Any]:
-        changes = None if isinstance(configuration, matrix.LimitRow) else configuration.changes
+    def plain(self, variant: str) -> tuple[Cell, Result] | None:
+        """The plain VM, the matrix' baseline, in ``variant``; None if it is not among the runs."""
+        for cell, result in zip(self.plan.matrix.cells, self.results, strict=True):
+            if (cell.configuration.name, cell.variant.name) == (self.plan.matrix.baseline, variant):
+                return cell, result
+        return None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer: what page walks take, what gives it back, and who must act."""
+        from nestwalk import verdict
+
+        return verdict.of(self)
+
+    def _row(self, result: Result, kind: str, configuration: Entry | LimitRow, variant: Entry) -> dict[str, Any]:
+        """The row of a run, or of what is computed from one."""
+        limit = configuration if isinstance(configuration, matrix.LimitRow) else None
+        values = what_if.limit_row(result, limit.kind) if limit else result.row
+        whole = dict.fromkeys(whole_run.KEYS) if limit else whole_run.row(result)
+        plain = self.plain(variant.name)
+        base = None if plain is None else plain[1]
+        gain = None if limit or base is None or result is base else intervals.gain(result, base)
+        first, stock = self.results[0].row["cycles_per_access"], base.row["cycles_per_access"] if base else None
+        stock_whole = whole_run.row(base)["whole_run_cycles_per_access"] if base else None
         return {
             **values,
-            "configuration": "+".join(name for name in (configuration.name, variant.name) if name),
+            "configuration": _named(configuration.name, variant),
             "title": configuration.title,
             "variant": variant.title,
-            "relative_time": _quotient(values["cycles_per_access"], self.results[0].row["cycles_per_access"]),
+            "relative_time": _quotient(values["cycles_per_access"], first),
             "kind": kind,
-            "changes": None if changes is None else list(changes),
+            **_acting(configuration),
+            "of": _named(limit.of, variant) if limit else None,
+            "against_baseline": _quotient(values["cycles_per_access"], stock),
+            "against_baseline_ci95": gain.ci95 if gain else None,
+            **whole,
+            "whole_run_against_baseline": _quotient(whole["whole_run_cycles_per_access"], stock_whole),
         }
-
-    def _limit(self, limit: LimitRow, variant: Entry, result: Result) -> dict[str, Any]:
-        return self._row(what_if.limit_row(result, limit.kind), "limit", limit, variant)
 
     @property
     def frame(self) -> pl.DataFrame:
@@ -138,11 +184,35 @@ class Comparison:
             for cell, result in zip(cells, self.results, strict=True)
         ]
 
+    @property
+    def colours(self) -> dict[str, str]:
+        """The colour of each configuration's title, the same in all pictures."""
+        return {cell.configuration.title: palette.of(cell.configuration) for cell in self.plan.matrix.cells}
+
+    def plain_cycles(self, key: str) -> dict[str, float]:
+        """A value of the plain VM's row, cycles an access, by variant; without those where it is not known."""
+        names = {cell.variant.name: cell.variant.title for cell in self.plan.matrix.cells}
+        rows = {row["configuration"]: row for row in self.rows}
+        found = {title: self.plain(name) for name, title in names.items()}
+        return {title: rows[plain[0].name][key] for title, plain in found.items() if plain and rows[plain[0].name][key]}
+
+    def plot_time(self) -> Picture:
+        """What the program's time is spent on, in per cent of the plain VM's."""
+        from nestwalk import charts
+
+        return charts.time(self.labelled, self.plain_cycles("cycles_per_access"))
+
+    def plot_whole_run(self) -> Picture:
+        """The same over the whole run, with first touches, faults and exits."""
+        from nestwalk import charts
+
+        return charts.whole_run(self.labelled, self.plain_cycles("whole_run_cycles_per_access"))
+
     def plot_latency(self) -> Picture:
         """Average walk latency by configuration."""
         from nestwalk import charts
 
-        return charts.latency(self.labelled)
+        return charts.latency(self.labelled, self.colours)
 
     def plot_references(self) -> Picture:
         """Where each level's references were served (as in ASAP's figure 9)."""
@@ -154,25 +224,19 @@ class Comparison:
         """Walks by latency."""
         from nestwalk import charts
 
-        return charts.latency_distribution(self.labelled)
-
-    def plot_time(self) -> Picture:
-        """What the program's cycles are spent on."""
-        from nestwalk import charts
-
-        return charts.time(self.labelled)
+        return charts.latency_distribution(self.labelled, self.colours)
 
     def plot_fragmentation(self) -> Picture:
         """Groups of 8 guest pages by the lines that hold their host PTEs."""
         from nestwalk import charts
 
-        return charts.fragmentation(self.labelled)
+        return charts.fragmentation(self.labelled, self.colours)
 
     def plot_reserved(self) -> Picture:
         """Frames set aside and not used, over the time of each run."""
         from nestwalk import charts
 
-        return charts.reserved(self.labelled)
+        return charts.reserved(self.labelled, self.colours)
 
     def write_report(self, path: str | Path) -> Path:
         """Writes all of it as one HTML file that needs no other, whole or not at all."""
@@ -212,11 +276,31 @@ class Comparison:
             "machine": self.plan.machine,
             "seed": self.plan.seed,
             "quick": self.plan.quick,
+            "verdict": self.verdict.to_json(),
             "rows": self.rows,
         }
         if runs:
             value["runs"] = [result.json for result in self.results]
         return value
+
+
+def _named(name: str, variant: Entry) -> str:
+    """What a configuration is called in ``variant``."""
+    return "+".join(part for part in (name, variant.name) if part)
+
+
+def _acting(configuration: Entry | LimitRow) -> dict[str, Any]:
+    """Who must act for a row, and how."""
+    if isinstance(configuration, matrix.LimitRow):
+        return {"changes": None, "who": None, "role": "limit", "how": HOW["limit"]}
+    changes, used = configuration.changes, configuration.techniques
+    how = techniques.how(used) if used else HOW.get(configuration.role)
+    return {
+        "changes": None if changes is None else list(changes),
+        "who": None if changes is None else techniques.class_of(changes),
+        "role": configuration.role,
+        "how": HOW["nothing"] if how is None and changes == () else how,
+    }
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from nestwalk.result import LEVEL_NAMES, Result
+from nestwalk.whole_run import KINDS, own_cycles_per_access
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,10 @@ PREFIXES = {"guest": "", "host": "h"}
 """What stands before a level's name in pictures."""
 PARTS = {"work": "instructions", "data": "waiting for data", "walk": "page walks", "os": "kernel work"}
 """What time is spent on, in the order of stacking, by its key in the statistics."""
+OWN = "the program, its data and walks"
+LARGE_KINDS = ("page faults", "zeroing pages", "VM exits")
+OTHER = "other kernel work"
+"""What the whole run is spent on, likewise."""
 
 
 def rows(labelled: Labelled) -> pl.DataFrame:
@@ -90,15 +95,38 @@ def latencies(labelled: Labelled) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def time(labelled: Labelled) -> pl.DataFrame:
-    """Cycles an access by what they are spent on: ``title``, ``variant``, ``part``, ``rank``, ``cycles``."""
+def time(labelled: Labelled, whole: Mapping[str, float] | None = None) -> pl.DataFrame:
+    """What time is spent on, in shares: ``title``, ``variant``, ``part``, ``rank``, ``share``.
+
+    ``whole`` has the cycles an access that are 1 in each variant: those of its plain VM; a row's own where it has none.
+    """
     found: list[Mapping[str, Any]] = []
     for title, variant, result in labelled:
-        statistics = result.statistics
+        cycles, accesses = result.statistics["cycles"], result.statistics["accesses"]
+        one = (whole or {}).get(variant) or (sum(cycles.values()) / accesses if accesses else None)
         for rank, (key, part) in enumerate(PARTS.items()):
-            cycles = statistics["cycles"][key] / statistics["accesses"] if statistics["accesses"] else 0.0
-            found.append({"title": title, "variant": variant, "part": part, "rank": rank, "cycles": cycles})
+            share = cycles[key] / accesses / one if one else 0.0
+            found.append({"title": title, "variant": variant, "part": part, "rank": rank, "share": share})
     return pl.DataFrame(found)
+
+
+def whole_run(labelled: Labelled, whole: Mapping[str, float]) -> pl.DataFrame:
+    """The same over the whole run, kernel work by what it is for; ``whole`` as for :func:`time`, of the whole run.
+
+    Only of results whose program's length is known.
+    """
+    found: list[Mapping[str, Any]] = []
+    for title, variant, result in labelled:
+        accesses, own = result.whole_run["accesses"], own_cycles_per_access(result)
+        if not accesses or own is None:
+            continue
+        work = {KINDS[kind]: cycles / accesses for kind, cycles in result.whole_run["cycles"].items()}
+        parts = {OWN: own, **{part: work.pop(part, 0.0) for part in LARGE_KINDS}, OTHER: sum(work.values())}
+        for rank, (part, cycles) in enumerate(parts.items()):
+            share = cycles / whole[variant]
+            found.append({"title": title, "variant": variant, "part": part, "rank": rank, "share": share})
+    schema = {"title": pl.String, "variant": pl.String, "part": pl.String, "rank": pl.Int64, "share": pl.Float64}
+    return pl.DataFrame(found, schema=schema)
 
 
 def fragmentation(labelled: Labelled) -> pl.DataFrame:

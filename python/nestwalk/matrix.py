@@ -12,9 +12,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import checks, files, scenario
+from nestwalk import checks, files, scenario, techniques
 from nestwalk.errors import NestwalkError, unknown
 from nestwalk.program import Program
+from nestwalk.techniques import WHO
 from nestwalk.what_if import LIMITS
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 SCHEMA = 1
 STANDARD = "standard"
 EVERYTHING = "everything"
-WHO = ("guest setting", "host setting", "guest kernel", "host kernel", "hardware")
-"""Who may have to change something; of the kernels their code."""
+ROLES = ("advice", "limit", "setup")
+"""What a row is to the user: something to do; something that cannot be had; another set-up than theirs."""
 
 _MATRIX_KEYS = ("schema", "title", "baseline", "variant", "configuration", "limit", "left_out", "program")
 _KEYS = ("name", "title", "description", "scenario")
-_CONFIGURATION_KEYS = (*_KEYS, "changes")
+_CONFIGURATION_KEYS = (*_KEYS, "changes", "techniques", "role")
 _VARIANT_KEYS = (*_KEYS, "every_kernel")
 
 
@@ -48,6 +49,10 @@ class Entry:
     """Of a configuration: who must change what (:data:`WHO`); None where the file does not say."""
     every_kernel: Mapping[str, Any] = field(default_factory=dict)
     """Of a variant: what every kernel of a configuration gets besides."""
+    techniques: tuple[str, ...] | None = None
+    """Of a configuration: those of ``techniques.toml`` that it uses; None where the file does not say."""
+    role: str = "advice"
+    """Of a configuration: one of :data:`ROLES`."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +267,24 @@ def _entry(entry: Mapping[str, Any], place: str, keys: tuple[str, ...]) -> Entry
             raise NestwalkError(f"{place}: {unknown('change', str(who), WHO)}")
     if not isinstance(every_kernel, dict):
         raise NestwalkError(f"{place}: every_kernel must be a table")
-    return Entry(name, texts[0], texts[1], scenario, None if changes is None else tuple(changes), every_kernel)
+    role = entry.get("role", "advice")
+    if role not in ROLES:
+        raise NestwalkError(f"{place}: {unknown('role', str(role), ROLES)}")
+    used = _techniques(entry, place)
+    who = None if changes is None else tuple(changes)
+    return Entry(name, texts[0], texts[1], scenario, who, every_kernel, used, role)
+
+
+def _techniques(entry: Mapping[str, Any], place: str) -> tuple[str, ...] | None:
+    used = entry.get("techniques")
+    if used is None:
+        return None
+    if not isinstance(used, list):
+        raise NestwalkError(f"{place}: techniques must be a list of {', '.join(techniques.known())}")
+    for name in used:
+        if name not in techniques.known():
+            raise NestwalkError(f"{place}: {unknown('technique', str(name), list(techniques.known()))}")
+    return tuple(used)
 
 
 def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:

@@ -59,6 +59,16 @@ class Result:
         return value
 
     @property
+    def whole_run(self) -> dict[str, Any]:
+        """What the kernels did from beginning to end.
+
+        ``accesses``, ``faults``, ``exits``, ``cycles`` by kind, the same by ``kernels``, and ``boot_cycles``.
+        ``unavailable`` says why there are no ``accesses``, ``lower_bound`` why counts are one; either may be None.
+        """
+        value: dict[str, Any] = self.json["whole_run"]
+        return value
+
+    @property
     def host_pt_fragmentation(self) -> dict[str, Any] | None:
         """``value``, ``distribution`` (groups of 8 pages on 1 to 8 lines) and ``groups``; None without a host table."""
         value: dict[str, Any] | None = self.json["host_pt_fragmentation"]

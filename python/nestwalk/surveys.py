@@ -54,18 +54,7 @@ class Survey:
         That is its estimated time over that of the matrix' baseline for the same program in the same variant; None
         where there is none.
         """
-        rows = []
-        for done in self.comparisons:
-            base = {
-                cell.variant.title: row["cycles_per_access"]
-                for cell, row in done.measured
-                if cell.configuration.name == self.plan.matrix.baseline
-            }
-            for row in done.rows:
-                cycles, stock = row["cycles_per_access"], base.get(row["variant"])
-                against = cycles / stock if cycles is not None and stock else None
-                rows.append({"program": done.plan.program.name, **row, "against_baseline": against})
-        return rows
+        return [{"program": done.plan.program.name, **row} for done in self.comparisons for row in done.rows]
 
     @property
     def results(self) -> list[Result]:
@@ -94,6 +83,7 @@ class Survey:
             "seed": first.seed,
             "quick": first.quick,
             "programs": [_described(plan) for plan in self.plan.plans],
+            "verdicts": {done.plan.program.name: done.verdict.to_json() for done in self.comparisons},
             "left_out": [{"what": mix.what, "why": mix.why} for mix in self.plan.matrix.left_out],
             "rows": self.rows,
         }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from nestwalk import sections
 from nestwalk.result import SERVERS, Result
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ NOTHING = "\N{EN DASH}"
 QUICK = "Quick: only the beginning was measured. Leave out --quick for figures to rely on."
 INTERVALS = f"{PLUS_MINUS}: half of the 95 % interval."
 RELATIVE = "Relative time: estimated, against the first row (docs/model.md)."
+AGAINST = "Time to plain VM: estimated, against the plain VM of the same section (docs/model.md)."
+AGAINST_COLUMN = ("time to\nplain\nVM", "against_baseline", 3)
+"""Takes the place of the last of :data:`COLUMNS` where there is a plain VM."""
 
 COLUMNS = (
     ("walks\nper 1000\naccesses", "walks_per_kiloaccess", 2),
@@ -55,10 +59,21 @@ def number(value: float | None, decimals: int | None, ci95: float | None = None)
     return f"{text} {PLUS_MINUS}{ci95:.{decimals}f}" if ci95 is not None else text
 
 
-def cells(row: Mapping[str, Any], *, intervals: bool = True) -> list[str]:
-    """A row's values for people, in the order of :data:`COLUMNS`, with their intervals if there is room."""
-    ci95 = {key: row.get(f"{key}_ci95") if intervals else None for _, key, _ in COLUMNS}
-    return [number(row.get(key), decimals, ci95[key]) for _, key, decimals in COLUMNS]
+def columns(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str, int | None], ...]:
+    """The columns for ``rows``: time is held against the plain VM if there is one, else against the first row."""
+    against = any(row.get("against_baseline") is not None for row in rows)
+    return (*COLUMNS[:-1], AGAINST_COLUMN) if against else COLUMNS
+
+
+def cells(
+    row: Mapping[str, Any],
+    wanted: Sequence[tuple[str, str, int | None]] = COLUMNS,
+    *,
+    intervals: bool = True,
+) -> list[str]:
+    """A row's values for people, in the order of ``wanted``, with their intervals if there is room."""
+    ci95 = {key: row.get(f"{key}_ci95") if intervals else None for _, key, _ in wanted}
+    return [number(row.get(key), decimals, ci95[key]) for _, key, decimals in wanted]
 
 
 def changes(row: Mapping[str, Any]) -> str:
@@ -69,32 +84,35 @@ def changes(row: Mapping[str, Any]) -> str:
 
 
 def comparison(done: Comparison, width: int) -> Table:
-    """The main job's table, a section for each variant, in so many columns of text."""
+    """The main job's table, a section for each variant and for who must act, in so many columns of text."""
     intervals = width >= WIDTH_WITH_INTERVALS
-    table = _table(("configuration", *(heading for heading, _, _ in COLUMNS)), tight=not intervals)
+    wanted = columns(done.rows)
+    table = new(("configuration", *(heading for heading, _, _ in wanted)), tight=not intervals)
     named = any(row["changes"] is not None for row in done.rows) and width >= WIDTH_WITH_CHANGES
     if named:
         table.add_column("to change")
-    variant = ""
-    for row in done.rows:
-        if row["variant"] != variant:
-            variant = row["variant"]
+    for section in sections.of(done):
+        if section.title:
             table.add_section()
-            table.add_row(Text(variant, style="italic"))
-        table.add_row(row["title"], *cells(row, intervals=intervals), *([changes(row)] if named else []))
+            table.add_row(Text(section.title, style="italic"))
+        for row in section.rows:
+            values = cells(row, wanted, intervals=intervals)
+            table.add_row(row["title"], *values, *([changes(row)] if named else []))
     return table
 
 
 def comparison_page(done: Comparison, seconds: float, width: int) -> list[RenderableType]:
-    """All that ``nestwalk compare`` prints."""
+    """All that ``nestwalk compare`` prints: the verdict first."""
+    from nestwalk import answers
+
     plan = done.plan
     head = f"{plan.program.title} on {plan.machine}, seed {plan.seed}, in {seconds:.1f} s"
-    page: list[RenderableType] = [Text(head), Text(), comparison(done, width), Text()]
+    page: list[RenderableType] = [Text(head), Text(), *answers.verdict_of(done), comparison(done, width)]
     if plan.quick:
         page.append(Text(QUICK))
     page += _left_out(width)
-    page.append(Text(RELATIVE))
-    return page
+    page += [Text(RELATIVE if columns(done.rows) is COLUMNS else AGAINST), Text()]
+    return [*page, *answers.whole_run(done), *answers.how_to_get(done)]
 
 
 def _left_out(width: int) -> list[RenderableType]:
@@ -109,16 +127,18 @@ def _left_out(width: int) -> list[RenderableType]:
 
 def survey_page(done: Survey, width: int) -> list[RenderableType]:
     """All that ``nestwalk matrix`` prints: a table for each program, and what is left out."""
+    from nestwalk import answers
+
     page: list[RenderableType] = []
     for part in done.comparisons:
         plan = part.plan
         head = f"{plan.program.title} on {plan.machine}, seed {plan.seed}"
-        page += [Text(head, style="bold"), Text(), comparison(part, width), Text()]
+        page += [Text(head, style="bold"), Text(), *answers.verdict_of(part), comparison(part, width), Text()]
     page += [Text(f"Left out: {mix.what}: {mix.why}") for mix in done.plan.matrix.left_out]
     if done.plan.plans[0].quick:
         page.append(Text(QUICK))
     page += _left_out(width)
-    page.append(Text(RELATIVE))
+    page.append(Text(AGAINST))
     return page
 
 
@@ -130,7 +150,7 @@ def result_page(run: Result, *, quick: bool) -> list[RenderableType]:
 
 def row(run: Result) -> Table:
     """One run's row, a value a line."""
-    table = _table(("", ""), header=False)
+    table = new(("", ""), header=False)
     for (heading, _, _), text in zip(COLUMNS, cells(run.row), strict=True):
         if text != NOTHING:
             table.add_row(heading.replace("\n", " "), text)
@@ -141,7 +161,7 @@ def row(run: Result) -> Table:
 
 def references(run: Result) -> Table:
     """References a walk by level and by what served them."""
-    table = _table(("references a walk", *SERVERS))
+    table = new(("references a walk", *SERVERS))
     counts = {(r["table"], r["level"], r["served_by"]): r["count"] for r in run.statistics["references"]}
     places = sorted({(name, level) for name, level, _ in counts}, key=lambda place: (place[0], -place[1]))
     walks = run.statistics["walks"]
@@ -157,7 +177,7 @@ def bench_page(
     results: Sequence[Mapping[str, Any]], known: Mapping[str, Reference], *, quick: bool
 ) -> list[RenderableType]:
     """All that ``nestwalk bench`` prints."""
-    table = _table(("", "here", "goal", "first engine", "", "cycles", "GHz", "width", "GiB"))
+    table = new(("", "here", "goal", "first engine", "", "cycles", "GHz", "width", "GiB"))
     table.add_column("")
     for found in results:
         memory = found["memory_bytes"]
@@ -193,7 +213,7 @@ def _millions(value: float | None) -> str:
 
 def facts(found: Mapping[str, Any]) -> Table:
     """Keys and values, a line each; of lists and tables only their length."""
-    table = _table(("", ""), right=False, header=False)
+    table = new(("", ""), right=False, header=False)
     for key, value in found.items():
         if key != "schema" and value not in (None, "", [], {}):
             table.add_row(key.replace("_", " "), _plain(value))
@@ -218,7 +238,7 @@ def _plain(value: Any) -> str:
             return str(value)
 
 
-def _table(headings: Sequence[str], *, right: bool = True, header: bool = True, tight: bool = False) -> Table:
+def new(headings: Sequence[str], *, right: bool = True, header: bool = True, tight: bool = False) -> Table:
     """A table without lines; numbers (all but the first column, if ``right``) are never cut off."""
     table = Table(
         box=None, pad_edge=False, padding=(0, 0, 0, 1 if tight else 2), show_header=header, header_style="bold"

@@ -9,6 +9,9 @@ from html.parser import HTMLParser
 import pytest
 from support import Made
 
+import nestwalk
+from nestwalk.report import words
+
 BYTES_MAX = 2_000_000
 LOADING = {"src", "srcset", "data", "poster", "action", "background", "xlink:href"}
 
@@ -20,13 +23,19 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.loads: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         for name, value in attrs:
-            if name in LOADING or (name == "href" and not (value or "").startswith("#")):
+            if name in LOADING or (name == "href" and tag != "a"):
                 self.loads.append(f"{tag} {name}={value}")
+            if name == "href" and tag == "a":
+                self.links.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +46,22 @@ def text(made: Made) -> str:
 def test_it_loads_nothing(text: str) -> None:
     page = Page(text)
     assert page.loads == []
-    assert not {"script", "link", "iframe", "img", "object", "embed"} & set(page.tags)
+    assert not {"link", "iframe", "img", "object", "embed"} & set(page.tags)
     assert re.findall(r"url\((?!#)|@import", text) == []
-    assert "http" not in text
+
+
+def test_its_one_script_is_in_it_and_asks_for_nothing(text: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert Page(text).tags.count("script") == 1
+    assert not re.findall(r"fetch|XMLHttp|import|http|eval|innerHTML", script)
+
+
+def test_what_it_links_to_is_a_section_of_its_own_or_a_source(text: str) -> None:
+    page = Page(text)
+    assert page.links
+    for link in page.links:
+        assert link.startswith("https://") or link.removeprefix("#") in page.ids
+    assert len(re.findall("http", text)) == sum(link.startswith("https://") for link in page.links)
 
 
 def test_it_is_small(text: str) -> None:
@@ -47,11 +69,57 @@ def test_it_is_small(text: str) -> None:
 
 
 def test_it_has_all_pictures_and_rows(made: Made, text: str) -> None:
-    assert Page(text).tags.count("svg") == 6
+    page = Page(text)
+    sections = ("time", "whole-run", "latency", "distribution", "references", "fragmentation", "reserved")
+    # Each once for the desktop and, for each of two variants, once for the phone.
+    assert page.tags.count("svg") == 3 * len(sections)
     for row in made.json["rows"]:
         assert row["title"] in text
-    for section in ("latency", "time", "references", "distribution", "fragmentation", "reserved"):
-        assert f'<section id="{section}">' in text
+    assert [name for name in page.ids if name in sections] == list(sections)
+
+
+def test_the_verdict_leads_and_time_comes_next(made: Made, text: str) -> None:
+    places = [text.index(f'id="{name}"') for name in ("verdict", "time", "whole-run", "latency", "get", "comparison")]
+    assert places == sorted(places)
+    assert made.json["verdict"]["groups"][0]["lines"][0].replace(" %", "\N{NO-BREAK SPACE}%")[:40] in text
+
+
+def test_every_row_says_what_it_is_and_how_to_get_it(text: str) -> None:
+    rows = re.findall(r'<tr><td data-value="([^"]*)"><details>.*?</details></td>(.*?)</tr>', text)
+    assert len(rows) == 26
+    for title, cells in rows:
+        how = re.search(r'data-label="how to get it" data-value="([^"]*)"', cells)
+        assert how, title
+        assert len(how[1]) > 5, title
+    for line in ("transparent_hugepage/enabled", "ptemagnet=2", "kvm_intel ept=0", "no processor has"):
+        assert line in text
+
+
+def test_one_colour_a_technique_in_every_picture(text: str) -> None:
+    """Bars of latency and lines of the distribution, by the labels that say what they stand for."""
+    marks = re.findall(r'aria-label="([^"]*)"[^>]*? (?:fill|stroke)="(#[0-9a-f]{6})"', text)
+    colours: dict[str, set[str]] = {}
+    for label, colour in marks:
+        title = re.search(r"title: ([^;]*)", label)
+        if title and ("walk latency, cycles" in label):
+            colours.setdefault(title[1], set()).add(colour)
+    assert len(colours) >= 10
+    assert all(len(found) == 1 for found in colours.values()), colours
+
+
+def test_no_picture_is_wider_than_its_page(text: str) -> None:
+    for layout, width_max in (("wide", 1060), ("narrow", 347)):
+        widths = re.findall(rf'<figure class="{layout}"><svg class="marks" width="([\d.]+)"', text)
+        assert widths
+        assert all(float(width) <= width_max for width in widths), (layout, widths)
+
+
+def test_caveats_stand_only_where_they_apply() -> None:
+    alone = nestwalk.comparison("bfs", quick=True, configurations=["native-4k"])
+    said = " ".join(words.caveats(alone))
+    assert "co-runner" not in said
+    assert "ASAP" not in said
+    assert "user-mode capture" in said
 
 
 def test_it_says_how_it_was_made(text: str) -> None:

@@ -46,7 +46,7 @@ def test_programs_side_by_side_against_the_limits(command: Command, tmp_path: Pa
     folder = tmp_path / "made"
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "<script" not in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 6
     said = "--program redis --program mcf --machine broadwell-asap --seed 1 --quick --matrix everything"
     assert " ".join(["nestwalk matrix", said, *only]) in page
     frame = pl.read_parquet(folder / "results.parquet")

@@ -36,6 +36,7 @@ mod schedule;
 pub mod stack;
 mod summary;
 mod timing;
+pub mod whole;
 mod windows;
 
 pub use asap::AsapScenario;

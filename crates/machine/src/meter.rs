@@ -37,6 +37,11 @@ impl Meter {
         cycles
     }
 
+    /// What one event of the counter at that place costs: by itself, and for the exit that comes with it under a guest.
+    pub fn costs(&self, counter: usize, under_guest: bool) -> [u64; 2] {
+        self.weights.parts(counter, under_guest)
+    }
+
     /// What `work` of a program on `place` cost, in cycles.
     pub fn cycles(&self, stack: &Stack, place: &Place, work: &Work) -> u64 {
         let layers = work.iter().take(place.depth()).enumerate();
@@ -47,7 +52,7 @@ impl Meter {
 /// Whether each fault that the kernel of `layer` takes is a VM exit of its own. Under shadow paging it comes within that of the fill
 /// that needs it.
 #[inline]
-fn faults_exit(stack: &Stack, place: &Place, layer: usize) -> bool {
+pub(crate) fn faults_exit(stack: &Stack, place: &Place, layer: usize) -> bool {
     layer < place.top() && !(place.depth() == 2 && stack.shadows(place))
 }
 

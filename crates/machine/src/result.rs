@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::estimate::{Estimate, ratio};
 use crate::reserved::Reserved;
 use crate::scenario::Configuration;
+use crate::whole::WholeRun;
 
 /// The version of the result's shape.
 pub const SCHEMA: u32 = 1;
@@ -23,8 +24,10 @@ pub struct RunResult {
     pub configuration: Configuration,
     /// The row for the comparison table.
     pub row: Row,
-    /// The counters.
+    /// The counters of the measured part.
     pub statistics: Statistics,
+    /// What the kernels did from beginning to end, populating included.
+    pub whole_run: WholeRun,
     /// How the program's pages lie in guest memory; `None` without a host table.
     pub host_pt_fragmentation: Option<Fragmentation>,
 }

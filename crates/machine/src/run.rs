@@ -22,6 +22,7 @@ use crate::result::{Cycles, Window};
 use crate::sampler::{Sampler, Stretch};
 use crate::scenario::Configuration;
 use crate::stack::Stack;
+use crate::whole::{Extent, WholeRun, snapshot, whole_run};
 use crate::windows::Windows;
 
 /// How far a run is.
@@ -103,6 +104,7 @@ pub(crate) struct Outcome {
     pub windows: Vec<Window>,
     pub warm_accesses: u64,
     pub populated_pages: u64,
+    pub whole_run: WholeRun,
 }
 
 impl<'a> Run<'a> {
@@ -168,6 +170,7 @@ impl<'a> Run<'a> {
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Outcome, MachineError> {
         let mut batch = Batch::default();
+        let boot = snapshot(&self.stack, self.program.place());
         self.begin(on_progress)?;
         loop {
             match workload.next(&mut batch)? {
@@ -192,6 +195,7 @@ impl<'a> Run<'a> {
             }
         }
         self.end_piece();
+        let whole_run = self.whole_run(&boot, workload.program_accesses());
         let companions = match self.beside {
             Some(beside) => beside.finish(&self.hardware),
             None => Vec::new(),
@@ -205,7 +209,16 @@ impl<'a> Run<'a> {
             windows: self.windows.finish(),
             warm_accesses: self.warm_accesses,
             populated_pages: self.populated_pages,
+            whole_run,
         })
+    }
+
+    /// What the kernels did for the program until now, of which `boot` before it began.
+    fn whole_run(&mut self, boot: &Work, accesses: Option<u64>) -> WholeRun {
+        self.program.read(&mut self.meter, &self.stack);
+        let frozen = self.configuration.scenario.kernels.last().is_some_and(|kernel| kernel.dump.is_some());
+        let extent = Extent { accesses, simulated: self.accesses, frozen };
+        whole_run(&self.stack, self.program.place(), &self.meter, self.program.work(), boot, extent)
     }
 
     /// Lets those beside the program run as long as they are to run before it.

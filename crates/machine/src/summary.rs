@@ -23,6 +23,7 @@ const COVERAGES: [usize; 4] = [1, 4, 8, 16];
 
 pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunResult {
     let (adopted_pages, refused_events) = (outcome.program.adopted_pages(), outcome.program.refused_events());
+    let whole_run = outcome.whole_run;
     let (stack, place) = (&outcome.stack, outcome.program.place());
     // With a shadow table or segments the hardware walks no table of the host's.
     let walks_host = place.depth() > 1 && stack.paging(&place.floors()[0]).is_none();
@@ -52,6 +53,7 @@ pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunRe
         row: statistics.row(&configuration.scenario.name, host_pt_fragmentation.as_ref()),
         configuration,
         statistics,
+        whole_run,
         host_pt_fragmentation,
     }
 }

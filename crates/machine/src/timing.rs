@@ -78,8 +78,66 @@ impl Costs {
 }
 
 /// Page faults of all kinds.
-const FAULTS: [&str; 7] =
+pub(crate) const FAULTS: [&str; 7] =
     ["faults_4k", "faults_2m", "faults_1g", "faults_spurious", "faults_copied", "faults_reused", "faults_swapped_in"];
+
+/// What kernel work is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Page faults, without what they zero, copy and allocate.
+    Faults,
+    /// Zeroing pages, page-table pages included.
+    Zeroing,
+    /// Exits of a VM, with the upkeep of its shadow table.
+    Exits,
+    /// Page-table pages made, freed and moved.
+    Tables,
+    /// Pages and entries copied or moved.
+    Copying,
+    /// Making huge pages: compaction, khugepaged, promotion, splits.
+    HugePages,
+    /// TLB shootdowns.
+    Shootdowns,
+    /// Reclaim and swap.
+    Reclaim,
+    /// System calls.
+    Calls,
+}
+
+impl Kind {
+    /// Its key in results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Faults => "faults",
+            Self::Zeroing => "zeroing",
+            Self::Exits => "exits",
+            Self::Tables => "tables",
+            Self::Copying => "copying",
+            Self::HugePages => "huge_pages",
+            Self::Shootdowns => "shootdowns",
+            Self::Reclaim => "reclaim",
+            Self::Calls => "calls",
+        }
+    }
+}
+
+/// What the event `name`, one of [`OsCounters::NAMES`], is for.
+pub(crate) fn kind_of(name: &str) -> Kind {
+    match name {
+        "zeroed_4k" | "zeroed_2m" => Kind::Zeroing,
+        "copied_4k" | "copied_collapse" | "migrated" | "entries_copied" | "entries_moved" => Kind::Copying,
+        "nodes_made" | "nodes_freed" | "nodes_moved" => Kind::Tables,
+        "collapses" | "promotions" | "splits" | "pages_scanned" | "huge_fallbacks" => Kind::HugePages,
+        "shootdowns" | "shootdown_pages" => Kind::Shootdowns,
+        "swapped_out" | "faults_swapped_in" | "out_of_memory" => Kind::Reclaim,
+        "hypercalls" => Kind::Exits,
+        _ if name.starts_with("faults_") => Kind::Faults,
+        _ if name.starts_with("shadow_") => Kind::Exits,
+        _ if name.starts_with("compaction") => Kind::HugePages,
+        _ if name.starts_with("reclaim") => Kind::Reclaim,
+        _ => Kind::Calls,
+    }
+}
 
 /// A cost table ready to be multiplied with counters, in the order of [`OsCounters::NAMES`].
 #[derive(Clone, Debug)]
@@ -93,6 +151,12 @@ impl CostWeights {
     #[inline]
     pub(crate) fn of(&self, under_guest: bool) -> &[u64] {
         if under_guest { &self.under_guest } else { &self.alone }
+    }
+
+    /// What one event of the counter at that place costs: by itself, and for the exit that comes with it under a guest.
+    pub(crate) fn parts(&self, counter: usize, under_guest: bool) -> [u64; 2] {
+        let own = self.alone[counter];
+        [own, self.of(under_guest)[counter] - own]
     }
 
     /// Cycles of what a kernel did.
@@ -144,6 +208,20 @@ mod tests {
         assert!(FAULTS.iter().all(|name| OsCounters::NAMES.contains(name)));
         let faults = OsCounters::NAMES.iter().filter(|name| name.starts_with("faults_"));
         assert_eq!(faults.count(), FAULTS.len());
+    }
+
+    #[test]
+    fn what_is_called_a_system_call_is_one() {
+        let calls: Vec<_> = OsCounters::NAMES.iter().filter(|name| kind_of(name) == Kind::Calls).collect();
+        assert_eq!(calls, [&"mmaps", &"munmaps", &"other_calls", &"forks", &"exits"]);
+    }
+
+    #[test]
+    fn the_exit_is_told_apart_from_the_fault() {
+        let weights = costs("[events]\nfaults_4k = { cycles = 7 }\nvm_exit = { cycles = 100 }").weights().unwrap();
+        let fault = OsCounters::NAMES.iter().position(|name| *name == "faults_4k").unwrap();
+        assert_eq!(weights.parts(fault, true), [7, 100]);
+        assert_eq!(weights.parts(fault, false), [7, 0]);
     }
 
     #[test]

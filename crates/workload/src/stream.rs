@@ -161,6 +161,12 @@ pub trait Workload {
     /// What is known before it runs.
     fn facts(&self) -> WorkloadFacts;
 
+    /// Data accesses of the whole program before the place that the stream has come to, those that it skips included. `None`
+    /// of a made-up program, which populates its memory without them.
+    fn program_accesses(&self) -> Option<u64> {
+        None
+    }
+
     /// Fills `batch` (which it clears first) with what comes next.
     ///
     /// # Errors

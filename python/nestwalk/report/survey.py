@@ -31,7 +31,7 @@ def render(done: Survey) -> str:
         version=done.results[0].version,
         programs=done.to_json()["programs"],
         figures=[
-            {"svg": pictures.inline(charts.heat(_fields(rows, chosen.baseline, value, decimals))), **text}
+            {"drawn": _heat(_fields(rows, chosen.baseline, value, decimals)), **text}
             for value, decimals, text in _FIGURES
         ],
         headings=[heading.replace("\n", " ") for heading, _, _ in tables.COLUMNS],
@@ -40,7 +40,7 @@ def render(done: Survey) -> str:
         left_out=chosen.left_out,
         command=shlex.join(["nestwalk", "matrix", *programs, *first.options]),
         machine=words.machine(done.results[0]),
-        caveats=words.MODEL_CAVEATS,
+        caveats=words.model_caveats(done.results),
     )
 
 
@@ -75,6 +75,12 @@ _FIGURES: tuple[tuple[str, int, dict[str, str]], ...] = (
     ),
 )
 """A key of the rows, its decimals, and what stands above the picture."""
+
+
+def _heat(fields: pl.DataFrame) -> list[pictures.Drawn]:
+    """The heat map as the page shows it where there is room, and on a phone."""
+    layouts = {"wide": charts.WIDE, "narrow": charts.NARROW}
+    return [pictures.Drawn(name, "", pictures.inline(charts.heat(fields, layout))) for name, layout in layouts.items()]
 
 
 def _fields(rows: Sequence[Mapping[str, Any]], baseline: str, value: str, decimals: int) -> pl.DataFrame:

@@ -8,21 +8,35 @@ from typing import TYPE_CHECKING, Any
 from nestwalk import tables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nestwalk.comparisons import Comparison
     from nestwalk.result import Result
 
 FIGURES = {
-    "latency": {
-        "title": "Walk latency by configuration",
-        "text": (
-            "How long a page walk takes on average. The thin line is the 95 % interval over the measured windows."
-        ),
-    },
     "time": {
         "title": "Where the time goes",
         "text": (
-            "Estimated cycles for each access of the program. What a technique can give back is in the parts for "
-            "page walks and for kernel work (page faults, zeroing, exits) together."
+            "Estimated time of the measured part, in per cent of the plain VM's (100: the plain VM), least first. What "
+            "a technique can give back is in the parts for page walks and for kernel work."
+        ),
+    },
+    "whole-run": {
+        "title": "The whole run",
+        "text": (
+            "The same from the program's beginning on, in per cent of the plain VM's whole run: with first touches, "
+            "page faults, zeroing and VM exits. What looks free in the measured part may have been paid for here."
+        ),
+    },
+    "latency": {
+        "title": "Walk latency",
+        "text": "How long a page walk takes on average, shortest first. The thin line is the 95 % interval.",
+    },
+    "distribution": {
+        "title": "Distribution of walk latencies",
+        "text": (
+            "The share of the walks that took no longer than so many cycles: the further left and the steeper, "
+            "the better. Drawn for the plain VM, the best of each kind, and a limit; all rows are in the table below."
         ),
     },
     "references": {
@@ -32,13 +46,6 @@ FIGURES = {
             "hierarchy that served them. PGD to PTE are the program's own table (the guest's, in a VM), hPGD to "
             "hPTE the host's, which is walked for each guest level and for the data. Levels that the page-walk "
             "caches or the nested TLB answer have short bars or none."
-        ),
-    },
-    "distribution": {
-        "title": "Distribution of walk latencies",
-        "text": (
-            "The share of the walks that took no longer than so many cycles: the further left and the steeper, "
-            "the better."
         ),
     },
     "fragmentation": {
@@ -58,7 +65,7 @@ FIGURES = {
     },
 }
 
-MODEL_CAVEATS = (
+ALWAYS = (
     (
         "Walk counts and latencies are simulated from page tables, TLBs, page-walk caches and data caches "
         "that hold real addresses. Time is an estimate: instructions, data latency and walk latency are "
@@ -69,42 +76,29 @@ MODEL_CAVEATS = (
         "are accounted for only by the critical share in the time estimate."
     ),
     "Write-back traffic, memory bandwidth and data prefetchers are not modelled.",
-    (
-        "A trace from user-mode capture holds the program's own accesses; what the kernel copies on its "
-        "behalf is not in it."
-    ),
-    (
-        "The SMT co-runner issues one access to a random line for each access of the program: it competes for "
-        "caches, not for TLBs. Real neighbours are milder or worse; a scenario can put real programs beside it."
-    ),
+)
+TRACE = "A trace from user-mode capture holds the program's own accesses; what the kernel copies for it is not in it."
+CORUNNER = (
+    "The SMT co-runner issues one access to a random line for each access of the program: it competes for "
+    "caches, not for TLBs. Real neighbours are milder or worse; a scenario can put real programs beside it."
+)
+PREFETCH = "Prefetches of page-table lines (ASAP) take no bandwidth from the program."
+BOOT = (
+    "What the kernels did before the program began (a VM's memory that is allocated at once, a pool for page tables) "
+    "is in no time."
 )
 
 
-def findings(done: Comparison) -> list[str]:
-    """What the numbers say first, a sentence for each variant."""
-    timed = [
-        (row, result)
-        for (_, row), result in zip(done.measured, done.results, strict=True)
-        if row["relative_time"] is not None
-    ]
-    said = []
-    for variant in dict.fromkeys(row["variant"] for row, _ in timed):
-        own = [(row, result) for row, result in timed if row["variant"] == variant]
-        slow, slow_result = max(own, key=lambda pair: float(pair[0]["relative_time"]))
-        fast, _ = min(own, key=lambda pair: float(pair[0]["relative_time"]))
-        cycles = slow_result.statistics["cycles"]
-        share = cycles["walk"] / sum(cycles.values())
-        where = f"{variant[0].upper()}{variant[1:]}: " if variant else ""
-        said.append(
-            f"{where}{_quoted(slow['title'])} is slowest, at {slow['relative_time']:.2f} times the first row's time, "
-            f"of which page walks take {100 * share:.0f} %; {_quoted(fast['title'])} is fastest, "
-            f"at {fast['relative_time']:.2f}."
-        )
-    return said
-
-
-def _quoted(text: str) -> str:
-    return f"\N{LEFT DOUBLE QUOTATION MARK}{text}\N{RIGHT DOUBLE QUOTATION MARK}"
+def model_caveats(results: Sequence[Result]) -> list[str]:
+    """What to keep in mind of the model, as far as it was used."""
+    scenarios = [result.configuration["scenario"] for result in results]
+    applies = {
+        TRACE: any("trace" in scenario["workload"] for scenario in scenarios),
+        CORUNNER: any(scenario["corunner"] != "none" for scenario in scenarios),
+        PREFETCH: any(scenario.get("asap") for scenario in scenarios),
+        BOOT: any(result.whole_run["boot_cycles"] for result in results),
+    }
+    return [*ALWAYS, *(text for text, holds in applies.items() if holds)]
 
 
 def caveats(done: Comparison) -> list[str]:
@@ -116,14 +110,18 @@ def caveats(done: Comparison) -> list[str]:
     if idle:
         said.append(f"No walk was measured for: {', '.join(dict.fromkeys(idle))}.")
     statistics = done.results[0].statistics
+    populated = statistics["populated_pages"]
     said.append(
         f"{_grouped(statistics['accesses'])} accesses in {len(statistics['windows'])} windows were measured in each "
-        f"run, after {_grouped(statistics['warm_accesses'])} that only warmed TLBs and caches; "
-        f"{_grouped(statistics['populated_pages'])} pages were populated by first touches in stretches "
-        "that the trace skips. "
-        "Intervals are computed over the windows."
+        f"run, after {_grouped(statistics['warm_accesses'])} that only warmed TLBs and caches"
+        + (
+            f"; {_grouped(populated)} pages were populated by first touches in stretches that the trace skips. "
+            if populated
+            else ". "
+        )
+        + "Intervals are computed over the windows; differences of two rows window by window."
     )
-    return [*said, *MODEL_CAVEATS]
+    return [*said, *model_caveats(done.results)]
 
 
 def machine(result: Result) -> list[tuple[str, str]]:

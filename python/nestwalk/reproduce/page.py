@@ -30,7 +30,7 @@ def render(done: Reproduction) -> str:
         version=_native.version(),
         figures=[_figure(done, index) for index in range(len(done.paper.figures))],
         machine=words.machine(made[0]) if made else [],
-        caveats=[*done.paper.caveats, *words.MODEL_CAVEATS],
+        caveats=[*done.paper.caveats, *words.model_caveats(made)],
         command=" ".join(["nestwalk reproduce", done.paper.name, *quick, "--seed", str(done.scale.seed)]),
     )
 

@@ -42,6 +42,8 @@ pub struct TraceWorkload {
     phase: Option<Phase>,
     /// Of a whole trace: accesses that are still to warm up.
     warm_left: Option<u64>,
+    /// Accesses of the whole program up to here, as far as the last mark and what came after it say.
+    program_accesses: u64,
 }
 
 /// What is left of the record that has begun.
@@ -87,6 +89,7 @@ impl TraceWorkload {
             current: Current::Nothing,
             phase: (!has_phases).then_some(first),
             warm_left: Some(warm as u64).filter(|&warm| warm > 0 && !has_phases),
+            program_accesses: 0,
         })
     }
 
@@ -97,7 +100,10 @@ impl TraceWorkload {
 
     /// Begins the next record; `None` at the end. A mark is a step by itself.
     fn begin_record(&mut self) -> Result<Option<Step>, WorkloadError> {
-        let Some(record) = self.trace.records().get(self.record) else { return Ok(Some(Step::End)) };
+        let Some(record) = self.trace.records().get(self.record) else {
+            self.program_accesses = self.trace.metadata().program_accesses.max(self.program_accesses);
+            return Ok(Some(Step::End));
+        };
         self.record += 1;
         match record.kind {
             RecordKind::Accesses => {
@@ -113,7 +119,11 @@ impl TraceWorkload {
                 self.decoder.begin_log(&self.trace, record)?;
                 self.current = Current::Log;
             }
-            _ => return Ok(Some(Step::Phase(self.decoder.mark(&self.trace, record)?.phase))),
+            _ => {
+                let mark = self.decoder.mark(&self.trace, record)?;
+                self.program_accesses = mark.access;
+                return Ok(Some(Step::Phase(mark.phase)));
+            }
         }
         Ok(None)
     }
@@ -122,6 +132,7 @@ impl TraceWorkload {
         let Current::Accesses { thread, items, instructions, accounted } = &mut self.current else { return Ok(None) };
         let most = self.warm_left.map_or(u64::MAX, |left| left).min(Batch::ACCESSES_MAX as u64) as usize;
         let count = self.decoder.fill(&self.trace, &mut batch.accesses, most)?;
+        self.program_accesses += count as u64;
         batch.thread = *thread;
         let done = u64::from(*items) - self.decoder.left() as u64;
         let by_now = (u128::from(*instructions) * u128::from(done) / u128::from(*items)) as u64;
@@ -181,6 +192,10 @@ impl Workload for TraceWorkload {
             accesses: Some(metadata.accesses),
             threads: u16::try_from(metadata.threads).unwrap_or(u16::MAX),
         }
+    }
+
+    fn program_accesses(&self) -> Option<u64> {
+        Some(self.program_accesses)
     }
 
     fn next(&mut self, batch: &mut Batch) -> Result<Step, WorkloadError> {

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What a comparison prints besides its table: the verdict first; then the whole run, and how to get each technique."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.padding import Padding
+from rich.text import Text
+
+from nestwalk import sections, tables, techniques
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from nestwalk.comparisons import Comparison
+    from nestwalk.techniques import Technique
+
+WHOLE_RUN = (
+    "The whole run: from the program's beginning to where measuring ended, first touches, faults and exits included. "
+    "Its accesses are taken to cost what they cost in the measured part (docs/model.md)."
+)
+SETTINGS = "docs/settings.md says more, and how to see that a setting took effect."
+
+WHOLE_COLUMNS = (
+    ("page\nfaults", "whole_run_faults", 0),
+    ("VM\nexits", "whole_run_exits", 0),
+    ("kernels'\nshare of\nthe time", "whole_run_kernel_share", None),
+    ("time to\nplain VM,\nwhole run", "whole_run_against_baseline", 3),
+    ("time to\nplain VM,\nmeasured", "against_baseline", 3),
+)
+"""Headings of the whole run's table, keys, and decimals (None: a share in per cent; 0: a count)."""
+
+
+def verdict_of(done: Comparison) -> list[RenderableType]:
+    """The verdict, a paragraph for each group."""
+    found = done.verdict
+    if not found.groups:
+        return [Text(f"Verdict: {found.unavailable}."), Text()]
+    page: list[RenderableType] = []
+    for group in found.groups:
+        cost, *others = group.lines
+        page += [Text(cost, style="bold"), *(Padding(Text(line), (0, 0, 0, 2)) for line in others), Text()]
+    return page
+
+
+def whole_run(done: Comparison) -> list[RenderableType]:
+    """The second table: what the whole run cost beside the measured part; a sentence where that is not known."""
+    reason = next((result.whole_run["unavailable"] for result in done.results if result.whole_run["unavailable"]), None)
+    columns = WHOLE_COLUMNS if reason is None else WHOLE_COLUMNS[:2]
+    table = tables.new(("configuration", *(heading for heading, _, _ in columns)))
+    for section in sections.of(done):
+        rows = [row for row in section.rows if row["kind"] == "run"]
+        if rows and section.title:
+            table.add_section()
+            table.add_row(Text(section.title, style="italic"))
+        for row in rows:
+            table.add_row(row["title"], *cells(row, columns))
+    notes = [WHOLE_RUN if reason is None else f"The time of the whole run is {reason}."]
+    notes += lower_bounds(done)
+    return [Text("The whole run", style="bold"), table, *map(Text, notes), Text()]
+
+
+def lower_bounds(done: Comparison) -> list[str]:
+    """Why the kernel work of some rows is a lower bound: sentences."""
+    cells_of: dict[str, list[str]] = {}
+    for cell, result in zip(done.plan.matrix.cells, done.results, strict=True):
+        if result.whole_run["lower_bound"]:
+            titles = cells_of.setdefault(result.whole_run["lower_bound"], [])
+            titles += [cell.configuration.title] if cell.configuration.title not in titles else []
+    return [f"Kernel work of {', '.join(titles)} is {why}." for why, titles in cells_of.items()]
+
+
+def cells(row: dict[str, Any], columns: tuple[tuple[str, str, int | None], ...] = WHOLE_COLUMNS) -> list[str]:
+    """A row's values of the whole run, for people."""
+    return [grouped(row[key]) if decimals == 0 else tables.number(row[key], decimals) for _, key, decimals in columns]
+
+
+def grouped(count: int | None) -> str:
+    """A count with its thousands apart."""
+    return tables.NOTHING if count is None else f"{count:,}".replace(",", " ")
+
+
+def how_to_get(done: Comparison) -> list[RenderableType]:
+    """How to get each row: a line each, whatever its variants."""
+    table = tables.new(("configuration", "who", "how to get it"), right=False)
+    rows = {row["title"]: row for section in sections.of(done) for row in section.rows}
+    for title, row in rows.items():
+        table.add_row(title, tables.changes(row), row["how"] or tables.NOTHING)
+    if all(row["how"] is None for row in rows.values()):
+        return []
+    return [Text("How to get it", style="bold"), table, Text(SETTINGS), Text()]
+
+
+def used_by(done: Comparison) -> list[Technique]:
+    """The techniques that the rows use, in the order of ``techniques.toml``."""
+    names = {name for cell in done.plan.matrix.cells for name in cell.configuration.techniques or ()}
+    return [technique for technique in techniques.known().values() if technique.name in names]

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The answer first: how much time page walks take, which technique gives how much of it back, and who must act.
+
+A comparison's rows fall into groups, one for each variant (alone, beside a co-runner ...). Each group is held against
+its own plain VM, the row of the matrix' baseline in that variant. Within a group, rows are put together by what they
+take: a setting, a kernel patch, hardware. Two rows whose difference lies within its interval are equal; rows that the
+user cannot have (a machine without a hypervisor) are limits and no advice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nestwalk import intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nestwalk.comparisons import Comparison
+    from nestwalk.intervals import Estimate
+
+NEEDS: dict[str | None, str] = {
+    "settings": "settings",
+    "kernel patch": "kernel patches",
+    "hardware": "new hardware",
+    None: "rows of which the matrix does not say who must act",
+}
+"""What gives time back, by class."""
+
+SMALL = 0.0005
+"""Intervals below this get a digit more."""
+
+PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
+MINUS = "\N{MINUS SIGN}"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A row, held against its group's plain VM."""
+
+    configuration: str
+    title: str
+    role: str
+    """``advice``, ``limit`` or ``setup``."""
+    who: str | None
+    """One of :data:`nestwalk.techniques.CLASSES`; None where nothing has to change or the matrix does not say."""
+    changes: tuple[str, ...]
+    how: str
+    gain: Estimate
+    """The share of the plain VM's time that it gives back; negative where it takes more."""
+    whole_run_gain: float | None = None
+    """The same over the whole run, first touches, faults and exits included; None where that is unavailable."""
+    lower_bound: bool = False
+    """Whether its kernel work is counted in part only, so that the whole run's gain is smaller than it seems."""
+
+    @property
+    def finding(self) -> str:
+        """``gives back``, ``takes more``, ``equal`` (within the interval), or ``unknown`` without an interval."""
+        differs = self.gain.differs
+        if differs is None:
+            return "unknown"
+        if not differs:
+            return "equal"
+        return "gives back" if self.gain.value > 0 else "takes more"
+
+
+Tier = tuple[Candidate, ...]
+"""Rows between which the intervals leave no difference, best first."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one variant."""
+
+    variant: str
+    program: str
+    plain: str
+    """The title of its plain VM."""
+    walk_share: Estimate | None
+    """Of the plain VM's time."""
+    candidates: tuple[Candidate, ...]
+    difference: Callable[[Candidate, Candidate], Estimate]
+    """Of two rows' gains."""
+    unavailable: str | None = None
+    """Why the whole run's gains are unavailable: a sentence."""
+
+    def having(self, role: str) -> list[Candidate]:
+        """Rows of that role."""
+        return [row for row in self.candidates if row.role == role]
+
+    def advised(self, who: str | None) -> list[Candidate]:
+        """Rows that can be had, of that class."""
+        return [row for row in self.having("advice") if row.who == who]
+
+    def tiers(self, rows: Sequence[Candidate]) -> list[Tier]:
+        """``rows`` from the largest gain to the smallest; those that are equal to the first of a tier join it."""
+        left = sorted(rows, key=lambda row: -row.gain.value)
+        tiers = []
+        while left:
+            first = left[0]
+            tier = [row for row in left if row is first or self.difference(first, row).differs is False]
+            tiers.append(tuple(tier))
+            left = [row for row in left if row not in tier]
+        return tiers
+
+    @property
+    def advice(self) -> list[dict[str, Any]]:
+        """The entries of ``verdict.advice``: by class, then by gain."""
+        entries = []
+        for who in NEEDS:
+            for tier in self.tiers(self.advised(who)):
+                entries += [self._entry(row, tier) for row in tier]
+        return entries
+
+    def _entry(self, row: Candidate, tier: Tier) -> dict[str, Any]:
+        return {
+            "configuration": row.configuration,
+            "title": row.title,
+            "variant": self.variant,
+            "who": row.who,
+            "changes": list(row.changes),
+            "gain": row.gain.value,
+            "gain_ci95": row.gain.ci95,
+            "finding": row.finding,
+            "equal_to": [other.configuration for other in tier if other is not row],
+            "whole_run_gain": row.whole_run_gain,
+            "how": row.how,
+        }
+
+    @property
+    def lines(self) -> list[str]:
+        """The group in sentences: the cost, then each class, then the limits and other set-ups, then the whole run."""
+        said = [self.cost, *(line for who in NEEDS if (line := self.class_line(who)))]
+        for role, head in (("limit", "Limits, not to be had in a VM"), ("setup", "Other set-ups")):
+            rows = self.having(role)
+            if rows:
+                said.append(f"{head}: {'; '.join(f'{short(row.title)} {_found(row)}' for row in rows)}.")
+        return [*said, *self._whole_run_lines()]
+
+    @property
+    def cost(self) -> str:
+        """What page walks take in the plain VM."""
+        title = self.plain.removeprefix("VM, ")
+        where = f"In a plain VM ({title})" if title != self.plain else f"With {self.plain}"
+        beside = "" if self.variant in ("", "alone") else f", {self.variant}"
+        if self.walk_share is None:
+            return f"{where}{beside}: no time is known, because no access was measured."
+        return f"{where}{beside}, page walks take {percent(self.walk_share)} of {_possessive(self.program)} time."
+
+    def class_line(self, who: str | None) -> str:
+        """What the rows of that class give back; empty if there are none."""
+        rows = self.advised(who)
+        if not rows:
+            return ""
+        if any(row.finding == "unknown" for row in rows):
+            listed = ", ".join(
+                f"{short(row.title)} {_signed(row.gain.value)}" for tier in self.tiers(rows) for row in tier
+            )
+            return f"Given back by {NEEDS[who]} (no interval is known, so the order means nothing): {listed}."
+        gains = [_tier(tier) for tier in self.tiers([row for row in rows if row.finding == "gives back"])]
+        parts = [f"Given back by {NEEDS[who]}: {', '.join(gains) or 'nothing'}."]
+        same = [short(row.title) for row in rows if row.finding == "equal"]
+        if same:
+            parts.append(f"No difference within the interval: {_listed(same)}.")
+        worse = [_tier(tier) for tier in self.tiers([row for row in rows if row.finding == "takes more"])]
+        if worse:
+            parts.append(f"More time: {', '.join(worse)}.")
+        return " ".join(parts)
+
+    def _whole_run_lines(self) -> list[str]:
+        rows = [row for row in self.candidates if row.role != "limit" and row.whole_run_gain is not None]
+        if not rows:
+            return [f"The time of the whole run is {self.unavailable}."] if self.unavailable else []
+        ordered = sorted(rows, key=lambda row: -(row.whole_run_gain or 0.0))
+        parts = [
+            f"{short(row.title)} {'at most ' if row.lower_bound else ''}{_signed(row.whole_run_gain or 0.0)}"
+            for row in ordered
+        ]
+        return [f"Over the whole run, first touches, faults and exits included: {', '.join(parts)}."]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The groups of a comparison."""
+
+    groups: tuple[Group, ...]
+    unavailable: str | None = None
+    """Why there is no verdict: a sentence."""
+
+    @property
+    def sentence(self) -> str:
+        """The first group in brief: the cost, and each class."""
+        if not self.groups:
+            return self.unavailable or ""
+        group = self.groups[0]
+        return " ".join([group.cost, *(line for who in NEEDS if (line := group.class_line(who)))])
+
+    def to_json(self) -> dict[str, Any]:
+        """``verdict`` of ``--json``."""
+        shares = [None if group.walk_share is None else group.walk_share.value for group in self.groups]
+        return {
+            "sentence": self.sentence,
+            "walk_share": shares[0] if shares else None,
+            "advice": [entry for group in self.groups for entry in group.advice],
+            "limits": [_limit(row, group) for group in self.groups for row in group.having("limit")],
+            "setups": [_limit(row, group) for group in self.groups for row in group.having("setup")],
+            "groups": [
+                {"variant": group.variant, "walk_share": share, "lines": group.lines}
+                for group, share in zip(self.groups, shares, strict=True)
+            ],
+            "unavailable": self.unavailable,
+        }
+
+
+def of(done: Comparison) -> Verdict:
+    """The verdict of a comparison."""
+    variants = list(dict.fromkeys(cell.variant.name for cell in done.plan.matrix.cells))
+    groups = [group for variant in variants if (group := _group(done, variant)) is not None]
+    if groups:
+        return Verdict(tuple(groups))
+    baseline = done.plan.matrix.baseline or "a row to hold the others against"
+    return Verdict((), f"unavailable, because {baseline} is not among the rows")
+
+
+def _group(done: Comparison, variant: str) -> Group | None:
+    """The rows of ``variant``; None if its plain VM is not among them."""
+    plain = done.plain(variant)
+    if plain is None:
+        return None
+    results = {
+        cell.name: result
+        for cell, result in zip(done.plan.matrix.cells, done.results, strict=True)
+        if cell.variant.name == variant
+    }
+    plain_cell, base = plain
+    rows = [row for row in done.rows if row["configuration"] in results or row["of"] in results]
+    candidates = []
+    for row in rows:
+        run = results.get(row["configuration"])
+        gain = intervals.gain(run, base) if run is not None else _computed(row)
+        if gain is not None and run is not base:
+            whole = row["whole_run_against_baseline"]
+            candidates.append(
+                Candidate(
+                    row["configuration"],
+                    row["title"],
+                    row["role"],
+                    row["who"],
+                    tuple(row["changes"] or ()),
+                    row["how"] or "",
+                    gain,
+                    None if whole is None else 1 - whole,
+                    run is not None and run.whole_run["lower_bound"] is not None,
+                )
+            )
+
+    def difference(one: Candidate, two: Candidate) -> Estimate:
+        runs = [results.get(row.configuration) for row in (one, two)]
+        found = None if None in runs else intervals.difference(runs[1], runs[0], base)  # type: ignore[arg-type]
+        return found or one.gain - two.gain
+
+    return Group(
+        plain_cell.variant.title,
+        done.plan.program.name,
+        plain_cell.configuration.title,
+        intervals.walk_share(base),
+        tuple(candidates),
+        difference,
+        base.whole_run["unavailable"],
+    )
+
+
+def _computed(row: dict[str, Any]) -> Estimate | None:
+    """The gain of a row that no run made."""
+    against = row["against_baseline"]
+    return None if against is None else intervals.Estimate(1 - against)
+
+
+def _limit(row: Candidate, group: Group) -> dict[str, Any]:
+    return {
+        "configuration": row.configuration,
+        "title": row.title,
+        "variant": group.variant,
+        "gain": row.gain.value,
+        "gain_ci95": row.gain.ci95,
+        "whole_run_gain": row.whole_run_gain,
+    }
+
+
+def short(title: str) -> str:
+    """A row's title in a sentence about VMs."""
+    return title.removeprefix("VM, ")
+
+
+def percent(share: Estimate) -> str:
+    """A share with its interval, to as many digits as the interval leaves."""
+    if share.ci95 is None:
+        return f"{100 * abs(share.value):.1f} %"
+    digits = 1 if share.ci95 >= SMALL else 2
+    return f"{100 * abs(share.value):.{digits}f} {PLUS_MINUS}{100 * share.ci95:.{digits}f} %"
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.1f} %".replace("-", MINUS)
+
+
+def _tier(tier: Tier) -> str:
+    if len(tier) == 1:
+        return f"{short(tier[0].title)} {percent(tier[0].gain)}"
+    rows = [f"{short(row.title)} ({percent(row.gain)})" for row in tier]
+    return f"{_listed(rows)} (equal within the interval)"
+
+
+def _found(row: Candidate) -> str:
+    """What was found of a row, in few words."""
+    match row.finding:
+        case "equal":
+            return "makes no difference within the interval"
+        case "unknown":
+            return _signed(row.gain.value)
+        case "gives back":
+            return percent(row.gain)
+        case _:
+            return f"{percent(row.gain)} more time"
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(texts[:-1]), *texts[-1:]) if part)
+
+
+def _possessive(name: str) -> str:
+    return f"{name}'" if name.endswith("s") else f"{name}'s"

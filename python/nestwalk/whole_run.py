@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The whole run beside the steady state: what first touches, faults and exits cost, as values of a row.
+
+The engine counts and costs what the kernels did for the program from its beginning to its end (``whole_run`` of a
+result). The time of the whole run is that work, and the measured part's other cycles an access for each of the
+program's accesses: an assumption, as a program that still fills its memory may run differently.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nestwalk.result import Result
+
+KEYS = (
+    "whole_run_faults",
+    "whole_run_exits",
+    "whole_run_kernel_cycles",
+    "whole_run_kernel_share",
+    "whole_run_cycles_per_access",
+)
+"""What :func:`row` has."""
+
+KINDS = {
+    "faults": "page faults",
+    "zeroing": "zeroing pages",
+    "exits": "VM exits",
+    "tables": "page-table pages",
+    "copying": "copying and moving pages",
+    "huge_pages": "making huge pages",
+    "shootdowns": "TLB shootdowns",
+    "reclaim": "reclaim and swap",
+    "calls": "system calls",
+}
+"""What kernel work is for, in the order of pictures, by its key in ``whole_run.cycles``."""
+
+
+def row(result: Result) -> dict[str, Any]:
+    """The values of a row: counts of the whole run, the share of its time that is kernel work, its cycles an access.
+
+    The last two are None where the program's length is not known; ``result.whole_run["unavailable"]`` says why.
+    """
+    whole = result.whole_run
+    kernel = sum(whole["cycles"].values())
+    own = own_cycles_per_access(result)
+    accesses = whole["accesses"]
+    total = None if own is None or not accesses else own + kernel / accesses
+    return {
+        "whole_run_faults": whole["faults"],
+        "whole_run_exits": whole["exits"],
+        "whole_run_kernel_cycles": kernel,
+        "whole_run_kernel_share": kernel / accesses / total if total else None,
+        "whole_run_cycles_per_access": total,
+    }
+
+
+def own_cycles_per_access(result: Result) -> float | None:
+    """Cycles an access of the measured part without kernel work; None if nothing was measured."""
+    statistics = result.statistics
+    own: int = sum(cycles for part, cycles in statistics["cycles"].items() if part != "os")
+    accesses: int = statistics["accesses"]
+    return own / accesses if accesses else None

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The verdict on made-up rows: what is equal, what is better, who must act, and what is said where nothing is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support import Made
+
+from nestwalk import comparisons, intervals, matrix, techniques, verdict
+from nestwalk.comparisons import Comparison
+from nestwalk.errors import NestwalkError
+from nestwalk.intervals import Estimate
+from nestwalk.result import Result
+from nestwalk.verdict import Candidate, Group, Verdict
+
+
+def row(name: str, gain: float, ci95: float | None, who: str | None = "settings", role: str = "advice") -> Candidate:
+    return Candidate(name, f"VM, {name}", role, who, (), "do it", Estimate(gain, ci95))
+
+
+def group(*rows: Candidate) -> Group:
+    def difference(one: Candidate, two: Candidate) -> Estimate:
+        return one.gain - two.gain
+
+    return Group("alone", "redis", "VM, plain", Estimate(0.14, 0.01), rows, difference)
+
+
+def names(made: Group, *rows: Candidate) -> list[list[str]]:
+    return [[one.configuration for one in tier] for tier in made.tiers(rows)]
+
+
+def test_rows_apart_by_more_than_their_interval_are_ranked() -> None:
+    rows = row("a", 0.05, 0.01), row("b", 0.13, 0.01), row("c", 0.09, 0.01)
+    assert names(group(*rows), *rows) == [["b"], ["c"], ["a"]]
+
+
+def test_rows_within_the_interval_are_equal_and_none_is_best() -> None:
+    rows = row("a", 0.12, 0.02), row("b", 0.13, 0.02), row("c", 0.05, 0.01)
+    made = group(*rows)
+    assert names(made, *rows) == [["b", "a"], ["c"]]
+    line = made.class_line("settings")
+    assert "b (13.0 ±2.0 %) and a (12.0 ±2.0 %) (equal within the interval), c 5.0 ±1.0 %." in line
+    assert {entry["configuration"]: entry["equal_to"] for entry in made.advice} == {"b": ["a"], "a": ["b"], "c": []}
+    assert not {"best", "fastest", "slowest"} & set(" ".join(made.lines).split())
+
+
+def test_a_difference_as_large_as_its_interval_is_none() -> None:
+    assert Estimate(0.01, 0.01).differs is False
+    assert Estimate(-0.0101, 0.01).differs is True
+    assert Estimate(0.01, None).differs is None
+    assert Estimate(0.0, 0.0).differs is False
+
+
+def test_exact_ties_are_equal_also_without_any_scatter() -> None:
+    rows = row("a", 0.1, 0.0), row("b", 0.1, 0.0), row("c", 0.2, 0.0)
+    assert names(group(*rows), *rows) == [["c"], ["a", "b"]]
+
+
+def test_what_does_not_differ_from_the_plain_vm_gives_nothing_back() -> None:
+    made = group(row("a", 0.004, 0.01), row("b", -0.03, 0.01))
+    assert made.class_line("settings") == (
+        "Given back by settings: nothing. No difference within the interval: a. More time: b 3.0 ±1.0 %."
+    )
+    assert [entry["finding"] for entry in made.advice] == ["equal", "takes more"]
+
+
+def test_without_an_interval_nothing_is_ranked() -> None:
+    made = group(row("a", 0.1, None), row("b", 0.2, None))
+    assert names(made, *made.candidates) == [["b"], ["a"]]
+    line = made.class_line("settings")
+    assert "no interval is known" in line
+    assert "b +20.0 %, a +10.0 %" in line
+    assert {entry["finding"] for entry in made.advice} == {"unknown"}
+
+
+def test_rows_stand_by_who_must_act_and_limits_are_no_advice() -> None:
+    made = group(
+        row("new", 0.3, 0.01, "hardware"),
+        row("patch", 0.2, 0.01, "kernel patch"),
+        row("set", 0.1, 0.01),
+        row("native", 0.4, 0.01, None, "limit"),
+        row("nested", -0.4, 0.01, None, "setup"),
+    )
+    assert [entry["configuration"] for entry in made.advice] == ["set", "patch", "new"]
+    found = Verdict((made,)).to_json()
+    assert found["walk_share"] == 0.14
+    assert [entry["configuration"] for entry in found["limits"]] == ["native"]
+    assert [entry["configuration"] for entry in found["setups"]] == ["nested"]
+    assert found["sentence"].startswith(
+        "In a plain VM (plain), page walks take 14.0 ±1.0 % of redis' time. Given back by"
+    )
+    assert "native" not in found["sentence"]
+    heads = [line.split(":")[0] for line in made.lines[1:]]
+    assert heads == [
+        "Given back by settings",
+        "Given back by kernel patches",
+        "Given back by new hardware",
+        "Limits, not to be had in a VM",
+        "Other set-ups",
+    ]
+
+
+def run(cycles: list[int], accesses: int = 100, **whole: Any) -> Result:
+    """A result with these windows' cycles, a tenth of which are walks."""
+    windows = [
+        {"accesses": accesses, "cycles": {"work": number - number // 10, "data": 0, "walk": number // 10, "os": 0}}
+        for number in cycles
+    ]
+    total = {"work": sum(cycles), "data": 0, "walk": 0, "os": 0}
+    statistics = {"windows": windows, "accesses": accesses * len(cycles), "cycles": total}
+    per_access = sum(cycles) / accesses / len(cycles)
+    values = {"cycles_per_access": per_access, "cycles_per_access_ci95": 1.0, "walks_per_kiloaccess": 1.0}
+    unknown = {"accesses": None, "unavailable": "unavailable, because", "lower_bound": None, "faults": 0, "exits": 0}
+    return Result({"statistics": statistics, "row": values, "whole_run": {**unknown, "cycles": {}, **whole}})
+
+
+def test_windows_are_held_against_each_other_one_by_one() -> None:
+    # Windows scatter by a factor of three, and each gains a tenth: the gain is known exactly.
+    plain, fast = run([1000, 2000, 3000]), run([900, 1800, 2700])
+    gain = intervals.gain(fast, plain)
+    assert gain is not None
+    assert gain.value == pytest.approx(0.1)
+    assert gain.ci95 == pytest.approx(0.0, abs=1e-12)
+    # A hand-worked one: gains 50, 100, 450 of 1000 each; R = 0.2; s = sqrt(47500) = 217.9; t(2) = 4.303.
+    gain = intervals.gain(run([950, 900, 550]), run([1000, 1000, 1000]))
+    assert gain is not None
+    assert gain.value == pytest.approx(0.2)
+    assert gain.ci95 == pytest.approx(4.303 * (47500 / 3) ** 0.5 / 1000)
+
+
+def test_other_windows_are_taken_as_independent_and_few_have_no_interval() -> None:
+    gain = intervals.gain(run([900] * 3, accesses=50), run([1000] * 3))
+    assert gain is not None
+    assert gain.value == pytest.approx(1 - 18 / 10)
+    assert gain.ci95 == pytest.approx(2**0.5 / 10)
+    few = intervals.gain(run([900] * 2), run([1000] * 2))
+    assert few is not None
+    assert few.ci95 is None
+
+
+def made_up(runs: dict[str, list[int]], **whole: Any) -> Comparison:
+    plan = comparisons.plan(configurations=list(runs))
+    order = [cell.name for cell in plan.matrix.cells]
+    return Comparison(plan, tuple(run(runs[name], **whole) for name in order))
+
+
+def test_each_group_is_held_against_its_own_plain_vm() -> None:
+    done = made_up(
+        {
+            "vm-4k": [1000] * 3,
+            "vm-thp": [800] * 3,
+            "vm-4k+smt": [2000] * 3,
+            "vm-thp+smt": [1900] * 3,
+            "native-4k": [700] * 3,
+        }
+    )
+    alone, beside = done.verdict.groups
+    assert [entry["gain"] for entry in alone.advice] == [pytest.approx(0.2)]
+    assert [entry["gain"] for entry in beside.advice] == [pytest.approx(0.05)]
+    rows = {made["configuration"]: made for made in done.rows}
+    assert rows["vm-thp+smt"]["against_baseline"] == pytest.approx(0.95)
+    assert rows["vm-thp+smt"]["relative_time"] == pytest.approx(1900 / 700)
+    assert done.verdict.to_json()["advice"][0]["how"] == "host: THP always, or madvise with QEMU; guest: THP always"
+
+
+def test_without_the_plain_vm_there_is_no_verdict_but_a_reason() -> None:
+    found = made_up({"native-4k": [700] * 3}).verdict.to_json()
+    assert found["unavailable"] == "unavailable, because vm-4k is not among the rows"
+    assert (found["advice"], found["walk_share"]) == ([], None)
+
+
+def test_the_whole_run_counts_what_was_paid_before() -> None:
+    plan = comparisons.plan(configurations=["vm-4k", "vm-shadow"])
+    plain = run([1000] * 3, unavailable=None)
+    shadow = run([800] * 3, unavailable=None, lower_bound="a lower bound, because")
+    for result, exits in ((plain, 1000), (shadow, 9000)):
+        result.whole_run.update({"accesses": 1000, "cycles": {"exits": exits}})
+    done = Comparison(plan, (plain, shadow))
+    rows = {made["configuration"]: made for made in done.rows}
+    # 10 and 8 cycles an access measured; 1 and 9 more for the exits.
+    assert rows["vm-4k"]["whole_run_cycles_per_access"] == pytest.approx(11)
+    assert rows["vm-shadow"]["whole_run_against_baseline"] == pytest.approx(17 / 11)
+    assert rows["vm-shadow"]["whole_run_kernel_share"] == pytest.approx(9 / 17)
+    (entry,) = done.verdict.to_json()["advice"]
+    assert entry["gain"] == pytest.approx(0.2)
+    assert entry["whole_run_gain"] == pytest.approx(1 - 17 / 11)
+    assert f"shadow paging at most {verdict.MINUS}54.5 %" in done.verdict.groups[0].lines[-1]
+
+
+def test_what_a_matrix_names_fits_together() -> None:
+    for name in ("standard", "everything"):
+        for cell in matrix.load(name).cells:
+            entry = cell.configuration
+            if entry.role != "advice":
+                continue
+            assert entry.changes is not None, entry.name
+            used = [techniques.find(used) for used in entry.techniques or ()]
+            assert {who for technique in used for who in technique.who} == set(entry.changes), entry.name
+            assert bool(used) == bool(entry.changes), entry.name
+
+
+def test_every_technique_says_how_and_how_to_see_it() -> None:
+    colours = [technique.colour for technique in techniques.known().values()]
+    assert len(set(colours)) == len(colours)
+    for technique in techniques.known().values():
+        assert technique.get
+        assert set(technique.who) <= set(techniques.WHO)
+        assert bool(technique.check) == ("hardware" not in technique.who), technique.name
+        assert technique.link.startswith("https://")
+
+
+def test_a_misspelt_technique_is_refused_with_the_nearest() -> None:
+    text = 'schema = 1\n[[configuration]]\nname = "a"\ntechniques = ["hugegtp"]\n'
+    with pytest.raises(NestwalkError, match="did you mean 'hugegpt'"):
+        matrix.parse(text, "x.toml")
+    with pytest.raises(NestwalkError, match="unknown role 'remedy'"):
+        matrix.parse('schema = 1\n[[configuration]]\nname = "a"\nrole = "remedy"\n', "x.toml")
+
+
+def test_the_command_gives_the_verdict(made: Made) -> None:
+    found = made.json["verdict"]
+    assert found["unavailable"] is None
+    assert 0 < found["walk_share"] < 1
+    assert found["sentence"].startswith("In a plain VM (4 KiB on both sides), page walks take ")
+    advised = [entry["configuration"] for entry in found["advice"]]
+    assert "vm-thp" in advised
+    assert not {name for name in advised if name.startswith(("native", "vm-4k", "vm-in-vm"))}
+    assert [entry["who"] for entry in found["advice"][:4]] == ["settings"] * 4
+    assert {entry["variant"] for entry in found["advice"]} == {"alone", "with an SMT co-runner"}
+    for entry in found["advice"]:
+        assert {"configuration", "who", "gain", "gain_ci95", "how"} <= set(entry)
+        assert entry["how"]
+
+
+def test_shadow_paging_and_a_vm_in_a_vm_do_not_look_free(made: Made) -> None:
+    rows = {row["configuration"]: row for row in made.json["rows"]}
+    for name in ("vm-shadow", "vm-in-vm"):
+        assert rows[name]["whole_run_exits"] > rows["vm-4k"]["whole_run_exits"] > 0
+        assert rows[name]["whole_run_kernel_share"] > rows["vm-4k"]["whole_run_kernel_share"]
+        assert rows[name]["whole_run_against_baseline"] > rows[name]["against_baseline"]
+    assert rows["native-4k"]["whole_run_exits"] == 0
+
+
+def test_a_lone_verdict_of_nothing_is_a_sentence() -> None:
+    assert Verdict((), "unavailable, because x").sentence == "unavailable, because x"
+    assert verdict.short("VM, THP") == "THP"
