@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nestwalk import _native
+from nestwalk.cloud import commands as cloud
 from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, unknown
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 trace_app = typer.Typer(help="Convert and look at traces.")
 app.add_typer(trace_app, name="trace")
+cloud.register(app)
 
 MachineName = Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")]
 MatrixName = Annotated[str, typer.Option(metavar="NAME", help="What is compared: a name or TOML file.")]

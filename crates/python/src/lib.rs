@@ -12,6 +12,7 @@ use pyo3::import_exception;
 use pyo3::prelude::*;
 use serde::Serialize;
 
+mod cloud;
 mod listener;
 mod trace;
 
@@ -34,6 +35,9 @@ fn json(value: &impl Serialize) -> PyResult<String> {
 mod _native {
     #[pymodule_export]
     use super::{benchmark, benchmark_names, catalogue, check, run, scenario, version};
+
+    #[pymodule_export]
+    use super::cloud::cloud_replay;
 
     #[pymodule_export]
     use super::trace::{trace_convert, trace_info};
