@@ -92,6 +92,33 @@ pub fn total(extents: &[Extent]) -> PageCount {
     PageCount(extents.iter().map(|extent| extent.count.0).sum())
 }
 
+/// Appends to `out` what the guest sees as the pages `from..to` of `extent`.
+pub fn cut(extent: Extent, from: u64, to: u64, out: &mut Vec<Extent>) {
+    let Some(order) = extent.descending else {
+        if from < to {
+            out.push(Extent::ascending(FrameRange::new(extent.start + from, PageCount(to - from))));
+        }
+        return;
+    };
+    let block = order.frames();
+    let mut at = from;
+    while at < to {
+        // Block 0 is the one that the guest sees first: the highest.
+        let (number, inside) = (at / block, at % block);
+        let whole = if inside == 0 { (to - at) / block } else { 0 };
+        let lowest = extent.count.0 - block * (number + whole.max(1));
+        let part = match whole {
+            0 => Extent::ascending(FrameRange::new(
+                extent.start + lowest + inside,
+                PageCount((block - inside).min(to - at)),
+            )),
+            _ => Extent::blocks_descending(FrameRange::new(extent.start + lowest, PageCount(whole * block)), order),
+        };
+        out.push(part);
+        at += part.count.0;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +145,25 @@ mod tests {
         // The guest sees block 0 last, so what follows it physically would be block 1, which is there already.
         let after = [blocks, Extent::ascending(range(512, 100))];
         assert_eq!(count_segments(&after, CountingRule::InOrder), 4, "the last block goes on in the next extent");
+    }
+
+    #[test]
+    fn a_part_of_a_descending_extent_is_what_the_guest_sees_there() {
+        let blocks = Extent::blocks_descending(range(100, 40), Order(3));
+        let part = |from, to| {
+            let mut out = Vec::new();
+            cut(blocks, from, to, &mut out);
+            out
+        };
+        assert_eq!(part(0, 40), [blocks]);
+        assert_eq!(part(0, 8), [Extent::ascending(range(132, 8))]);
+        assert_eq!(part(3, 5), [Extent::ascending(range(135, 2))]);
+        let expected = [
+            Extent::ascending(range(138, 2)),
+            Extent::blocks_descending(range(116, 16), Order(3)),
+            Extent::ascending(range(108, 1)),
+        ];
+        assert_eq!(part(6, 25), expected);
     }
 
     #[test]

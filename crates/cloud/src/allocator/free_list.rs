@@ -81,6 +81,11 @@ impl FreeList {
         self.by_size.iter().rev().map(|&(pages, _)| pages)
     }
 
+    /// The free segment that begins at `start`.
+    pub fn at(&self, start: Frame) -> Option<FrameRange> {
+        self.free.get(&start.0).map(|&pages| FrameRange::new(start, PageCount(pages)))
+    }
+
     /// The largest free segment; of equally large ones, the lowest.
     pub fn largest(&self) -> Option<FrameRange> {
         self.by_size.last().copied().map(range_of)
@@ -117,9 +122,9 @@ impl FreeList {
         let mut at = range.start.0;
         // Most often it is one whole allocated segment, but neighbours may be freed at once, or a part of one.
         while at < end {
-            let (&start, &held) = self.allocated.range(..=at).next_back().expect("what is freed was allocated");
+            let held = self.allocated.range(..=at).next_back().filter(|&(start, held)| at < start + held.pages);
+            let Some((&start, &held)) = held else { panic!("frame {at:#x} is freed but not allocated") };
             let held_end = start + held.pages;
-            assert!(at < held_end, "frame {at:#x} is freed but not allocated");
             let upto = held_end.min(end);
             self.allocated.remove(&start);
             if start < at {

@@ -4,7 +4,7 @@
 use nestwalk_mem::{FrameRange, PageCount};
 
 use super::{FreeList, SegmentAllocator, best_fit, first_fit, opt1, opt2};
-use crate::extent::Extent;
+use crate::extent::{CountingRule, Extent, count_segments};
 
 /// Which free segment is next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,9 +85,38 @@ impl SegmentAllocator for ListAllocator {
         }
     }
 
+    fn allocate_at(&mut self, range: FrameRange, now_s: i64) -> bool {
+        let fits = self.list.at(range.start).is_some_and(|segment| segment.count >= range.count);
+        if fits {
+            self.list.take(range.start, range.count.0, now_s);
+        }
+        fits
+    }
+
     fn free(&mut self, extent: Extent) {
         self.list.free(extent.range());
         self.steps += 1;
+    }
+
+    /// Free segments are apart from each other, so the rule of counting does not matter, and each that is taken counts.
+    fn segments_for(&self, memory: PageCount, rule: CountingRule) -> Option<u64> {
+        if memory > self.list.free_pages() {
+            return None;
+        }
+        if self.list.largest().is_some_and(|largest| largest.count >= memory) {
+            return Some(1);
+        }
+        if matches!(self.rule, Rule::Opt2 | Rule::BestFit) {
+            let mut missing = memory.0;
+            let whole = self.list.sizes_descending().take_while(|&size| {
+                let needed = missing > 0;
+                missing = missing.saturating_sub(size);
+                needed
+            });
+            return Some(whole.count() as u64);
+        }
+        let mut extents = Vec::new();
+        self.clone().allocate(memory, 0, &mut extents).then(|| count_segments(&extents, rule))
     }
 
     fn free_segments(&self) -> Vec<FrameRange> {

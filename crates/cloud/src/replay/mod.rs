@@ -12,7 +12,7 @@ use rand_xoshiro::rand_core::SeedableRng;
 use crate::error::CloudError;
 use crate::extent::{Extent, count_segments};
 use crate::fleet::Fleet;
-use crate::host::Host;
+use crate::host::{Host, Serve};
 use crate::request::{Events, VmRequest};
 use crate::scheduler::Scheduler;
 
@@ -49,13 +49,13 @@ pub fn replay(
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Replay, CloudError> {
     options.check()?;
-    let ratios = (options.scheduler.cpu_allocation_ratio, options.scheduler.ram_allocation_ratio);
-    let mut hosts = Host::all(fleet, options.allocator, ratios)?;
+    let host_options = options.hosts();
+    let mut hosts = Host::all(fleet, &host_options)?;
     let empty: Vec<Host> = fleet
         .groups
         .iter()
         .zip(0..)
-        .map(|(group, at)| Host::new(group, at, options.allocator, ratios))
+        .map(|(group, at)| Host::new(group, at, &host_options))
         .collect::<Result<_, _>>()?;
     let events = Events::new(requests, options.seed)?.events;
     let mut scheduler = Scheduler::new(options.scheduler, options.counting);
@@ -73,7 +73,7 @@ pub fn replay(
                 vm.outcome = Outcome::Unplaced;
             }
             if let Some(host) = scheduler.choose(&hosts, request, &mut rng) {
-                assert!(hosts[host.0 as usize].place(request.vcpus, size, event.time_s, extents));
+                assert!(hosts[host.0 as usize].place(request.vcpus, size, event.time_s, Serve::ByRule, extents));
                 let segments = count_segments(extents, options.counting);
                 *vm = VmOutcome { outcome: Outcome::Placed, host: host.0, segments: segments as u32 };
                 *result.segments.histogram.entry(segments).or_default() += 1;

@@ -3,9 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::allocator::{AllocatorKind, MAX_DS};
+use crate::allocator::hugetlb::HugetlbOptions;
+use crate::allocator::xen::XenOptions;
+use crate::allocator::{AllocatorKind, AllocatorOptions, MAX_DS};
 use crate::error::CloudError;
 use crate::extent::CountingRule;
+use crate::host::HostOptions;
 use crate::scheduler::SchedulerOptions;
 
 /// How a replay is run. Everything has a default.
@@ -16,6 +19,10 @@ pub struct Options {
     pub seed: u64,
     /// How hosts allocate.
     pub allocator: AllocatorKind,
+    /// What of Xen is modelled.
+    pub xen: XenOptions,
+    /// How large the pool of `linux-hugetlb` is.
+    pub hugetlb: HugetlbOptions,
     /// How hosts are chosen.
     pub scheduler: SchedulerOptions,
     /// Segments that a DS-n processor has: a VM with more runs under EPT.
@@ -35,6 +42,8 @@ impl Default for Options {
         Self {
             seed: 1,
             allocator: AllocatorKind::default(),
+            xen: XenOptions::default(),
+            hugetlb: HugetlbOptions::default(),
             scheduler: SchedulerOptions::default(),
             ds_segments: 1,
             counting: CountingRule::default(),
@@ -46,6 +55,16 @@ impl Default for Options {
 }
 
 impl Options {
+    /// What they say about hosts.
+    pub fn hosts(&self) -> HostOptions {
+        HostOptions {
+            allocator: self.allocator,
+            allocators: AllocatorOptions { xen: self.xen, hugetlb: self.hugetlb },
+            cpu_ratio: self.scheduler.cpu_allocation_ratio,
+            ram_ratio: self.scheduler.ram_allocation_ratio,
+        }
+    }
+
     /// Whether each option is in its range.
     ///
     /// # Errors
@@ -54,6 +73,9 @@ impl Options {
         self.scheduler.check()?;
         if !(1..=MAX_DS as u32).contains(&self.ds_segments) {
             return Err(CloudError::option("ds_segments", format!("{}: give 1 to {MAX_DS}", self.ds_segments)));
+        }
+        if !(0.0..=1.0).contains(&self.hugetlb.pool_share) {
+            return Err(CloudError::option("pool_share", format!("{}: give 0 to 1", self.hugetlb.pool_share)));
         }
         if self.samples > 100_000 {
             return Err(CloudError::option("samples", format!("{}: give 0 to 100000", self.samples)));

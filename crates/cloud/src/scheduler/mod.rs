@@ -117,7 +117,8 @@ impl Scheduler {
             (0..hosts.len() as u32).filter(|&at| hosts[at as usize].passes(request.vcpus, memory)).collect();
         self.examined += candidates.len() as u64;
         if self.options.improv_placement {
-            let counts: Vec<_> = candidates.iter().map(|&at| hosts[at as usize].simulate(memory, self.rule)).collect();
+            let counts: Vec<_> =
+                candidates.iter().map(|&at| hosts[at as usize].segments_for(memory, self.rule)).collect();
             let fewest = counts.iter().flatten().min().copied()?;
             let mut counts = counts.into_iter();
             candidates.retain(|_| counts.next() == Some(Some(fewest)));
