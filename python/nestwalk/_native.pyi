@@ -45,6 +45,21 @@ def machine(name: str) -> str:
 def processor(dump: str | None = None, path: str | None = None) -> str:
     """The processor here, or of a recorded CPUID: `processor`, `nearest`, `sysfs` (null for a recorded one)."""
 
+def cloud_replay(
+    columns: tuple[bytes, bytes, bytes, bytes, bytes],
+    fleet: str,
+    options: str,
+    progress: Callable[[int, int | None], bool] | None = None,
+) -> tuple[str, bytes, bytes, bytes]:
+    """Replays a trace of VMs over a fleet (JSON) as options (JSON) say. The GIL is released.
+
+    Columns, little-endian, a value for each request: arrival (i64, s), earliest deletion (i64, s; the largest i64:
+    none is known), latest deletion (i64, s), virtual CPUs (u32), memory (u64, pages of 4 KiB).
+
+    Back come what was found and measured (JSON), and columns of outcomes (u8: 0 refused, 1 unplaced, 2 placed),
+    hosts (u32) and segments (u32).
+    """
+
 def bench_names() -> list[str]:
     """The benchmarks there are."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 import typer
 
 from nestwalk import _native, say
+from nestwalk.cloud import commands as cloud
 from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError, unknown
 from nestwalk.verb import App
 
@@ -31,6 +32,7 @@ app = App(
 )
 trace_app = App(help="Convert and look at traces.")
 app.add_typer(trace_app, name="trace")
+cloud.register(app)
 
 MachineName = Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")]
 MatrixName = Annotated[str, typer.Option(metavar="NAME", help="What is compared: a name or TOML file.")]

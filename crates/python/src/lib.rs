@@ -15,6 +15,7 @@ use pyo3::import_exception;
 use pyo3::prelude::*;
 use serde::Serialize;
 
+mod cloud;
 mod keys;
 mod listener;
 mod live;
@@ -77,6 +78,9 @@ mod _native {
 
     #[pymodule_export]
     use super::live::processor;
+
+    #[pymodule_export]
+    use super::cloud::cloud_replay;
 
     #[pymodule_export]
     use super::trace::{trace_check, trace_convert, trace_info};

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The verbs ``nestwalk place`` and ``nestwalk segments``: options in, tables or JSON out."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nestwalk.errors import NestwalkError, unknown
+
+if TYPE_CHECKING:
+    from nestwalk.cloud.place import Version
+    from nestwalk.cloud.requests import Requests
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verbs to the command."""
+    app.command()(place)
+    app.command()(segments)
+
+
+def place(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace of VMs, in any format of docs/cloud.md.")],
+    *,
+    hosts: Annotated[str, typer.Option(metavar="NAME", help="A fleet's name or TOML file.")] = "paper",
+    target_utilisation: Annotated[
+        float, typer.Option(help="Size a fleet of shares so that so much of it is in use at the peak.")
+    ] = 0.75,
+    versions: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Versions side by side (default: baseline,opt1,opt2,dynamic)."),
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="NAME", help="One version with this scheduler instead.")
+    ] = None,
+    allocator: Annotated[
+        str | None, typer.Option(metavar="NAME", help="One version with this allocator of segments instead.")
+    ] = None,
+    segments: Annotated[int, typer.Option(metavar="N", help="n of DS-n: segments that a processor has.")] = 1,
+    migration: Annotated[
+        bool, typer.Option("--migration", help="Defragment by live migration when a VM needs more segments.")
+    ] = False,
+    unplug: Annotated[
+        str | None,
+        typer.Option(metavar="VMS:MEMORY", help="Share of VMs that give so much of their memory back, as 0.1:0.25."),
+    ] = None,
+    unplug_from: Annotated[
+        str, typer.Option(metavar="WHERE", help="What is unplugged: the VM's end, or blocks of 2 MiB anywhere.")
+    ] = "blocks",
+    ept_takes_small: Annotated[
+        bool, typer.Option("--ept-takes-small", help="VMs with more than N segments (EPT) take the smallest free ones.")
+    ] = False,
+    any_order: Annotated[
+        bool, typer.Option("--any-order", help="Pieces next to each other are one segment in whatever order they are.")
+    ] = False,
+    measure_from: Annotated[
+        int | None, typer.Option(metavar="SECONDS", help="VMs that arrive earlier are placed and not counted.")
+    ] = None,
+    boot_storm: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="All VMs that run at this second at once, and no others; or: all."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="MAP", help="Columns of another CSV or Parquet file: vm=..,arrive=..:ms,memory=..:MiB"),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(metavar="CORES:SIZE", help="The machine of Azure's packing trace (default: 40:256GiB)."),
+    ] = None,
+    nova: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="An option of Nova's scheduler, such as host_subset_size=5; repeatable."
+        ),
+    ] = None,
+    map_host: Annotated[int, typer.Option(metavar="HOST", help="The host whose memory is drawn.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 1,
+    jobs: Annotated[int | None, typer.Option(help="Versions at a time (default: one for each processor).")] = None,
+    json_: Json = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write results.parquet, vms.parquet, results.json and a page."),
+    ] = None,
+) -> None:
+    """Replay a trace of VMs on a fleet: how many segments of memory each VM gets, and what that takes."""
+    from nestwalk import files
+    from nestwalk.cloud import fleets, loaders
+    from nestwalk.cloud import place as replays
+    from nestwalk.progress import watch
+
+    begun = time.monotonic()
+    chosen = _versions(versions, scheduler, allocator)
+    settings = replays.Settings(
+        seed=seed,
+        segments=segments,
+        measure_from_s=measure_from,
+        migration=migration,
+        unplug=_unplug(unplug, unplug_from),
+        ept_takes_small=ept_takes_small,
+        any_order=any_order,
+        scheduler=_nova(nova or ()),
+        map_host=map_host,
+    )
+    options = _loader_options(columns, machine)
+    if out is not None:
+        files.check_directory(out)
+    fleet = fleets.load(hosts)
+    requests = loaders.load(trace, options)
+    if boot_storm is not None:
+        requests = _storm(requests, boot_storm)
+    plan = replays.plan(requests, fleet, chosen, settings, target_utilisation=target_utilisation)
+    with watch(plan.titles) as watcher:
+        done = replays.execute(plan, jobs=jobs, watcher=watcher)
+    if out is not None:
+        from nestwalk.cloud import results
+
+        results.save(done, out, command=sys.argv[1:])
+    if json_:
+        _print_json(done.to_json())
+        return
+    from nestwalk.cloud import text
+
+    _print(text.page(done, time.monotonic() - begun))
+    if out is not None:
+        typer.echo(f"wrote {out}")
+
+
+def segments(
+    pid: Annotated[
+        int | None, typer.Option(metavar="PID", help="The VMM of a running VM on this host, or any process.", min=1)
+    ] = None,
+    *,
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Read a recording instead (docs/cloud.md).")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep what was read as a recording, for --from.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="All writable memory, not only what looks like a VM's.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Say how contiguous the memory of a running VM is, and how many segments it could get now."""
+    from nestwalk.cloud import proc, text
+    from nestwalk.cloud import segments as segment
+
+    if (pid is None) == (from_ is None):
+        raise NestwalkError("give either --pid PID (a VM's VMM on this host) or --from DIR (a recording)")
+    source = proc.Source(pid=pid, recording=from_)
+    found, chosen = segment.report(source, everything=everything)
+    if record is not None:
+        source.record(record, chosen)
+    if json_:
+        _print_json(found)
+        return
+    _print(text.segments(found))
+    if record is not None:
+        typer.echo(f"wrote {record}")
+
+
+def _versions(versions: str | None, scheduler: str | None, allocator: str | None) -> list[Version]:
+    from nestwalk.cloud import place as replays
+
+    if scheduler is None and allocator is None:
+        return replays.versions(versions or ",".join(replays.VERSIONS))
+    if versions is not None:
+        raise NestwalkError("--versions goes without --scheduler and --allocator, which make one version of their own")
+    return [replays.custom(scheduler, allocator)]
+
+
+def _unplug(shares: str | None, where: str) -> dict[str, Any] | None:
+    if where not in {"end", "blocks"}:
+        raise unknown("place to unplug", where, ("end", "blocks"))
+    if shares is None:
+        return None
+    vms, colon, memory = shares.partition(":")
+    try:
+        pair = float(vms), float(memory)
+    except ValueError:
+        pair = (-1.0, -1.0)
+    if not colon or not all(0 < share <= 1 for share in pair):
+        raise NestwalkError(f"--unplug: '{shares}' is not VMS:MEMORY; give two shares above 0, at most 1, as 0.1:0.25")
+    return {"vm_share": pair[0], "memory_share": pair[1], "from": where}
+
+
+def _nova(pairs: list[str] | tuple[()]) -> dict[str, float | int]:
+    from nestwalk.cloud.fleets import SCHEDULER
+
+    found: dict[str, float | int] = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        if key not in SCHEDULER:
+            raise unknown("option in --nova", key, SCHEDULER)
+        try:
+            found[key] = SCHEDULER[key](value)
+        except ValueError as error:
+            raise NestwalkError(f"--nova: {key}={value}: is no number") from error
+    return found
+
+
+def _loader_options(columns: str | None, machine: str | None) -> Any:
+    from nestwalk.cloud import loaders, sizes
+    from nestwalk.cloud.loaders import generic
+
+    size = loaders.MACHINE
+    if machine is not None:
+        cores, _, memory = machine.partition(":")
+        try:
+            size = (float(cores), float(sizes.size_bytes(memory)))
+        except ValueError as error:
+            raise NestwalkError(f"--machine: '{machine}' is not CORES:SIZE, such as 40:256GiB") from error
+        if not size[0] > 0 or not size[1] > 0:
+            raise NestwalkError(f"--machine: '{machine}' has nothing; give CORES:SIZE, such as 40:256GiB")
+    return loaders.Options(columns=None if columns is None else generic.parse(columns), machine=size)
+
+
+def _storm(requests: Requests, when: str) -> Requests:
+    from nestwalk.cloud import transform
+
+    if when == "all":
+        return transform.boot_storm(requests, None)
+    try:
+        return transform.boot_storm(requests, int(when))
+    except ValueError as error:
+        raise NestwalkError(f"--boot-storm: '{when}' is neither a second of the trace nor 'all'") from error
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    json.dump(value, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+def _print(things: list[Any]) -> None:
+    from nestwalk import tables
+
+    console = tables.console()
+    for thing in things:
+        console.print(thing)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The pictures of a replay, as altair charts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import polars as pl
+
+from nestwalk.charts import FONT, LABEL_WIDTH, LINE_COLOURS, WIDTH, Picture
+from nestwalk.cloud import sizes
+from nestwalk.cloud.requests import PAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nestwalk.cloud.place import Replay, Replayed
+
+SEGMENT_COLOURS = {"1": "#4f9d69", "2": "#f0b93a", "3": "#e07b39", "more": "#d1495b"}
+"""Of VMs by their number of segments."""
+KIND_COLOURS = {
+    "free": "#e8ecf0",
+    "VM": "#5b9bc8",
+    "next VM": "#2f6fa7",
+    "hypervisor": "#7f8c99",
+    "firmware": "#a0704f",
+    "bad": "#d1495b",
+    "mmio": "#c9b458",
+}
+"""Of a host's memory; VMs next to each other take turns in two blues."""
+
+HOUR_S, DAY_S = 3600, 86_400
+SIZES_MAX = 24
+"""Of more VM sizes than this, those with most VMs are drawn."""
+GIB = 1 << 30
+
+__all__ = ["FONT", "curve", "fleet", "memory_map", "shares", "sizes_by_segments"]
+
+
+def shares(done: Replay) -> Picture | None:
+    """VMs by number of segments, a bar for each version."""
+    rows = [
+        {
+            "title": one.version.title,
+            "count": key,
+            "rank": rank,
+            "share": one.result["segments"]["shares"].get(key, 0.0),
+        }
+        for one in done.made
+        for rank, key in enumerate(SEGMENT_COLOURS)
+    ]
+    if not any(row["share"] for row in rows):
+        return None
+    picture: Picture = (
+        alt.Chart(pl.DataFrame(rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("share:Q", title="share of VMs", stack="zero", axis=alt.Axis(format="%")),
+            y=alt.Y("title:N", sort=done.plan.titles, title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH)),
+            color=_segments(),
+            order="rank:O",
+        )
+        .properties(width=WIDTH, height=alt.Step(26))
+    )
+    return picture
+
+
+def curve(done: Replay) -> Picture | None:
+    """Share of VMs that a processor with n segments runs without a second table, n = 1 to 8."""
+    rows = []
+    for one in done.made:
+        for mode in one.modes:
+            total = mode["ds_vms"] + mode["ept_vms"]
+            if total:
+                rows.append({"title": one.version.title, "n": mode["n"], "share": mode["ds_vms"] / total})
+    if not rows:
+        return None
+    low = min(row["share"] for row in rows)
+    picture: Picture = (
+        alt.Chart(pl.DataFrame(rows))
+        .mark_line(point=True, strokeWidth=1.8)
+        .encode(
+            x=alt.X("n:O", title="n: segments that a processor has", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y(
+                "share:Q",
+                title="VMs under DS-n",
+                axis=alt.Axis(format=".4~%"),
+                scale=alt.Scale(domain=[max(0.0, low - 0.05 * (1 - low) - 1e-6), 1]),
+            ),
+            color=_titles(done),
+            strokeDash=alt.StrokeDash("title:N", sort=done.plan.titles, legend=None),
+        )
+        .properties(width=WIDTH, height=240)
+    )
+    return picture
+
+
+def fleet(done: Replay) -> Picture | None:
+    """Over the time of the trace: running VMs, memory in use, and free memory that is unusable, a line a version."""
+    n = done.plan.settings.segments
+    rows = []
+    for one in done.made:
+        for point in one.result["series"]:
+            values = {
+                "running VMs": point["running"],
+                "memory in use": point["memory_share"],
+                "virtual CPUs in use": point["vcpu_share"],
+                f"free memory that is unusable (n = {n})": point["unusable_share"][n - 1],
+            }
+            rows += [
+                {"title": one.version.title, "time_s": point["time_s"], "what": what, "value": value}
+                for what, value in values.items()
+                if value is not None
+            ]
+    if len({row["time_s"] for row in rows}) < 2:  # noqa: PLR2004 (a line has two ends)
+        return None
+    first = min(row["time_s"] for row in rows)
+    span = max(row["time_s"] for row in rows) - first
+    unit, seconds = ("days", DAY_S) if span > 2 * DAY_S else ("hours", HOUR_S)
+    frame = pl.DataFrame(rows).with_columns(((pl.col("time_s") - first) / seconds).alias("time"))
+    panels = []
+    for what in dict.fromkeys(row["what"] for row in rows):
+        axis = alt.Axis(tickCount=4) if what == "running VMs" else alt.Axis(format=".3~%", tickCount=4)
+        panels.append(
+            alt.Chart(frame.filter(pl.col("what") == what), title=alt.Title(what, anchor="start", fontSize=12))
+            .mark_line(strokeWidth=1.5)
+            .encode(
+                x=alt.X("time:Q", title=f"time of the trace, {unit}"),
+                y=alt.Y("value:Q", title=None, axis=axis),
+                color=_titles(done),
+                strokeDash=alt.StrokeDash("title:N", sort=done.plan.titles, legend=None),
+            )
+            .properties(width=WIDTH, height=110)
+        )
+    picture: Picture = alt.vconcat(*panels)
+    return picture
+
+
+def sizes_by_segments(done: Replay) -> Picture | None:
+    """VMs of each size by their number of segments, a panel for each version."""
+    rows = []
+    for one in done.made:
+        by_size = sorted(one.result["by_size"], key=lambda size: -size["vms"])[:SIZES_MAX]
+        for size in by_size:
+            for rank, key in enumerate(SEGMENT_COLOURS):
+                share = size["segments"]["shares"].get(key, 0.0)
+                label = sizes.words(size["memory_pages"])
+                rows.append(
+                    {
+                        "title": one.version.title,
+                        "pages": size["memory_pages"],
+                        "size": label,
+                        "count": key,
+                        "rank": rank,
+                        "share": share,
+                    }
+                )
+    if not rows:
+        return None
+    order = list(dict.fromkeys(row["size"] for row in sorted(rows, key=lambda row: row["pages"])))
+    chart = (
+        alt.Chart(pl.DataFrame(rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("size:N", sort=order, title="memory of the VM", axis=alt.Axis(labelAngle=-40)),
+            y=alt.Y("share:Q", title="share of VMs", stack="zero", axis=alt.Axis(format="%", tickCount=4)),
+            color=_segments(),
+            order="rank:O",
+        )
+        .properties(width=WIDTH / 2, height=120)
+    )
+    facet = alt.Facet("title:N", sort=done.plan.titles, title=None, header=alt.Header(labelFontSize=12))
+    picture: Picture = chart.facet(facet, columns=2)
+    return picture
+
+
+def memory_map(done: Replay) -> Picture | None:
+    """A host's memory at the first and the last point where it was drawn, a strip for each version."""
+    rows: list[dict[str, Any]] = []
+    order: list[str] = []
+    for one in done.made:
+        for when, drawn in _before_and_after(one):
+            label = f"{one.version.title}, {when}"
+            order.append(label)
+            rows += [{"strip": label, **cell} for cell in _cells(drawn["cells"])]
+    if not rows:
+        return None
+    kinds = [kind for kind in KIND_COLOURS if any(row["kind"] == kind for row in rows)]
+    picture: Picture = (
+        alt.Chart(pl.DataFrame(rows))
+        .mark_rect()
+        .encode(
+            x=alt.X("from:Q", title="host-physical address, GiB", scale=alt.Scale(nice=False)),
+            x2="to:Q",
+            y=alt.Y("strip:N", sort=order, title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH + 60)),
+            color=alt.Color(
+                "kind:N",
+                sort=kinds,
+                title=None,
+                scale=alt.Scale(domain=kinds, range=[KIND_COLOURS[kind] for kind in kinds]),
+            ),
+        )
+        .properties(width=WIDTH, height=alt.Step(28))
+    )
+    return picture
+
+
+def _before_and_after(one: Replayed) -> list[tuple[str, Mapping[str, Any]]]:
+    """The maps of one version: the first and the last."""
+    maps = list(one.result["maps"])
+    if not maps:
+        return []
+    first = maps[0]["time_s"]
+    chosen = maps[:1] if len(maps) == 1 else [maps[0], maps[-1]]
+    return [("before" if drawn is chosen[0] else _after(drawn["time_s"] - first), drawn) for drawn in chosen]
+
+
+def _after(seconds: int) -> str:
+    if seconds > 2 * DAY_S:
+        return f"after {seconds / DAY_S:.1f} days"
+    return f"after {seconds / HOUR_S:.1f} hours" if seconds else "after all arrivals"
+
+
+def _cells(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A host's ranges of memory as rectangles; neighbouring VMs differ in colour."""
+    found = []
+    last_vm, kind = None, "VM"
+    for cell in cells:
+        name = cell["kind"]
+        if name == "vm":
+            if cell["vm"] != last_vm:
+                kind = "next VM" if kind == "VM" else "VM"
+            last_vm, name = cell["vm"], kind
+        start = cell["start_page"] * PAGE_BYTES / GIB
+        found.append({"from": start, "to": start + cell["pages"] * PAGE_BYTES / GIB, "kind": name})
+    return found
+
+
+def _segments() -> alt.Color:
+    scale = alt.Scale(domain=list(SEGMENT_COLOURS), range=list(SEGMENT_COLOURS.values()))
+    return alt.Color("count:N", scale=scale, sort=list(SEGMENT_COLOURS), title="segments")
+
+
+def _titles(done: Replay) -> alt.Color:
+    titles = done.plan.titles
+    return alt.Color("title:N", sort=titles, scale=alt.Scale(domain=titles, range=LINE_COLOURS[1:]), title=None)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""How contiguous a running VM's memory is, how many segments it would need, and how many it could get now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from nestwalk import _native
+from nestwalk.cloud import proc
+from nestwalk.errors import NestwalkError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nestwalk.cloud.proc import Mapping, Pool, Source
+
+UNAVAILABLE = "unavailable, because "
+GIB_PAGES = 1 << 18
+LARGEST_SHARE = 4
+"""Guest memory is every mapping of at least a quarter of the largest: a VM of several NUMA nodes has one each."""
+
+SEGMENTS_MAX = 8
+"""Numbers n of segments for which it is said how much of the memory the n largest hold."""
+
+PFN_HIDDEN = (
+    UNAVAILABLE + "the kernel shows frame numbers to processes with CAP_SYS_ADMIN only, and as 0 to others: run as root"
+)
+
+
+@dataclass(frozen=True)
+class Contiguity:
+    """How the memory of some mappings lies in physical memory."""
+
+    present: int
+    """Pages that have a frame."""
+    swapped: int
+    absent: int
+    """Pages that were never touched, or were given back."""
+    hidden: bool
+    """Whether the kernel hides the frames."""
+    runs: tuple[int, ...]
+    """Pages of each run of pages whose frames are next to each other in the same order; the largest first."""
+    fewest: int
+    """Runs, if every page that is not present got the frame that joins the runs beside it, where one can."""
+
+
+def guest_memory(mappings: Sequence[Mapping], *, everything: bool = False) -> list[Mapping]:
+    """The mappings that are a VM's memory: writable, and large.
+
+    Raises:
+        NestwalkError: When there is none.
+    """
+    writable = [one for one in mappings if one.permissions[1] == "w"]
+    if not writable:
+        raise NestwalkError(
+            "the process has no writable memory; give the pid of a VM's VMM, such as qemu-system-x86_64"
+        )
+    least = 0 if everything else max(one.pages for one in writable) // LARGEST_SHARE
+    return [one for one in writable if one.pages >= least]
+
+
+def contiguity(source: Source, chosen: Sequence[Mapping], all_mappings: Sequence[Mapping]) -> Contiguity:
+    """Reads how the chosen mappings lie in physical memory.
+
+    Raises:
+        NestwalkError: When it cannot be read.
+    """
+    present = swapped = 0
+    hidden = False
+    parts = []
+    for number, mapping in enumerate(chosen):
+        at = 0
+        for data in source.entries(mapping, all_mappings):
+            frame = proc.words(data).to_frame("entry").with_row_index("page", offset=at)
+            swapped += int(frame.select(proc.has("entry", proc.SWAPPED).sum()).item())
+            there = frame.filter(proc.has("entry", proc.PRESENT)).select(
+                pl.lit(number).alias("mapping"),
+                pl.col("page").cast(pl.Int64),
+                (pl.col("entry") & pl.lit(proc.PFN_MASK, dtype=pl.UInt64)).cast(pl.Int64).alias("pfn"),
+            )
+            present += len(there)
+            hidden |= len(there) > 0 and there["pfn"].max() == 0
+            parts.append(_runs(there))
+            at += len(frame)
+    runs = _joined(pl.concat(parts)) if parts else pl.DataFrame(schema=_RUN)
+    total = sum(one.pages for one in chosen)
+    lengths = tuple(runs["pages"].sort(descending=True).to_list())
+    return Contiguity(present, swapped, total - present - swapped, hidden, lengths, _fewest(runs))
+
+
+_RUN = {"mapping": pl.Int32, "page": pl.Int64, "pfn": pl.Int64, "pages": pl.Int64}
+
+
+def _runs(there: pl.DataFrame) -> pl.DataFrame:
+    """Runs of pages that are next to each other in both memories."""
+    starts = (
+        (pl.col("page") != pl.col("page").shift(1) + 1) | (pl.col("pfn") != pl.col("pfn").shift(1) + 1)
+    ).fill_null(value=True)
+    return (
+        there.with_columns(starts.cum_sum().alias("run"))
+        .group_by("run", maintain_order=True)
+        .agg(pl.col("mapping", "page", "pfn").first(), pl.len().cast(pl.Int64).alias("pages"))
+        .select(pl.col("mapping").cast(pl.Int32), "page", "pfn", "pages")
+    )
+
+
+def _joined(runs: pl.DataFrame) -> pl.DataFrame:
+    """The same runs; those that go on in the next part that was read are one."""
+    ends = pl.col("page") + pl.col("pages")
+    goes_on = (
+        (pl.col("mapping") == pl.col("mapping").shift(1))
+        & (pl.col("page") == ends.shift(1))
+        & (pl.col("pfn") == (pl.col("pfn") + pl.col("pages")).shift(1))
+    ).fill_null(value=False)
+    return (
+        runs.with_columns((~goes_on).cum_sum().alias("run"))
+        .group_by("run", maintain_order=True)
+        .agg(pl.col("mapping", "page", "pfn").first(), pl.col("pages").sum())
+        .drop("run")
+    )
+
+
+def _fewest(runs: pl.DataFrame) -> int:
+    """Runs in order whose distance between the two memories is the same are one, whatever is between them."""
+    changes = (
+        (pl.col("mapping") != pl.col("mapping").shift(1))
+        | ((pl.col("pfn") - pl.col("page")) != (pl.col("pfn") - pl.col("page")).shift(1))
+    ).fill_null(value=True)
+    return int(runs.select(changes.sum()).item() or 0)
+
+
+def from_runs(runs: Sequence[int], pages: int) -> int | None:
+    """How many of the free runs, the largest first, hold ``pages`` pages: the fewest segments; None if all do not."""
+    left, count = pages, 0
+    for run in runs:
+        if left <= 0:
+            break
+        left -= run
+        count += 1
+    return count if left <= 0 else None
+
+
+def available(source: Source, pages: int) -> dict[str, Any]:
+    """How many segments a VM of ``pages`` pages could get now, from free memory and from the hugetlb pools."""
+    return {"free_memory": _free_memory(source, pages), "hugetlb": _hugetlb(source.pools(), pages)}
+
+
+def _free_memory(source: Source, pages: int) -> dict[str, Any] | str:
+    """From the buddy allocator. Exactly where adjacency is known, else between bounds."""
+    blocks = source.buddyinfo()
+    if isinstance(blocks, str):
+        return UNAVAILABLE + blocks
+    free = sum(count << order for order, count in blocks.items())
+    worst = _from_blocks(blocks, pages)
+    found: dict[str, Any] = {
+        "free_pages": free,
+        "largest_block_pages": max((1 << order for order, count in blocks.items() if count), default=0),
+        "segments_at_most": worst,
+    }
+    runs = source.free_runs()
+    if isinstance(runs, str):
+        why = UNAVAILABLE + runs
+        return {**found, "segments": why, "largest_run_pages": why, "runs": why}
+    lengths = runs.sort(descending=True).to_list()
+    segments = from_runs(lengths, pages)
+    not_enough = f"{UNAVAILABLE}{free:,} pages are free and the VM has {pages:,}"
+    return {
+        **found,
+        "segments": not_enough if segments is None else segments,
+        "largest_run_pages": lengths[0] if lengths else 0,
+        "runs": len(lengths),
+    }
+
+
+def _from_blocks(blocks: dict[int, int], pages: int) -> int | str:
+    """Segments out of the largest blocks, if none were next to another."""
+    left, count = pages, 0
+    for order in sorted(blocks, reverse=True):
+        used = min(blocks[order], -(-left >> order)) if left > 0 else 0
+        left -= used << order
+        count += used
+    free = sum(many << order for order, many in blocks.items())
+    return count if left <= 0 else f"{UNAVAILABLE}{free:,} pages are free and the VM has {pages:,}"
+
+
+def _hugetlb(pools: list[Pool] | str, pages: int) -> list[dict[str, Any]] | str:
+    """From each pool: how many huge pages the VM needs, and at most so many segments."""
+    if isinstance(pools, str):
+        return UNAVAILABLE + pools
+    if not pools:
+        return UNAVAILABLE + "the kernel has no hugetlb pages"
+    found = []
+    for pool in pools:
+        size = pool.page_kib // 4
+        needed = -(-pages // size)
+        enough = pool.free >= needed
+        short = (
+            f"{UNAVAILABLE}the pool has {pool.free:,} free pages of {pool.page_kib:,} kB and the VM needs {needed:,}"
+        )
+        found.append(
+            {
+                "page_kib": pool.page_kib,
+                "pool": pool.pages,
+                "free": pool.free,
+                "needed": needed,
+                "segments_at_most": needed if enough else short,
+            }
+        )
+    return found
+
+
+def report(source: Source, *, everything: bool = False) -> tuple[dict[str, Any], list[Mapping]]:
+    """What ``nestwalk segments --json`` prints, and the mappings that it is about.
+
+    Raises:
+        NestwalkError: When the process or the recording cannot be read.
+    """
+    mappings = source.mappings()
+    if not mappings:
+        raise NestwalkError("the process has no memory of its own; give the pid of a VM's VMM, on the host")
+    chosen = guest_memory(mappings, everything=everything)
+    found = contiguity(source, chosen, mappings)
+    pages = sum(one.pages for one in chosen)
+    return {
+        "schema": 1,
+        "version": _native.version(),
+        "pid": source.pid,
+        "mappings": [
+            {"start": f"{one.start:#x}", "end": f"{one.end:#x}", "bytes": one.pages * proc.PAGE_BYTES, "name": one.name}
+            for one in chosen
+        ],
+        "memory_pages": pages,
+        "present_pages": found.present,
+        "swapped_pages": found.swapped,
+        "absent_pages": found.absent,
+        "segments": _layout(found),
+        "available_now": available(source, pages),
+    }, chosen
+
+
+def _layout(found: Contiguity) -> dict[str, Any] | str:
+    """The segments that the memory lies in."""
+    if found.hidden:
+        return PFN_HIDDEN
+    if not found.present:
+        return UNAVAILABLE + "no page of it has a frame: the memory was never touched, or is swapped out"
+    covered, held = {}, 0
+    for n, run in enumerate(found.runs[:SEGMENTS_MAX], 1):
+        held += run
+        covered[str(n)] = held / found.present
+    return {
+        "count": len(found.runs),
+        "fewest": found.fewest,
+        "largest_pages": found.runs[0],
+        "mean_pages": found.present / len(found.runs),
+        "share_in_largest": covered,
+        "whole_gib": sum(run // GIB_PAGES for run in found.runs),
+    }
