@@ -10,6 +10,8 @@
 pub mod block;
 pub mod convert;
 pub mod event;
+pub mod filter;
+pub mod filtered;
 pub mod format;
 pub mod index;
 pub mod inspect;
@@ -28,6 +30,7 @@ pub mod varint;
 pub mod writer;
 
 pub use convert::{ConvertOptions, ConvertReport, Progress, convert};
+pub use filter::FilterOptions;
 pub use inspect::{CheckReport, TraceInfo, check, fuzz_one, info};
 pub use metadata::{Metadata, Sampling, Vma};
 pub use play::{PlayOptions, TraceWorkload};
