@@ -28,7 +28,7 @@ use crate::asap::AsapScenario;
 use crate::build::{add_kernel, add_vm_in_segments, registers};
 use crate::catalog::Shelf;
 use crate::error::MachineError;
-use crate::hardware::{Detail, Hardware};
+use crate::hardware::{Accesses, Detail, Hardware};
 use crate::paging::{Fallback, PagingConfig, VmPaging};
 use crate::scenario::{CoRunnerConfig, MachineConfig};
 use crate::stack::{Place, Stack};
@@ -373,11 +373,12 @@ fn walks(
         let tenant = hardware.add(&place, 1)?;
         Ok((hardware, tenant))
     };
+    let whole = Accesses { all: accesses, absorbed: &[] };
     repeat(
         repetitions,
         watch,
         || prepare().map_err(failed),
-        |(hardware, tenant)| match hardware.run(*tenant, 0, &mut stack, &place, accesses, Detail::Full) {
+        |(hardware, tenant)| match hardware.run(*tenant, 0, &mut stack, &place, whole, Detail::Full) {
             RunEnd::Done => Ok(accesses.len() as u64),
             RunEnd::Fault { index, fault } => unreachable!("access {index} of a populated guest: {fault:?}"),
         },

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cores, their shared cache and who uses them, and the one place where a slice of accesses meets a program's tables.
 
+use std::ops::Range;
+
 use nestwalk_mem::{Access, Hpa, VpnRange};
 use nestwalk_mmu::{
     Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, Prefetcher, RandomCoRunner,
     RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, ProcessId, Scope};
+use nestwalk_workload::Batch;
 
 use crate::asap::Follower;
 use crate::scenario::CoRunnerConfig;
@@ -19,6 +22,50 @@ pub enum Detail {
     TlbOnly,
     /// Everything does.
     Full,
+}
+
+/// Accesses of a thread, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Accesses<'a> {
+    /// Those that are there.
+    pub all: &'a [Access],
+    /// How many a filter absorbed after each of them; empty if they are not filtered.
+    pub absorbed: &'a [u32],
+}
+
+impl<'a> Accesses<'a> {
+    /// The part of a batch between two of its accesses.
+    pub fn of(batch: &'a Batch, part: Range<usize>) -> Self {
+        let absorbed = if batch.absorbed.is_empty() { &[][..] } else { &batch.absorbed[part.clone()] };
+        Self { all: &batch.accesses[part], absorbed }
+    }
+
+    /// Those from `index` on.
+    pub fn from(self, index: usize) -> Self {
+        Self { all: &self.all[index..], absorbed: self.absorbed.get(index..).unwrap_or(&[]) }
+    }
+
+    /// The first `count` of them.
+    pub fn first(self, count: usize) -> Self {
+        Self { all: &self.all[..count], absorbed: self.absorbed.get(..count).unwrap_or(&[]) }
+    }
+
+    /// How many of them stand for at least `wanted` accesses of the program, and for how many they do; all of them if they
+    /// stand for fewer.
+    pub fn standing_for(self, wanted: u64) -> (usize, u64) {
+        if self.absorbed.is_empty() {
+            let count = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.all.len());
+            return (count, count as u64);
+        }
+        let mut represented = 0;
+        for (index, &absorbed) in self.absorbed.iter().enumerate() {
+            if represented >= wanted {
+                return (index, represented);
+            }
+            represented += 1 + u64::from(absorbed);
+        }
+        (self.all.len(), represented)
+    }
 }
 
 /// A program, as the hardware knows it: its number. The first one is the measured program.
@@ -201,7 +248,7 @@ impl Hardware {
         thread: u16,
         stack: &mut Stack,
         place: &Place,
-        accesses: &[Access],
+        accesses: Accesses<'_>,
         detail: Detail,
     ) -> RunEnd {
         let cores = &self.tenants[tenant.0].cores;
@@ -225,6 +272,19 @@ impl Hardware {
             *shared = shared.plus(&done);
         }
         end
+    }
+
+    /// Counts stores among the absorbed accesses that a program's `thread` ran.
+    pub fn count_absorbed_stores(&mut self, tenant: Tenant, thread: u16, stores: u64, detail: Detail) {
+        let cores = &self.tenants[tenant.0].cores;
+        let number = cores[usize::from(thread) % cores.len()];
+        let functional = detail == Detail::TlbOnly;
+        with_core!(&mut self.cores, number, core => core.count_absorbed_stores(stores, functional));
+        if tenant != Tenant::MEASURED && self.is_shared(number) {
+            let shared = &mut self.tenants[tenant.0].shared;
+            let tlb = if functional { &mut shared.functional } else { &mut shared.tlb };
+            tlb.stores += stores;
+        }
     }
 
     fn is_shared(&self, core: usize) -> bool {
@@ -287,15 +347,18 @@ fn run_on<P: Prefetcher>(
     how: How<'_>,
     stack: &mut Stack,
     place: &Place,
-    accesses: &[Access],
+    accesses: Accesses<'_>,
 ) -> RunEnd {
-    let How { detail, llc, corunner } = how;
+    let (How { detail, llc, corunner }, Accesses { all, absorbed }) = (how, accesses);
     macro_rules! with_walker {
         ($walker:expr) => {
-            match (detail, corunner) {
-                (Detail::TlbOnly, _) => core.run_functional($walker, accesses),
-                (Detail::Full, None) => core.run(llc, $walker, accesses, &mut NoCoRunner),
-                (Detail::Full, Some(corunner)) => core.run(llc, $walker, accesses, corunner),
+            match (detail, corunner, absorbed.is_empty()) {
+                (Detail::TlbOnly, _, true) => core.run_functional($walker, all),
+                (Detail::TlbOnly, _, false) => core.run_functional_filtered($walker, all, absorbed),
+                (Detail::Full, None, true) => core.run(llc, $walker, all, &mut NoCoRunner),
+                (Detail::Full, None, false) => core.run_filtered(llc, $walker, all, absorbed, &mut NoCoRunner),
+                (Detail::Full, Some(corunner), true) => core.run(llc, $walker, all, corunner),
+                (Detail::Full, Some(corunner), false) => core.run_filtered(llc, $walker, all, absorbed, corunner),
             }
         };
     }

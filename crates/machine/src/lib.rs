@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use nestwalk_workload::FilteredWorkload;
+
 mod asap;
 pub mod bench;
 mod beside;
@@ -33,7 +35,8 @@ mod run;
 mod sampler;
 pub mod scenario;
 mod schedule;
-pub mod stack;
+pub mod spread;
+mod stack;
 mod summary;
 mod timing;
 pub mod whole;
@@ -61,6 +64,9 @@ pub fn run(
 ) -> Result<RunResult, MachineError> {
     let configuration = Configuration::parse(text, path)?;
     let mut workload = workload(&configuration, traces)?;
+    if let Some(filter) = configuration.scenario.sampling.filter {
+        workload = Box::new(FilteredWorkload::new(workload, filter));
+    }
     let outcome = run::Run::new(&configuration, &*workload, traces)?.run(&mut *workload, on_progress)?;
     Ok(summary::summarise(configuration, outcome))
 }

@@ -10,15 +10,16 @@ use nestwalk_mem::{Cpu, Va};
 use nestwalk_workload::{Batch, MemoryEvent, Step, Workload};
 
 use crate::error::MachineError;
-use crate::hardware::{Detail, Hardware, Tenant};
+use crate::hardware::{Accesses, Detail, Hardware, Tenant};
 use crate::meter::Meter;
 use crate::program::{Program, shoot_down};
 use crate::schedule::Seat;
+use crate::spread::Spread;
 use crate::stack::Stack;
 use crate::timing::Timing;
 
 /// Accesses of a step: few enough that lines of the shared cache come and go as if the programs ran at the same time.
-pub(crate) const STEP_ACCESSES: usize = 256;
+pub(crate) const STEP_ACCESSES: u64 = 256;
 
 /// Makes a program's stream from its beginning.
 pub(crate) type Source = Box<dyn Fn() -> Result<Box<dyn Workload>, MachineError>>;
@@ -37,6 +38,10 @@ pub(crate) struct Member {
     /// What the batch holds, and how much of it is done.
     pending: Option<Step>,
     done: usize,
+    /// Accesses or touches of the program that what is done stands for.
+    represented: u64,
+    instructions: Spread,
+    absorbed_stores: Spread,
     /// Whether it begins anew when it has ended.
     again: bool,
     /// It was told to end, and will as soon as it runs.
@@ -127,6 +132,9 @@ impl Member {
             batch: Batch::default(),
             pending: None,
             done: 0,
+            represented: 0,
+            instructions: Spread::default(),
+            absorbed_stores: Spread::default(),
             again,
             dying: false,
             tally: Tally::default(),
@@ -194,7 +202,10 @@ impl Member {
             return Ok(step);
         }
         let step = self.workload.next(&mut self.batch)?;
-        (self.pending, self.done) = (Some(step), 0);
+        (self.pending, self.done, self.represented) = (Some(step), 0, 0);
+        let all = self.batch.represented() + self.batch.touches.len() as u64;
+        self.instructions = Spread::new(self.batch.instructions, all);
+        self.absorbed_stores = Spread::new(self.batch.absorbed_stores, all);
         Ok(step)
     }
 
@@ -208,7 +219,7 @@ impl Member {
         let count = self.batch.touches.len();
         if let Some(&(page, store)) = self.batch.touches.get(self.done) {
             self.program.touch(shop.stack, page, store, cpu)?;
-            *work += self.share(timing, count, 1);
+            *work += self.share(timing, 1);
             self.tally.touches += 1;
         }
         self.advance(1, count);
@@ -224,29 +235,35 @@ impl Member {
         shop: &mut Workshop<'_>,
     ) -> Result<Went, MachineError> {
         let count = self.batch.accesses.len();
-        let end = count.min(self.done + STEP_ACCESSES);
-        let accesses = &self.batch.accesses[self.done..end];
+        let (taken, represented) = Accesses::of(&self.batch, self.done..count).standing_for(STEP_ACCESSES);
+        let end = self.done + taken;
+        let accesses = Accesses::of(&self.batch, self.done..end);
         match (self.tenant, &mut shop.hardware) {
             (Some(tenant), Some(hardware)) => {
-                self.program.run(shop.stack, hardware, tenant, self.batch.thread, accesses, detail)?;
+                let thread = self.batch.thread;
+                self.program.run(shop.stack, hardware, tenant, thread, accesses, detail)?;
+                let stores = self.absorbed_stores.of(self.represented, represented);
+                if stores > 0 {
+                    hardware.count_absorbed_stores(tenant, thread.0, stores, detail);
+                }
             }
             // Only its faults matter.
             _ => {
-                for access in accesses {
+                for access in accesses.all {
                     self.program.touch(shop.stack, Va::from(access.gva()).page(), access.is_store(), cpu)?;
                 }
             }
         }
-        *work += self.share(timing, count, end - self.done);
-        self.tally.accesses += (end - self.done) as u64;
+        *work += self.share(timing, represented);
+        self.tally.accesses += represented;
         self.advance(end - self.done, count);
         Ok(Went::On)
     }
 
-    /// Cycles of the instructions of the next `part` of the batch's `count` accesses or touches.
-    fn share(&mut self, timing: &Timing, count: usize, part: usize) -> u64 {
-        let prefix = |at: usize| self.batch.instructions * at as u64 / count.max(1) as u64;
-        let instructions = prefix(self.done + part) - prefix(self.done);
+    /// Cycles of the instructions of the next `part` of the accesses or touches that the batch stands for.
+    fn share(&mut self, timing: &Timing, part: u64) -> u64 {
+        let instructions = self.instructions.of(self.represented, part);
+        self.represented += part;
         self.tally.instructions += instructions;
         timing.work(instructions)
     }

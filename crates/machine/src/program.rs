@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A program's process on its kernels: its faults and memory events become calls of the kernels.
 
-use nestwalk_mem::{Access, Cpu, Gfn, PageCount, Va, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Gfn, PageCount, Va, Vpn, VpnRange};
 use nestwalk_mmu::{Fault, RunEnd};
 use nestwalk_os::{HugeAdvice, Kernel, OsError, ProcessId, VmaFlags, VmaKind};
 use nestwalk_workload::{MemoryEvent, ThreadId};
 
 use crate::build::role;
 use crate::error::MachineError;
-use crate::hardware::{Detail, Hardware, Tenant};
+use crate::hardware::{Accesses, Detail, Hardware, Tenant};
 use crate::meter::{Meter, Work};
 use crate::stack::{Place, Stack};
 
@@ -214,13 +214,13 @@ impl Program {
         hardware: &mut Hardware,
         tenant: Tenant,
         thread: ThreadId,
-        accesses: &[Access],
+        accesses: Accesses<'_>,
         detail: Detail,
     ) -> Result<(), MachineError> {
         let cpu = stack.cpu(&self.place, thread.0);
         let mut done = 0;
         loop {
-            match hardware.run(tenant, thread.0, stack, &self.place, &accesses[done..], detail) {
+            match hardware.run(tenant, thread.0, stack, &self.place, accesses.from(done), detail) {
                 RunEnd::Done => return Ok(()),
                 RunEnd::Fault { index, fault } => {
                     done += index;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A run: the workload is pulled, its faults and events go to the kernels, its accesses to the cores, and the clock goes on.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use nestwalk_mem::{Cpu, Frame, Hpa};
 use nestwalk_mmu::Counters;
-use nestwalk_workload::{Batch, MemoryEvent, Phase, Step, Workload, WorkloadFacts};
+use nestwalk_workload::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadFacts};
 
 use crate::asap::AsapScenario;
 use crate::beside::{Beside, Companion};
 use crate::build;
 use crate::error::MachineError;
-use crate::hardware::{Detail, Hardware, Tenant};
+use crate::hardware::{Accesses, Detail, Hardware, Tenant};
 use crate::member::{STEP_ACCESSES, Workshop};
 use crate::meter::{Meter, Work, since};
 use crate::neighbours::{Neighbours, check_limit};
@@ -21,6 +21,7 @@ use crate::reserved::{Reserved, ReservedSeries};
 use crate::result::{Cycles, Window};
 use crate::sampler::{Sampler, Stretch};
 use crate::scenario::Configuration;
+use crate::spread::Spread;
 use crate::stack::Stack;
 use crate::whole::{Extent, WholeRun, snapshot, whole_run};
 use crate::windows::Windows;
@@ -43,8 +44,8 @@ pub type OnProgress<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
 /// period, so that nothing depends on it.
 const TICK_NS: u64 = 10_000_000;
 
-/// Windows into which a run without windows of its own is cut.
-const PIECES: u64 = 20;
+/// Windows into which a run without windows of its own is cut: enough for batches of several ([`crate::estimate`]).
+const PIECES: u64 = 80;
 
 /// Accesses of such a window when nobody knows how many there will be.
 const PIECE_ACCESSES_UNKNOWN: u64 = 1 << 20;
@@ -75,6 +76,16 @@ pub(crate) struct Run<'a> {
     accesses: u64,
     clock: Clock,
     reserved: ReservedSeries,
+}
+
+/// Accesses of a batch that are treated alike.
+struct Part<'a> {
+    accesses: Accesses<'a>,
+    /// Accesses of the program that they stand for.
+    represented: u64,
+    instructions: u64,
+    /// Stores among the absorbed accesses.
+    absorbed_stores: u64,
 }
 
 /// A snapshot at the beginning of a piece.
@@ -279,7 +290,7 @@ impl<'a> Run<'a> {
 
     /// First touches of a stretch whose accesses are not known: only the kernels see them.
     fn touch(&mut self, batch: &Batch) -> Result<(), MachineError> {
-        let cpu = self.cpu(batch);
+        let cpu = self.cpu(batch.thread);
         for &(page, store) in &batch.touches {
             self.turn(cpu, Detail::TlbOnly)?;
             self.program.touch(&mut self.stack, page, store, cpu)?;
@@ -296,16 +307,25 @@ impl<'a> Run<'a> {
     }
 
     fn access(&mut self, batch: &Batch) -> Result<(), MachineError> {
-        self.accesses += batch.accesses.len() as u64;
-        let mut from = 0;
+        let all = batch.represented();
+        let instructions = Spread::new(batch.instructions, all);
+        let absorbed_stores = Spread::new(batch.absorbed_stores, all);
+        self.accesses += all;
+        let (mut from, mut done) = (0, 0);
         while from < batch.accesses.len() && !self.sampler.is_done() {
-            let left = (batch.accesses.len() - from) as u64;
-            let (stretch, length) = self.sampler.next(self.phase, left.min(self.room()));
-            let to = from + length as usize;
-            // The batch's instructions, spread evenly; differences of prefixes, so that none is lost.
-            let prefix = |at: usize| batch.instructions * at as u64 / batch.accesses.len() as u64;
-            self.stretch(batch, from..to, stretch, prefix(to) - prefix(from))?;
-            from = to;
+            let (stretch, wanted) = self.sampler.next(self.phase);
+            let accesses = Accesses::of(batch, from..batch.accesses.len());
+            let (count, represented) = accesses.standing_for(wanted.min(self.room()));
+            self.sampler.advance(self.phase, stretch, represented);
+            let part = Part {
+                accesses: accesses.first(count),
+                represented,
+                instructions: instructions.of(done, represented),
+                absorbed_stores: absorbed_stores.of(done, represented),
+            };
+            self.stretch(batch.thread, &part, stretch)?;
+            from += count;
+            done += represented;
         }
         Ok(())
     }
@@ -315,65 +335,56 @@ impl<'a> Run<'a> {
     fn room(&self) -> u64 {
         let all = self.windows.piece_accesses_max();
         match (self.configuration.scenario.sampling.window, &self.piece_start) {
-            (Some(_), Some(_)) => all - self.piece_accesses,
+            // Where accesses stand for several, a piece may be longer than it should be.
+            (Some(_), Some(_)) => all.saturating_sub(self.piece_accesses).max(1),
             _ => all,
         }
     }
 
-    fn stretch(
-        &mut self,
-        batch: &Batch,
-        part: std::ops::Range<usize>,
-        stretch: Stretch,
-        instructions: u64,
-    ) -> Result<(), MachineError> {
+    fn stretch(&mut self, thread: ThreadId, part: &Part<'_>, stretch: Stretch) -> Result<(), MachineError> {
         if stretch == Stretch::Measure {
             self.begin_piece();
         } else {
             self.end_piece();
         }
         let detail = if stretch == Stretch::Skip { Detail::TlbOnly } else { Detail::Full };
-        let count = part.len() as u64;
-        self.run_accesses(batch, part, detail, instructions)?;
+        self.run_accesses(thread, part, detail)?;
         match stretch {
             Stretch::Measure => {
-                self.measured_instructions += instructions;
-                self.piece_accesses += count;
+                self.measured_instructions += part.instructions;
+                self.piece_accesses += part.represented;
                 self.close_full_piece();
             }
-            Stretch::Warm => self.warm_accesses += count,
+            Stretch::Warm => self.warm_accesses += part.represented,
             Stretch::Skip => {}
         }
         Ok(())
     }
 
     /// Runs accesses on the core of their thread: in one go, or step by step where others run meanwhile.
-    fn run_accesses(
-        &mut self,
-        batch: &Batch,
-        part: Range<usize>,
-        detail: Detail,
-        instructions: u64,
-    ) -> Result<(), MachineError> {
-        let cpu = self.cpu(batch);
-        let accesses = &batch.accesses[part];
-        let step = if self.beside.is_some() { STEP_ACCESSES } else { accesses.len().max(1) };
-        let mut done = 0;
-        for accesses_of_step in accesses.chunks(step) {
+    fn run_accesses(&mut self, thread: ThreadId, part: &Part<'_>, detail: Detail) -> Result<(), MachineError> {
+        let cpu = self.cpu(thread);
+        let step = if self.beside.is_some() { STEP_ACCESSES } else { u64::MAX };
+        let instructions = Spread::new(part.instructions, part.represented);
+        let (mut rest, mut done) = (part.accesses, 0);
+        while !rest.all.is_empty() {
+            let (count, represented) = rest.standing_for(step);
             self.turn(cpu, detail)?;
             let Self { program, stack, hardware, .. } = self;
-            program.run(stack, hardware, self.tenant, batch.thread, accesses_of_step, detail)?;
-            let prefix = |at: usize| instructions * at as u64 / accesses.len() as u64;
-            let to = done + accesses_of_step.len();
-            let work = self.configuration.machine.timing.work(prefix(to) - prefix(done));
+            program.run(stack, hardware, self.tenant, thread, rest.first(count), detail)?;
+            let work = self.configuration.machine.timing.work(instructions.of(done, represented));
             self.advance(work);
-            done = to;
+            rest = rest.from(count);
+            done += represented;
+        }
+        if part.absorbed_stores > 0 {
+            self.hardware.count_absorbed_stores(self.tenant, thread.0, part.absorbed_stores, detail);
         }
         Ok(())
     }
 
-    fn cpu(&self, batch: &Batch) -> Cpu {
-        self.stack.cpu(self.program.place(), batch.thread.0)
+    fn cpu(&self, thread: ThreadId) -> Cpu {
+        self.stack.cpu(self.program.place(), thread.0)
     }
 
     fn begin_piece(&mut self) {

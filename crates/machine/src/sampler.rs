@@ -38,26 +38,29 @@ impl Sampler {
         Self { sampling, position, measured: 0 }
     }
 
-    /// What to do with the next accesses of `phase`, and with how many of them: at least one, at most `available`.
-    pub fn next(&mut self, phase: Phase, available: u64) -> (Stretch, u64) {
+    /// What to do with the next accesses of `phase`, and with how many of them, at least one.
+    pub fn next(&self, phase: Phase) -> (Stretch, u64) {
         match phase {
-            Phase::Populate => (Stretch::Skip, available),
-            Phase::Warm => (Stretch::Warm, available),
-            Phase::Measure => {
-                let (stretch, left) = self.place();
-                let length = available.min(left);
-                self.position += length;
-                if stretch == Stretch::Measure {
-                    self.measured += length;
-                }
-                (stretch, length)
+            Phase::Populate => (Stretch::Skip, u64::MAX),
+            Phase::Warm => (Stretch::Warm, u64::MAX),
+            Phase::Measure => self.place(),
+        }
+    }
+
+    /// That was done with the next `length` accesses of `phase`. They may be more than were asked for, where accesses stand for
+    /// several.
+    pub fn advance(&mut self, phase: Phase, stretch: Stretch, length: u64) {
+        if phase == Phase::Measure {
+            self.position += length;
+            if stretch == Stretch::Measure {
+                self.measured += length;
             }
         }
     }
 
     /// What the present position asks for, and for how many more accesses.
-    fn place(&mut self) -> (Stretch, u64) {
-        let Sampling { period, warm, measure, measured_accesses_max, window: _ } = self.sampling;
+    fn place(&self) -> (Stretch, u64) {
+        let Sampling { period, warm, measure, measured_accesses_max, filter: _, window: _ } = self.sampling;
         let wanted = measured_accesses_max.map_or(u64::MAX, |max| (max - self.measured.min(max)).max(1));
         let Some(period) = period else { return (Stretch::Measure, wanted) };
         let at = self.position % period;
@@ -86,7 +89,9 @@ mod tests {
         let mut counts = [0; 3];
         let mut left = accesses;
         while left > 0 {
-            let (stretch, length) = sampler.next(Phase::Measure, left.min(7));
+            let (stretch, length) = sampler.next(Phase::Measure);
+            let length = length.min(left).min(7);
+            sampler.advance(Phase::Measure, stretch, length);
             counts[stretch as usize] += length;
             left -= length;
         }
@@ -103,9 +108,13 @@ mod tests {
     fn without_a_period_all_is_measured_up_to_the_limit() {
         let sampling = Sampling { measured_accesses_max: Some(30), ..Default::default() };
         let mut sampler = Sampler::new(sampling, 3);
-        assert_eq!(sampler.next(Phase::Warm, 50), (Stretch::Warm, 50));
-        assert_eq!(sampler.next(Phase::Measure, 50), (Stretch::Measure, 30));
-        assert!(sampler.is_done());
+        assert_eq!(sampler.next(Phase::Warm), (Stretch::Warm, u64::MAX));
+        sampler.advance(Phase::Warm, Stretch::Warm, 99);
+        assert_eq!(sampler.next(Phase::Measure), (Stretch::Measure, 30));
+        sampler.advance(Phase::Measure, Stretch::Measure, 29);
+        assert!(!sampler.is_done());
+        sampler.advance(Phase::Measure, Stretch::Measure, 5);
+        assert!(sampler.is_done(), "one access may stand for several");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use nestwalk_mem::{Geometry, PageCount, size};
 use nestwalk_mmu::MmuConfig;
 use nestwalk_os::{ManagerConfig, StartState, TablesConfig};
+use nestwalk_workload::trace::FilterOptions;
 use nestwalk_workload::{ChurnConfig, GeneratorConfig};
 use serde::{Deserialize, Serialize};
 
@@ -147,6 +148,10 @@ pub struct Sampling {
     pub warm: u64,
     /// ... and this many are measured.
     pub measure: u64,
+    /// Filters the accesses while the program runs: those that hit a small LRU filter over lines and one over pages are only
+    /// counted. Not quite the same (`docs/trace-format.md`, "Filtered stretches"); faster with a co-runner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<FilterOptions>,
     /// Accesses of a window into which what is measured in one go is cut, such as those of a request; a twentieth of all if
     /// nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]

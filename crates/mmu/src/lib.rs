@@ -23,6 +23,7 @@ mod corunner;
 mod counters;
 mod error;
 mod familiar;
+mod filtered;
 mod hierarchy;
 mod lru;
 mod mapping;

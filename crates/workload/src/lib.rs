@@ -5,10 +5,12 @@
 //! real programs, generators and [co-runners](churn) look the same from there on.
 
 pub mod churn;
+pub mod filtered;
 pub mod generator;
 pub mod stream;
 pub mod trace;
 
 pub use churn::ChurnConfig;
+pub use filtered::FilteredWorkload;
 pub use generator::GeneratorConfig;
 pub use stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};

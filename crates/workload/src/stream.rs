@@ -94,6 +94,11 @@ pub struct Batch {
     pub thread: ThreadId,
     /// For [`Step::Accesses`]: the accesses in program order, at most [`Batch::ACCESSES_MAX`].
     pub accesses: Vec<Access>,
+    /// For [`Step::Accesses`] of a filtered stretch: by access, how many that hit the first-level TLB and the L1-D came after it
+    /// and are only counted. Empty if none were left out.
+    pub absorbed: Vec<u32>,
+    /// How many of those were stores.
+    pub absorbed_stores: u64,
     /// For [`Step::Accesses`]: the instructions that the thread executed meanwhile, the accesses' own included.
     pub instructions: u64,
     /// For [`Step::Touches`]: page, and whether the first touch is a store.
@@ -104,9 +109,17 @@ impl Batch {
     /// A workload fills in at most this many accesses or touches at a time.
     pub const ACCESSES_MAX: usize = 1 << 14;
 
+    /// Accesses of the program that those of the batch stand for.
+    #[inline]
+    pub fn represented(&self) -> u64 {
+        self.accesses.len() as u64 + self.absorbed.iter().copied().map(u64::from).sum::<u64>()
+    }
+
     /// Empties it for the next step, keeping the room.
     pub fn clear(&mut self) {
         self.accesses.clear();
+        self.absorbed.clear();
+        self.absorbed_stores = 0;
         self.touches.clear();
         self.instructions = 0;
     }

@@ -28,7 +28,12 @@ sampling (without it, every access is kept):
   --steady-from MARK       or: with the capture's mark number MARK
   --total ACCESSES         length of the capture
   --budget BYTES           leave windows out that would make the file larger (evenly, if their number is known)
-  --seed N                 of the windows' random places (1)";
+  --seed N                 of the windows' random places (1)
+
+Filtering what is kept (docs/trace-format.md):
+  --filter default         leave out accesses that small LRU filters over lines and pages both hold, and count them
+  --filter exact           the same with one line and one page a set
+  --filter LxW,PxW[,RENEW] the same with L sets of W lines and P sets of W pages; a line is kept again after RENEW accesses";
 
 fn main() -> ExitCode {
     match run() {
@@ -146,6 +151,7 @@ fn take_option(
         "date" => options.date = Some(value),
         "level" => options.level = parse(name, &value)?.try_into().unwrap_or(i32::MAX),
         "total" => options.total = number()?,
+        "filter" => options.filter = Some(value.parse()?),
         "sample-windows" => sampling.windows = number()?,
         "period" => sampling.period = number()?,
         "windows-max" => sampling.windows_max = number()?,

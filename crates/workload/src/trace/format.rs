@@ -10,8 +10,10 @@ use crate::stream::ThreadId;
 pub const MAGIC: [u8; 8] = *b"\x89NWT\r\n\x1a\n";
 /// What a complete trace ends with.
 pub const TRAILER_MAGIC: [u8; 4] = *b"NWTE";
-/// The version of the format that this code writes, and the only one that it reads.
-pub const VERSION: u16 = 1;
+/// The newest version of the format: with filtered stretches. This code reads it and all before it.
+pub const VERSION: u16 = 2;
+/// The version without filtered stretches, which a trace that has none is written in: older readers take it, too.
+pub const VERSION_UNFILTERED: u16 = 1;
 /// Bytes of the file header.
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of a record header.
@@ -41,6 +43,8 @@ pub enum RecordKind {
     Metadata = 5,
     /// Part of the index of all records before the sites.
     Index = 6,
+    /// Those accesses of one thread that a filter keeps, with the numbers of those that it absorbs. Since version 2.
+    Filtered = 7,
 }
 
 impl RecordKind {
@@ -52,6 +56,7 @@ impl RecordKind {
             4 => Some(Self::Sites),
             5 => Some(Self::Metadata),
             6 => Some(Self::Index),
+            7 => Some(Self::Filtered),
             _ => None,
         }
     }
@@ -64,7 +69,7 @@ pub struct RecordHeader {
     pub kind: RecordKind,
     /// Whether the payload is a zstd frame.
     pub compressed: bool,
-    /// Whose accesses they are (kind `Accesses`; 0 otherwise).
+    /// Whose accesses they are (kinds `Accesses` and `Filtered`; 0 otherwise).
     pub thread: ThreadId,
     /// How many accesses, touches and events, sites or entries there are.
     pub items: u32,
@@ -72,8 +77,8 @@ pub struct RecordHeader {
     pub stored_bytes: u32,
     /// Bytes of the payload as unpacked.
     pub plain_bytes: u32,
-    /// Instructions that the thread executed since the end of its previous block (kind `Accesses`), or that all threads
-    /// executed in the stretch (kind `Log`).
+    /// Instructions that the thread executed since the end of its previous block (kinds `Accesses` and `Filtered`), or that
+    /// all threads executed in the stretch (kind `Log`).
     pub instructions: u64,
     /// CRC-32C of the payload as stored.
     pub checksum: u32,
@@ -133,21 +138,21 @@ impl RecordHeader {
     }
 }
 
-/// The file header.
-pub fn file_header() -> [u8; HEADER_BYTES] {
+/// The file header of that version.
+pub fn file_header(version: u16) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
-    bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[8..10].copy_from_slice(&version.to_le_bytes());
     bytes[10..12].copy_from_slice(&(HEADER_BYTES as u16).to_le_bytes());
     seal(&mut bytes);
     bytes
 }
 
-/// Checks a file header.
+/// Checks a file header and returns the version.
 ///
 /// # Errors
 /// With the offset of the byte at fault: no trace, another version, or damaged.
-pub fn check_file_header(bytes: &[u8; HEADER_BYTES]) -> Result<(), (u64, Fault)> {
+pub fn check_file_header(bytes: &[u8; HEADER_BYTES]) -> Result<u16, (u64, Fault)> {
     if bytes[..8] != MAGIC {
         return Err((
             0,
@@ -155,18 +160,18 @@ pub fn check_file_header(bytes: &[u8; HEADER_BYTES]) -> Result<(), (u64, Fault)>
         ));
     }
     let version = u16::from_le_bytes([bytes[8], bytes[9]]);
-    if version != VERSION {
+    if !(VERSION_UNFILTERED..=VERSION).contains(&version) {
         return Err((
             8,
             format!(
-                "trace format version {version}, and this build reads version {VERSION}: convert the capture again, or use the Nestwalk that wrote it"
+                "trace format version {version}, and this build reads versions up to {VERSION}: convert the capture again, or use the Nestwalk that wrote it"
             ),
         ));
     }
     if !is_sealed(bytes) || u16::from_le_bytes([bytes[10], bytes[11]]) as usize != HEADER_BYTES {
         return Err((8, "the file header is damaged: fetch or convert the trace again".into()));
     }
-    Ok(())
+    Ok(version)
 }
 
 /// What stands at a complete file's end.
@@ -253,14 +258,14 @@ mod tests {
         assert_eq!(RecordHeader::from_bytes(&header().to_bytes()), Ok(header()));
         let trailer = Trailer { sites_at: 100, index_at: 200, file_bytes: 300 };
         assert_eq!(Trailer::from_bytes(&trailer.to_bytes(), 300), Some(trailer));
-        assert_eq!(check_file_header(&file_header()), Ok(()));
+        assert_eq!(check_file_header(&file_header(VERSION)), Ok(VERSION));
         for bit in 0..256 {
             let flip = |mut bytes: [u8; 32]| {
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 bytes
             };
             assert!(RecordHeader::from_bytes(&flip(header().to_bytes())).is_err());
-            assert!(check_file_header(&flip(file_header())).is_err());
+            assert!(check_file_header(&flip(file_header(VERSION))).is_err());
             assert_eq!(Trailer::from_bytes(&flip(trailer.to_bytes()), 300), None);
         }
     }
@@ -284,7 +289,7 @@ mod tests {
 
     #[test]
     fn another_version_is_named() {
-        let mut bytes = file_header();
+        let mut bytes = file_header(VERSION);
         bytes[8] = 9;
         let (offset, what) = check_file_header(&bytes).unwrap_err();
         assert!(offset == 8 && what.contains("version 9"), "{what}");

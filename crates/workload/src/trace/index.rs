@@ -10,7 +10,7 @@ use crate::stream::{Phase, ThreadId};
 pub struct RecordEntry {
     /// Where its header stands in the file.
     pub offset: u64,
-    /// What it is: accesses, a log or a mark.
+    /// What it is: accesses, filtered accesses, a log or a mark.
     pub kind: RecordKind,
     /// Whose accesses they are.
     pub thread: ThreadId,
@@ -18,6 +18,20 @@ pub struct RecordEntry {
     pub items: u32,
     /// Instructions executed during them.
     pub instructions: u64,
+    /// Of filtered accesses: how many more the filter absorbed.
+    pub absorbed: u64,
+    /// How many of these were stores.
+    pub absorbed_stores: u64,
+}
+
+impl RecordEntry {
+    /// Accesses of the program that the record stands for: 0 of a log or a mark.
+    pub const fn represented(&self) -> u64 {
+        match self.kind {
+            RecordKind::Accesses | RecordKind::Filtered => self.items as u64 + self.absorbed,
+            _ => 0,
+        }
+    }
 }
 
 /// A phase begins.
@@ -32,6 +46,9 @@ pub struct Mark {
 }
 
 const MARK_BYTES: usize = 24;
+
+/// The most accesses that a record's filter absorbs: no sum over the records of a file can overflow.
+const ABSORBED_MAX: u64 = 1 << 40;
 
 impl Mark {
     pub(super) fn to_bytes(self) -> [u8; MARK_BYTES] {
@@ -71,6 +88,10 @@ pub(super) fn encode(entries: &[RecordEntry], out: &mut Vec<u8>) {
         varint::put(out, u64::from(entry.thread.0));
         varint::put(out, u64::from(entry.items));
         varint::put(out, entry.instructions);
+        if entry.kind == RecordKind::Filtered {
+            varint::put(out, entry.absorbed);
+            varint::put(out, entry.absorbed_stores);
+        }
     }
 }
 
@@ -97,18 +118,26 @@ pub(super) fn decode(
 }
 
 fn entry(words: &mut VarintReader<'_>, last: u64) -> Option<RecordEntry> {
-    Some(RecordEntry {
+    let mut entry = RecordEntry {
         offset: last.checked_add(words.unsigned()?)?,
         kind: match words.unsigned()? {
             1 => RecordKind::Accesses,
             2 => RecordKind::Log,
             3 => RecordKind::Mark,
+            7 => RecordKind::Filtered,
             _ => return None,
         },
         thread: ThreadId(u16::try_from(words.unsigned()?).ok()?),
         items: u32::try_from(words.unsigned()?).ok()?,
         instructions: words.unsigned()?,
-    })
+        absorbed: 0,
+        absorbed_stores: 0,
+    };
+    if entry.kind == RecordKind::Filtered {
+        entry.absorbed = words.unsigned().filter(|&absorbed| absorbed <= ABSORBED_MAX)?;
+        entry.absorbed_stores = words.unsigned().filter(|&stores| stores <= entry.absorbed)?;
+    }
+    Some(entry)
 }
 
 #[cfg(test)]
@@ -118,12 +147,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_index_round_trips(sizes in prop::collection::vec((32u64..1 << 20, 0u8..3, any::<u16>(), any::<u32>(), any::<u64>()), 0..50)) {
+        fn an_index_round_trips(sizes in prop::collection::vec((32u64..1 << 20, 0u8..4, any::<u16>(), any::<u32>(), any::<u64>(), 0u64..1 << 40), 0..50)) {
             let mut offset = 32;
             let mut entries = Vec::new();
-            for (size, kind, thread, items, instructions) in sizes {
-                let kind = [RecordKind::Accesses, RecordKind::Log, RecordKind::Mark][kind as usize];
-                entries.push(RecordEntry { offset, kind, thread: ThreadId(thread), items, instructions });
+            for (size, kind, thread, items, instructions, absorbed) in sizes {
+                let kind = [RecordKind::Accesses, RecordKind::Log, RecordKind::Mark, RecordKind::Filtered][kind as usize];
+                let absorbed = if kind == RecordKind::Filtered { absorbed } else { 0 };
+                let (thread, absorbed_stores) = (ThreadId(thread), absorbed / 3);
+                entries.push(RecordEntry { offset, kind, thread, items, instructions, absorbed, absorbed_stores });
                 offset += size;
             }
             let mut plain = Vec::new();

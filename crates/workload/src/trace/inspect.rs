@@ -7,13 +7,16 @@ use nestwalk_mem::{Access, PageCount, Vpn, VpnRange};
 use serde::Serialize;
 
 use super::block::BlockDecoder;
+use super::filter::FilterOptions;
+use super::filtered::take_gaps;
 use super::format::{RECORD_BYTES, RecordKind};
 use super::index;
 use super::log::{LogDecoder, LogStep};
 use super::metadata::{Metadata, Sampling, Vma};
+use super::play::represented;
 use super::reader::{Decoder, Trace};
 use super::sites::{SiteAttributes, SiteTable};
-use crate::stream::{Batch, WorkloadError};
+use crate::stream::{Batch, Phase, WorkloadError};
 
 /// What `trace info` says.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -32,8 +35,14 @@ pub struct TraceInfo {
     pub source_format: String,
     /// Accesses in the file.
     pub accesses: u64,
+    /// Accesses of the program that those in the file stand for: more, where stretches are filtered.
+    pub represented_accesses: u64,
     /// Instructions executed during them.
     pub instructions: u64,
+    /// What kinds of stretches the file has, in this order: whole, filtered, skipped.
+    pub stretches: Vec<Stretches>,
+    /// The filter of the filtered ones.
+    pub filter: Option<FilterOptions>,
     /// Accesses of the whole program.
     pub program_accesses: u64,
     /// Instructions of the whole program.
@@ -62,29 +71,117 @@ pub struct TraceInfo {
     pub warning: Option<String>,
 }
 
+/// Stretches of a trace of one kind.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Stretches {
+    /// `whole`: every access is there; `filtered`: those that a filter keeps; `skipped`: only first touches and events.
+    pub kind: &'static str,
+    /// `warm` or `measure`; `populate` of skipped ones.
+    pub phase: &'static str,
+    /// How many there are.
+    pub count: u64,
+    /// Accesses in the file.
+    pub accesses: u64,
+    /// Accesses of the program that they stand for.
+    pub represented_accesses: u64,
+}
+
 /// Says what the trace `path` holds. Reads its tables only.
 ///
 /// # Errors
 /// As for [`Trace::open`].
 pub fn info(path: &Path) -> Result<TraceInfo, WorkloadError> {
-    Ok(describe(&Trace::open(path)?))
+    let trace = Trace::open(path)?;
+    let stretches = stretches(&trace)?;
+    Ok(describe(&trace, stretches))
 }
 
-fn describe(trace: &Trace) -> TraceInfo {
-    let Metadata { program, command, tool, date, source_format, vmas, implied, sampling, warning, .. } =
+/// Goes from mark to mark. A trace without marks is one stretch.
+fn stretches(trace: &Trace) -> Result<Vec<Stretches>, WorkloadError> {
+    let mut decoder = Decoder::new(trace)?;
+    let (mut kinds, mut open) = (Vec::new(), Open::at(0, "measure"));
+    for record in trace.records() {
+        match record.kind {
+            RecordKind::Mark => {
+                let mark = decoder.mark(trace, record)?;
+                open.close(mark.access, &mut kinds);
+                open = Open::at(mark.access, phase_name(mark.phase));
+            }
+            RecordKind::Accesses | RecordKind::Filtered => {
+                open.kind = Some(record.kind);
+                open.accesses = open.accesses.saturating_add(record.items.into());
+                open.represented = open.represented.saturating_add(record.represented());
+            }
+            _ => {}
+        }
+    }
+    open.close(trace.metadata().program_accesses, &mut kinds);
+    Ok(kinds)
+}
+
+const fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Populate => "populate",
+        Phase::Warm => "warm",
+        Phase::Measure => "measure",
+    }
+}
+
+/// A stretch whose end has not been seen.
+struct Open {
+    /// Accesses of the program before it.
+    begun: u64,
+    phase: &'static str,
+    kind: Option<RecordKind>,
+    accesses: u64,
+    represented: u64,
+}
+
+impl Open {
+    const fn at(begun: u64, phase: &'static str) -> Self {
+        Self { begun, phase, kind: None, accesses: 0, represented: 0 }
+    }
+
+    /// It ends before access `end` of the program: counts it among those of its kind.
+    fn close(&self, end: u64, kinds: &mut Vec<Stretches>) {
+        let (kind, phase, represented) = match self.kind {
+            Some(RecordKind::Accesses) => ("whole", self.phase, self.represented),
+            Some(_) => ("filtered", self.phase, self.represented),
+            None => ("skipped", phase_name(Phase::Populate), end.saturating_sub(self.begun)),
+        };
+        if represented == 0 {
+            return;
+        }
+        let known = kinds.iter().position(|known| (known.kind, known.phase) == (kind, phase));
+        let index = known.unwrap_or_else(|| {
+            kinds.push(Stretches { kind, phase, count: 0, accesses: 0, represented_accesses: 0 });
+            kinds.len() - 1
+        });
+        let of_kind = &mut kinds[index];
+        of_kind.count += 1;
+        of_kind.accesses = of_kind.accesses.saturating_add(self.accesses);
+        of_kind.represented_accesses = of_kind.represented_accesses.saturating_add(represented);
+    }
+}
+
+fn describe(trace: &Trace, stretches: Vec<Stretches>) -> TraceInfo {
+    let Metadata { program, command, tool, date, source_format, vmas, implied, sampling, filter, warning, .. } =
         trace.metadata().clone();
     let metadata = trace.metadata();
     let mut vmas: Vec<Vma> = vmas.into_iter().chain(implied).collect();
     vmas.sort_by_key(|vma| (vma.start, vma.end));
     TraceInfo {
-        format: format!("nwt {}", super::format::VERSION),
+        format: format!("nwt {}", trace.version()),
         program,
         command,
         tool,
         date,
         source_format,
         accesses: metadata.accesses,
+        represented_accesses: represented(metadata),
         instructions: metadata.instructions,
+        stretches,
+        filter,
         program_accesses: metadata.program_accesses,
         program_instructions: metadata.program_instructions,
         threads: metadata.threads,
@@ -106,6 +203,8 @@ fn describe(trace: &Trace) -> TraceInfo {
 pub struct CheckReport {
     /// Accesses decoded.
     pub accesses: u64,
+    /// Accesses that a filter absorbed between them.
+    pub absorbed: u64,
     /// Records checked.
     pub records: u64,
     /// First touches.
@@ -131,12 +230,13 @@ fn check_trace(trace: &Trace) -> Result<CheckReport, WorkloadError> {
     let mut touches: Vec<(Vpn, bool)> = Vec::new();
     for (i, record) in trace.records().iter().enumerate() {
         match record.kind {
-            RecordKind::Accesses => {
+            RecordKind::Accesses | RecordKind::Filtered => {
                 decoder.begin(trace, record)?;
                 while decoder.left() > 0 {
                     accesses.clear();
                     report.accesses += decoder.fill(trace, &mut accesses, Batch::ACCESSES_MAX)? as u64;
                 }
+                report.absorbed = report.absorbed.saturating_add(record.absorbed);
                 report.instructions = report.instructions.saturating_add(record.instructions);
             }
             RecordKind::Log => {
@@ -162,8 +262,8 @@ fn check_trace(trace: &Trace) -> Result<CheckReport, WorkloadError> {
         }
     }
     let metadata = trace.metadata();
-    if (report.accesses, report.touches, report.instructions)
-        != (metadata.accesses, metadata.touches, metadata.instructions)
+    if (report.accesses, report.absorbed, report.touches, report.instructions)
+        != (metadata.accesses, metadata.absorbed, metadata.touches, metadata.instructions)
     {
         return Err(trace
             .corrupt(trace.records_end(), "totals that the records do not add up to: convert the trace again".into()));
@@ -176,7 +276,9 @@ fn check_trace(trace: &Trace) -> Result<CheckReport, WorkloadError> {
 pub fn fuzz_one(data: &[u8]) {
     if let Ok(trace) = Trace::from_bytes(data.to_vec()) {
         let _ = check_trace(&trace);
-        std::hint::black_box(describe(&trace));
+        if let Ok(stretches) = stretches(&trace) {
+            std::hint::black_box(describe(&trace, stretches));
+        }
         for vma in trace.metadata().implied.iter().take(1000) {
             std::hint::black_box(super::play::implied_mapping(vma));
         }
@@ -190,6 +292,9 @@ pub fn fuzz_one(data: &[u8]) {
         let mut out = Vec::new();
         while decoder.left() > 0 && decoder.fill(&mut out, 7).is_ok() {}
     }
+    let mut gaps = Vec::new();
+    let mut filtered = plain.to_vec();
+    let _ = take_gaps(&mut filtered, items / 8, u64::from(items) * 3, &mut gaps);
     let mut log = LogDecoder::default();
     log.plain.extend_from_slice(plain);
     if log.begin(items).is_ok() {

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::filter::FilterOptions;
+
 /// The whole of it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -21,7 +23,10 @@ pub struct Metadata {
     pub source_format: String,
     /// Accesses in this file.
     pub accesses: u64,
-    /// Instructions executed during the accesses in this file.
+    /// Accesses that the filter absorbed: those of the program that the file stands for are these and its own.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub absorbed: u64,
+    /// Instructions executed during the accesses in this file, and those that it stands for.
     pub instructions: u64,
     /// First touches in this file (of a sampled trace).
     pub touches: u64,
@@ -42,9 +47,18 @@ pub struct Metadata {
     /// How it was sampled; absent if it holds every access.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
+    /// The filter of the stretches that are filtered; absent if none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<FilterOptions>,
     /// Why the capture is not whole, if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
+}
+
+// What serde calls takes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A mapping.

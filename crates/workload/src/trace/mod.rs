@@ -11,6 +11,8 @@ pub mod block;
 pub mod convert;
 mod destination;
 pub mod event;
+pub mod filter;
+pub mod filtered;
 pub mod format;
 pub mod index;
 pub mod inspect;
@@ -29,6 +31,7 @@ pub mod varint;
 pub mod writer;
 
 pub use convert::{ConvertOptions, ConvertReport, Progress, convert};
+pub use filter::FilterOptions;
 pub use inspect::{CheckReport, TraceInfo, check, fuzz_one, info};
 pub use metadata::{Metadata, Sampling, Vma};
 pub use play::{PlayOptions, TraceWorkload};

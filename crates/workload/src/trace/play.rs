@@ -11,7 +11,7 @@ use nestwalk_mem::{PageCount, Va, VpnRange};
 
 use super::format::RecordKind;
 use super::log::LogStep;
-use super::metadata::Vma;
+use super::metadata::{Metadata, Vma};
 use super::reader::{Decoder, Trace};
 use crate::stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};
 
@@ -50,14 +50,35 @@ pub struct TraceWorkload {
 #[derive(Clone, Copy, Debug)]
 enum Current {
     Nothing,
-    /// Accesses of a thread: how many there were, and their instructions, of which so many are accounted for.
+    /// Accesses of a thread.
     Accesses {
         thread: ThreadId,
-        items: u32,
-        instructions: u64,
-        accounted: u64,
+        instructions: Spread,
+        absorbed_stores: Spread,
+        /// Accesses that the record stands for, and those of them that have been yielded.
+        represented: u64,
+        done: u64,
     },
     Log,
+}
+
+/// What is known of a record as a whole only, spread evenly over its accesses; differences of prefixes, so that none is lost.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    total: u64,
+    accounted: u64,
+}
+
+impl Spread {
+    const fn new(total: u64) -> Self {
+        Self { total, accounted: 0 }
+    }
+
+    /// The share of what comes up to the `done`-th of `all` accesses.
+    fn up_to(&mut self, done: u64, all: u64) -> u64 {
+        let by_now = (u128::from(self.total) * u128::from(done) / u128::from(all)) as u64;
+        by_now - std::mem::replace(&mut self.accounted, by_now)
+    }
 }
 
 impl TraceWorkload {
@@ -79,7 +100,7 @@ impl TraceWorkload {
             return Err(WorkloadError::Parameter { name: trace.metadata().program.clone(), what });
         }
         let has_phases = trace.records().iter().any(|record| record.kind == RecordKind::Mark);
-        let warm = u128::from(trace.metadata().accesses) * u128::from(options.warm_permille) / 1000;
+        let warm = u128::from(represented(trace.metadata())) * u128::from(options.warm_permille) / 1000;
         let first = if warm == 0 { Phase::Measure } else { Phase::Warm };
         Ok(Self {
             decoder: Decoder::new(&trace)?,
@@ -106,13 +127,14 @@ impl TraceWorkload {
         };
         self.record += 1;
         match record.kind {
-            RecordKind::Accesses => {
+            RecordKind::Accesses | RecordKind::Filtered => {
                 self.decoder.begin(&self.trace, record)?;
                 self.current = Current::Accesses {
                     thread: record.thread,
-                    items: record.items,
-                    instructions: record.instructions,
-                    accounted: 0,
+                    instructions: Spread::new(record.instructions),
+                    absorbed_stores: Spread::new(record.absorbed_stores),
+                    represented: record.represented(),
+                    done: 0,
                 };
             }
             RecordKind::Log => {
@@ -129,20 +151,23 @@ impl TraceWorkload {
     }
 
     fn accesses(&mut self, batch: &mut Batch) -> Result<Option<Step>, WorkloadError> {
-        let Current::Accesses { thread, items, instructions, accounted } = &mut self.current else { return Ok(None) };
+        let Current::Accesses { thread, instructions, absorbed_stores, represented, done } = &mut self.current else {
+            return Ok(None);
+        };
         let most = self.warm_left.map_or(u64::MAX, |left| left).min(Batch::ACCESSES_MAX as u64) as usize;
         let count = self.decoder.fill(&self.trace, &mut batch.accesses, most)?;
-        self.program_accesses += count as u64;
+        self.decoder.fill_gaps(&mut batch.absorbed, count);
         batch.thread = *thread;
-        let done = u64::from(*items) - self.decoder.left() as u64;
-        let by_now = (u128::from(*instructions) * u128::from(done) / u128::from(*items)) as u64;
-        batch.instructions = by_now - *accounted;
-        *accounted = by_now;
+        let played = batch.represented();
+        self.program_accesses += played;
+        *done += played;
+        batch.instructions = instructions.up_to(*done, *represented);
+        batch.absorbed_stores = absorbed_stores.up_to(*done, *represented);
         if self.decoder.left() == 0 {
             self.current = Current::Nothing;
         }
         if let Some(left) = &mut self.warm_left {
-            *left -= count as u64;
+            *left = left.saturating_sub(played);
             if *left == 0 {
                 self.warm_left = None;
                 self.phase = Some(Phase::Measure);
@@ -174,6 +199,11 @@ impl TraceWorkload {
     }
 }
 
+/// Accesses of the program that a trace stands for.
+pub(super) const fn represented(metadata: &Metadata) -> u64 {
+    metadata.accesses.saturating_add(metadata.absorbed)
+}
+
 /// The event that makes an implied mapping; `None` if the trace's metadata is nonsense.
 pub(super) fn implied_mapping(vma: &Vma) -> Option<MemoryEvent> {
     if vma.start >= vma.end || vma.end > super::format::ADDRESS_END {
@@ -189,7 +219,7 @@ impl Workload for TraceWorkload {
         WorkloadFacts {
             name: metadata.program.clone(),
             footprint: PageCount(metadata.footprint_pages),
-            accesses: Some(metadata.accesses),
+            accesses: Some(represented(metadata)),
             threads: u16::try_from(metadata.threads).unwrap_or(u16::MAX),
         }
     }

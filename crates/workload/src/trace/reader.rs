@@ -16,8 +16,10 @@ use nestwalk_mem::{Access, Vpn};
 use zstd::bulk::Decompressor;
 
 use super::block::BlockDecoder;
+use super::filtered::take_gaps;
 use super::format::{
-    Fault, HEADER_BYTES, RECORD_BYTES, RecordHeader, RecordKind, TRAILER_BYTES, Trailer, check_file_header, checksum,
+    Fault, HEADER_BYTES, RECORD_BYTES, RecordHeader, RecordKind, TRAILER_BYTES, Trailer, VERSION, VERSION_UNFILTERED,
+    check_file_header, checksum, file_header,
 };
 use super::index::{self, Mark, RecordEntry};
 use super::log::{LogDecoder, LogStep};
@@ -34,6 +36,7 @@ const AGAIN: &str = "fetch or convert the trace again";
 pub struct Trace {
     path: PathBuf,
     source: Source,
+    version: u16,
     bytes: u64,
     records_end: u64,
     records: Vec<RecordEntry>,
@@ -89,6 +92,7 @@ impl Trace {
         let mut trace = Self {
             path,
             source,
+            version: 0,
             bytes,
             records_end: 0,
             records: Vec::new(),
@@ -114,15 +118,15 @@ impl Trace {
     }
 
     /// Checks the two ends of the file.
-    fn ends(&self) -> Result<Trailer, WorkloadError> {
+    fn ends(&mut self) -> Result<Trailer, WorkloadError> {
         let mut header = [0; HEADER_BYTES];
         let present = self.bytes.min(HEADER_BYTES as u64) as usize;
         self.get(&mut header[..present], 0)?;
         // A cut header with the right beginning is a cut trace; anything else of that length is no trace.
-        if present < HEADER_BYTES && header[..present] == super::format::file_header()[..present] && present > 0 {
+        if present < HEADER_BYTES && present > 0 && begins_a_header(&header[..present]) {
             return Err(self.corrupt(self.bytes, format!("the trace is cut inside its header: {AGAIN}")));
         }
-        check_file_header(&header).map_err(|(offset, what)| self.corrupt(offset, what))?;
+        self.version = check_file_header(&header).map_err(|(offset, what)| self.corrupt(offset, what))?;
         let mut bytes = [0; TRAILER_BYTES];
         if self.bytes >= (HEADER_BYTES + TRAILER_BYTES) as u64 {
             self.get(&mut bytes, self.bytes - TRAILER_BYTES as u64)?;
@@ -175,7 +179,12 @@ impl Trace {
                 Ok(())
             }
             RecordKind::Index if in_index => {
-                index::decode(plain, header.items, HEADER_BYTES as u64, self.records_end, &mut self.records)
+                index::decode(plain, header.items, HEADER_BYTES as u64, self.records_end, &mut self.records)?;
+                let filtered = self.records.iter().any(|record| record.kind == RecordKind::Filtered);
+                if filtered && self.version < VERSION {
+                    return Err(format!("filtered accesses in a trace of version {}", self.version));
+                }
+                Ok(())
             }
             _ => Err("a record where it does not belong".into()),
         }
@@ -196,6 +205,11 @@ impl Trace {
         &self.sites
     }
 
+    /// The version of its format.
+    pub const fn version(&self) -> u16 {
+        self.version
+    }
+
     /// Its size in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
@@ -214,6 +228,11 @@ impl Trace {
     pub(super) fn corrupt(&self, offset: u64, what: String) -> WorkloadError {
         WorkloadError::Corrupt { path: self.path.clone(), offset, what }
     }
+}
+
+/// Whether a whole header of some version begins so.
+fn begins_a_header(start: &[u8]) -> bool {
+    (VERSION_UNFILTERED..=VERSION).any(|version| file_header(version).starts_with(start))
 }
 
 /// Gets payloads: reads, checks and unpacks them.
@@ -268,6 +287,9 @@ impl Payloads {
 pub struct Decoder {
     payloads: Payloads,
     block: BlockDecoder,
+    /// Of filtered accesses: how many were absorbed after each, those of the whole record, and where the next one stands.
+    gaps: Vec<u32>,
+    gap: usize,
     log: LogDecoder,
     mark: Vec<u8>,
     /// Where the record that was begun last stands, and how long its payload is.
@@ -284,6 +306,8 @@ impl Decoder {
         Ok(Self {
             payloads: Payloads::new(trace)?,
             block: BlockDecoder::default(),
+            gaps: Vec::new(),
+            gap: 0,
             log: LogDecoder::default(),
             mark: Vec::new(),
             at: 0,
@@ -291,7 +315,7 @@ impl Decoder {
         })
     }
 
-    /// Begins with a record of accesses; [`Decoder::fill`] then yields them.
+    /// Begins with a record of accesses, filtered or not; [`Decoder::fill`] then yields them.
     ///
     /// # Errors
     /// When the record is damaged.
@@ -299,7 +323,14 @@ impl Decoder {
         self.at = record.offset;
         let header = self.payloads.read(trace, record.offset, trace.records_end, &mut self.block.plain)?;
         self.stored_bytes = header.stored_bytes;
-        agree(trace, record, &header, RecordKind::Accesses)?;
+        let kind = if record.kind == RecordKind::Filtered { RecordKind::Filtered } else { RecordKind::Accesses };
+        agree(trace, record, &header, kind)?;
+        self.gap = 0;
+        self.gaps.clear();
+        if kind == RecordKind::Filtered {
+            let taken = take_gaps(&mut self.block.plain, header.items, record.absorbed, &mut self.gaps);
+            taken.map_err(|what| self.fault(trace, &what))?;
+        }
         self.block.begin(header.items, &trace.sites.attributes).map_err(|what| self.fault(trace, &what))
     }
 
@@ -315,6 +346,16 @@ impl Decoder {
     #[inline]
     pub fn fill(&mut self, trace: &Trace, out: &mut Vec<Access>, most: usize) -> Result<usize, WorkloadError> {
         self.block.fill(out, most).map_err(|what| self.fault(trace, &what))
+    }
+
+    /// Appends to `out` how many accesses the filter absorbed after each of the `count` accesses that [`Decoder::fill`] yielded
+    /// last. Nothing, if the record is not filtered.
+    #[inline]
+    pub fn fill_gaps(&mut self, out: &mut Vec<u32>, count: usize) {
+        if let Some(gaps) = self.gaps.get(self.gap..self.gap + count) {
+            out.extend_from_slice(gaps);
+            self.gap += count;
+        }
     }
 
     /// Begins with a log; [`Decoder::log_step`] then goes through it.

@@ -6,6 +6,7 @@ use std::path::Path;
 use nestwalk_mem::{Gva, VpnRange};
 
 use super::event::{EventOp, TraceEvent};
+use super::filter::{Filter, FilterOptions};
 use super::format::ADDRESS_END;
 use super::metadata::Metadata;
 use super::pages::{Novelty, PageTracker};
@@ -25,6 +26,9 @@ pub struct Recorder {
     space: AddressSpace,
     /// `None`: every access is kept.
     plan: Option<Plan>,
+    filter: Option<FilterOptions>,
+    /// By [`ThreadId`]; empty without a filter.
+    filters: Vec<Filter>,
     budget: Option<u64>,
     segment: Segment,
     /// Accesses and instructions of the program so far, all threads.
@@ -45,7 +49,8 @@ pub struct Recorded {
 }
 
 impl Recorder {
-    /// Begins the trace `path`. `total` is the number of accesses to come, if known.
+    /// Begins the trace `path`. What it keeps is filtered if there is a `filter`. `total` is the number of accesses to come, if
+    /// known.
     ///
     /// # Errors
     /// When the file cannot be made, or the sampling options are impossible.
@@ -53,15 +58,19 @@ impl Recorder {
         path: &Path,
         level: i32,
         sample: Option<SampleOptions>,
+        filter: Option<FilterOptions>,
         total: Option<u64>,
     ) -> Result<Self, WorkloadError> {
+        filter.as_ref().map_or(Ok(()), FilterOptions::check).map_err(impossible)?;
         let plan = sample.map(|options| Plan::new(options, total)).transpose().map_err(impossible)?;
         let mut recorder = Self {
-            writer: Writer::create(path, level)?,
+            writer: Writer::create(path, level, filter.is_some())?,
             sites: SiteNumbers::default(),
             pages: PageTracker::default(),
             space: AddressSpace::default(),
             plan,
+            filter,
+            filters: Vec::new(),
             budget: sample.and_then(|options| options.budget),
             segment: Segment { phase: Phase::Measure, until: u64::MAX },
             position: 0,
@@ -116,6 +125,8 @@ impl Recorder {
             if self.segment.phase == Phase::Populate {
                 self.skip(thread, now)?;
                 self.writer.skipped_instructions(instructions);
+            } else if self.filter.is_some() {
+                self.keep_filtered(thread, now)?;
             } else {
                 self.keep(thread, now)?;
             }
@@ -154,6 +165,26 @@ impl Recorder {
         Ok(())
     }
 
+    fn keep_filtered(&mut self, thread: ThreadId, accesses: &[SourceAccess]) -> Result<(), WorkloadError> {
+        let (index, Some(options)) = (usize::from(thread.0), self.filter) else { return Ok(()) };
+        if self.filters.len() <= index {
+            self.filters.resize_with(index + 1, || Filter::new(&options));
+        }
+        for access in accesses {
+            let novelty = self.pages.note(access.address().page(), access.is_store());
+            if novelty == Novelty::Touch {
+                self.first_touch(thread, access)?;
+            }
+            let (store, instructions) = (access.is_store(), access.instructions());
+            let keeps = self.filters[index].keeps(access.address().0, store, novelty != Novelty::Known);
+            if keeps || !self.writer.absorb(thread, store, instructions) {
+                let site = self.sites.number(access.site(), access.attributes());
+                self.writer.access(thread, site, Gva(access.address().0), instructions)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A page that is touched for the first time must be mapped, or a kernel would kill the program. Where a thread's
     /// accesses came later in the capture than another thread's unmapping, the page is mapped once more.
     #[cold]
@@ -185,6 +216,8 @@ impl Recorder {
                 PageEffect::Relocate(from, to) => self.pages.relocate(from, to),
                 PageEffect::ShareAll => self.pages.share_all(),
             }
+            // Whatever the event changes: nothing is absorbed because of what was there before.
+            self.filters.iter_mut().for_each(Filter::forget);
         }
         self.writer.event(event)
     }
@@ -210,6 +243,10 @@ impl Recorder {
         if first || segment.phase != self.segment.phase || segment.phase != Phase::Populate {
             self.writer.mark(segment.phase, self.position, self.instructions)?;
         }
+        // What is skipped does not go through the filters.
+        if segment.phase == Phase::Populate {
+            self.filters.iter_mut().for_each(Filter::forget);
+        }
         self.segment = segment;
         Ok(())
     }
@@ -230,6 +267,7 @@ impl Recorder {
         metadata.vmas = self.space.vmas();
         metadata.implied = self.space.implied();
         metadata.sampling = self.plan.as_ref().map(Plan::sampling);
+        metadata.filter = self.filter;
         let totals = self.writer.finish(self.sites.table(), &mut metadata)?;
         Ok(Recorded { totals, metadata })
     }

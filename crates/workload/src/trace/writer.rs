@@ -12,8 +12,10 @@ use zstd::bulk::Compressor;
 use super::block::BlockEncoder;
 use super::destination::Destination;
 use super::event::TraceEvent;
+use super::filtered::Gaps;
 use super::format::{
-    ITEMS_MAX, PAYLOAD_BYTES_MAX, RecordHeader, RecordKind, TRAILER_BYTES, Trailer, checksum, file_header,
+    ITEMS_MAX, PAYLOAD_BYTES_MAX, RecordHeader, RecordKind, TRAILER_BYTES, Trailer, VERSION, VERSION_UNFILTERED,
+    checksum, file_header,
 };
 use super::index::{self, RecordEntry};
 use super::log::LogBuilder;
@@ -29,6 +31,8 @@ pub struct Writer {
     out: Output,
     encoder: BlockEncoder,
     thread: ThreadId,
+    /// Of a filtered trace: what its filter absorbs.
+    gaps: Option<Gaps>,
     /// Instructions of the block, and of the log, that are being built.
     block_instructions: u64,
     log_instructions: u64,
@@ -43,6 +47,8 @@ pub struct Writer {
 pub struct Totals {
     /// Accesses.
     pub accesses: u64,
+    /// Accesses that a filter absorbed besides.
+    pub absorbed: u64,
     /// Instructions meanwhile.
     pub instructions: u64,
     /// First touches.
@@ -54,11 +60,11 @@ pub struct Totals {
 }
 
 impl Writer {
-    /// Begins a trace that will be called `path`. `level` is zstd's, 1 to 22.
+    /// Begins a trace that will be called `path`. `level` is zstd's, 1 to 22. If it is `filtered`, so are all its accesses.
     ///
     /// # Errors
     /// When no file can be made there.
-    pub fn create(path: &Path, level: i32) -> Result<Self, WorkloadError> {
+    pub fn create(path: &Path, level: i32, filtered: bool) -> Result<Self, WorkloadError> {
         let io = |source| WorkloadError::Io { path: path.into(), source };
         let destination = Destination::of(path).map_err(io)?;
         let file = destination.temporary().map_err(io)?;
@@ -68,13 +74,15 @@ impl Writer {
             compressor: Compressor::new(level).map_err(io)?,
             stored: Vec::new(),
         };
-        out.put(&file_header()).map_err(io)?;
+        let version = if filtered { VERSION } else { VERSION_UNFILTERED };
+        out.put(&file_header(version)).map_err(io)?;
         Ok(Self {
             path: path.into(),
             destination,
             out,
             encoder: BlockEncoder::default(),
             thread: ThreadId(0),
+            gaps: filtered.then(Gaps::default),
             block_instructions: 0,
             log_instructions: 0,
             log: LogBuilder::default(),
@@ -99,9 +107,24 @@ impl Writer {
         if thread != self.thread || self.encoder.is_full() || self.log.items() > 0 {
             self.change_to_accesses(thread)?;
         }
+        if let Some(gaps) = &mut self.gaps {
+            gaps.keep(self.encoder.items() == 0);
+        }
         self.encoder.push(site, address);
         self.block_instructions += instructions;
         Ok(())
+    }
+
+    /// The next access by `thread`, which a filter absorbs, and `instructions` as for [`Writer::access`]. `false` if it has to
+    /// be kept all the same: nothing but a kept access of the same thread can be before it in a record.
+    #[inline]
+    pub fn absorb(&mut self, thread: ThreadId, store: bool, instructions: u64) -> bool {
+        let open = self.encoder.items() > 0 && thread == self.thread && self.log.items() == 0;
+        let absorbed = open && self.gaps.as_mut().is_some_and(|gaps| gaps.absorb(store));
+        if absorbed {
+            self.block_instructions += instructions;
+        }
+        absorbed
     }
 
     /// Instructions of the block's thread that no record of an access accounts for.
@@ -181,6 +204,7 @@ impl Writer {
     pub fn finish(mut self, sites: &SiteTable, metadata: &mut Metadata) -> Result<Totals, WorkloadError> {
         self.flush()?;
         metadata.accesses = self.totals.accesses;
+        metadata.absorbed = self.totals.absorbed;
         metadata.instructions = self.totals.instructions;
         metadata.touches = self.totals.touches;
         let sites_at = self.out.at;
@@ -221,10 +245,15 @@ impl Writer {
         let instructions = std::mem::take(&mut self.block_instructions);
         let mut plain = std::mem::take(&mut self.plain);
         self.encoder.finish(&mut plain);
+        let mut head = Head { kind: RecordKind::Accesses, thread: self.thread, items, instructions, absorbed: (0, 0) };
+        if let Some(gaps) = &mut self.gaps {
+            (head.kind, head.absorbed) = (RecordKind::Filtered, gaps.finish(&mut plain));
+        }
         let before = self.out.at;
-        self.record(Head { kind: RecordKind::Accesses, thread: self.thread, items, instructions }, &plain)?;
+        self.record(head, &plain)?;
         self.plain = plain;
         self.totals.accesses += u64::from(items);
+        self.totals.absorbed += head.absorbed.0;
         self.totals.instructions += instructions;
         self.totals.access_bytes += self.out.at - before;
         Ok(())
@@ -250,6 +279,8 @@ impl Writer {
             thread: head.thread,
             items: head.items,
             instructions: head.instructions,
+            absorbed: head.absorbed.0,
+            absorbed_stores: head.absorbed.1,
         };
         self.index.push(entry);
         self.out.record(head, plain).map_err(|error| self.io(error))?;
@@ -274,11 +305,13 @@ struct Head {
     thread: ThreadId,
     items: u32,
     instructions: u64,
+    /// Accesses that were absorbed, and stores among them: for the index.
+    absorbed: (u64, u64),
 }
 
 impl Head {
     const fn of(kind: RecordKind) -> Self {
-        Self { kind, thread: ThreadId(0), items: 0, instructions: 0 }
+        Self { kind, thread: ThreadId(0), items: 0, instructions: 0, absorbed: (0, 0) }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use super::filter::FilterOptions;
 use super::metadata::Metadata;
 use super::recorder::Recorder;
 use super::sample::{SampleOptions, Strata};
@@ -78,6 +79,8 @@ pub struct ConvertOptions {
     pub total: Option<u64>,
     /// How to sample; `None` keeps every access.
     pub sample: Option<SampleOptions>,
+    /// How to filter what is kept; `None` does not.
+    pub filter: Option<FilterOptions>,
 }
 
 impl Default for ConvertOptions {
@@ -90,6 +93,7 @@ impl Default for ConvertOptions {
             level: 1,
             total: None,
             sample: None,
+            filter: None,
         }
     }
 }
@@ -110,6 +114,8 @@ pub struct Progress {
 pub struct ConvertReport {
     /// Accesses in the trace.
     pub accesses: u64,
+    /// Accesses of the program that they stand for: more, if they are filtered.
+    pub represented_accesses: u64,
     /// Bytes of the file for each of them, all included.
     pub bytes_per_access: f64,
     /// Bytes of the file.
@@ -152,7 +158,7 @@ pub fn convert(
         let what = format!("{} is both the source and the destination: name another file", from.display());
         return Err(WorkloadError::Parameter { name: "trace".into(), what });
     }
-    let mut recorder = Recorder::create(destination, options.level, options.sample, total)?;
+    let mut recorder = Recorder::create(destination, options.level, options.sample, options.filter, total)?;
     let mut report = |recorder: &Recorder| {
         let now = Progress { accesses: recorder.position(), total, bytes: recorder.totals().bytes };
         match progress(now) {
@@ -167,6 +173,7 @@ pub fn convert(
     let accesses = recorded.totals.accesses;
     Ok(ConvertReport {
         accesses,
+        represented_accesses: accesses + recorded.totals.absorbed,
         bytes_per_access: recorded.totals.bytes as f64 / accesses.max(1) as f64,
         bytes: recorded.totals.bytes,
         metadata: recorded.metadata,

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Filtered accesses: those that a filter kept, with the number that it absorbed after each.
+//!
+//! An absorbed access hits the first-level TLB and the L1-D. It changes nothing that is simulated, so it is only counted; but
+//! the [co-runner](crate::corunner) makes an access of its own for each of them.
+
+use nestwalk_mem::{Access, PageSize};
+
+use crate::corunner::CoRunner;
+use crate::counters::TlbCounters;
+use crate::hierarchy::Llc;
+use crate::prefetcher::Prefetcher;
+use crate::processor::{Core, RunEnd};
+use crate::tape::Tape;
+use crate::walker::Walker;
+
+impl<P: Prefetcher> Core<P> {
+    /// Simulates `accesses` in full, as [`Core::run`] does, where `absorbed[i]` more accesses come after access `i` and before
+    /// the next one. All of them up to a fault are counted; which of the absorbed ones are stores is for
+    /// [`Core::count_absorbed_stores`].
+    ///
+    /// # Panics
+    /// When the two slices have different lengths.
+    pub fn run_filtered<W: Walker, C: CoRunner>(
+        &mut self,
+        llc: &mut Llc,
+        walker: &mut W,
+        accesses: &[Access],
+        absorbed: &[u32],
+        corunner: &mut C,
+    ) -> RunEnd {
+        assert_eq!(accesses.len(), absorbed.len(), "a number for each access");
+        let before = self.unit.counters.tlb;
+        let end = if C::ACTIVE {
+            self.run_beside(llc, walker, accesses, absorbed, corunner)
+        } else {
+            self.run(llc, walker, accesses, corunner)
+        };
+        let count = sum(&absorbed[..done(end, accesses)]);
+        self.unit.same_data(count);
+        count_hits(&mut self.unit.counters.tlb, &before, count);
+        end
+    }
+
+    /// Lets only the TLBs see filtered accesses: [`Core::run_functional`] for [`Core::run_filtered`].
+    ///
+    /// # Panics
+    /// When the two slices have different lengths.
+    pub fn run_functional_filtered<W: Walker>(
+        &mut self,
+        walker: &mut W,
+        accesses: &[Access],
+        absorbed: &[u32],
+    ) -> RunEnd {
+        assert_eq!(accesses.len(), absorbed.len(), "a number for each access");
+        let before = self.unit.counters.functional;
+        let end = self.run_functional(walker, accesses);
+        count_hits(&mut self.unit.counters.functional, &before, sum(&absorbed[..done(end, accesses)]));
+        end
+    }
+
+    /// Of the absorbed accesses that were counted, so many were stores.
+    pub fn count_absorbed_stores(&mut self, stores: u64, functional: bool) {
+        let counters = &mut self.unit.counters;
+        let tlb = if functional { &mut counters.functional } else { &mut counters.tlb };
+        tlb.stores += stores;
+    }
+
+    /// In turn: accesses up to one after which others were absorbed, and what the co-runner does meanwhile.
+    fn run_beside<W: Walker, C: CoRunner>(
+        &mut self,
+        llc: &mut Llc,
+        walker: &mut W,
+        accesses: &[Access],
+        absorbed: &[u32],
+        corunner: &mut C,
+    ) -> RunEnd {
+        let mut done = 0;
+        while done < accesses.len() {
+            let alone = absorbed[done..].iter().take_while(|&&absorbed| absorbed == 0).count();
+            let until = accesses.len().min(done + alone + 1);
+            if let RunEnd::Fault { index, fault } = self.run(llc, walker, &accesses[done..until], corunner) {
+                return RunEnd::Fault { index: done + index, fault };
+            }
+            self.run_corunner(llc, absorbed[until - 1], corunner);
+            done = until;
+        }
+        RunEnd::Done
+    }
+
+    fn run_corunner<C: CoRunner>(&mut self, llc: &mut Llc, accesses: u32, corunner: &mut C) {
+        let mut left = accesses as usize;
+        while left > 0 {
+            let now = left.min(Tape::BATCH);
+            (0..now).for_each(|_| self.unit.tape.corunner(corunner.next()));
+            self.player.play::<P>(llc, &mut self.unit.tape, &mut self.unit.counters);
+            left -= now;
+        }
+    }
+}
+
+const fn done(end: RunEnd, accesses: &[Access]) -> usize {
+    match end {
+        RunEnd::Done => accesses.len(),
+        RunEnd::Fault { index, .. } => index,
+    }
+}
+
+fn sum(absorbed: &[u32]) -> u64 {
+    absorbed.iter().copied().map(u64::from).sum()
+}
+
+/// Counts `count` hits of the first level. How large their pages are is not known: they are counted as the look-ups since
+/// `before` were, in proportion.
+fn count_hits(counters: &mut TlbCounters, before: &TlbCounters, count: u64) {
+    let of_size = |counters: &TlbCounters, size: PageSize| {
+        let size = size as usize;
+        counters.l1_hits[size] + counters.l2_hits[size] + counters.misses[size]
+    };
+    let since = PageSize::ALL.map(|size| of_size(counters, size) - of_size(before, size));
+    let all: u64 = since.iter().sum();
+    let mut left = count;
+    for size in [PageSize::Huge, PageSize::Giant] {
+        let share = (u128::from(count) * u128::from(since[size as usize]) / u128::from(all.max(1))) as u64;
+        counters.l1_hits[size as usize] += share;
+        left -= share;
+    }
+    counters.l1_hits[PageSize::Small as usize] += left;
+    counters.accesses += count;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hits_are_counted_by_size_as_look_ups_were() {
+        let before = TlbCounters { l1_hits: [5, 5, 5], ..TlbCounters::default() };
+        let mut after = TlbCounters { l1_hits: [6, 7, 5], misses: [1, 0, 0], accesses: 4, ..before };
+        count_hits(&mut after, &before, 9);
+        assert_eq!((after.l1_hits, after.accesses), ([6 + 5, 7 + 4, 5], 13));
+        count_hits(&mut after, &after.clone(), 2);
+        assert_eq!(after.l1_hits, [6 + 5 + 2, 7 + 4, 5], "nothing is known: small");
+    }
+}

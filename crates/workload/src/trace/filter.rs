@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which accesses of a filtered stretch are kept (trace stripping: Puzak 1985; Wang and Baer 1991).
+//!
+//! Each thread has two small set-associative LRU arrays, one over lines of 64 bytes and one over pages of 4 KiB. An access
+//! whose line *and* page are both there is absorbed: a first-level TLB and an L1-D that are at least as large would hit, too.
+//! It is only counted. All others are kept. [`docs/trace-format.md`](../../../../docs/trace-format.md) says for which caches
+//! and TLBs the kept accesses leave exactly the state that all accesses would leave.
+//!
+//! Kept in any case: the first touch of a page and its first store (a page fault, a copy, a dirty bit), the first store to a
+//! page since it came into the array, and the first access after the arrays were [forgotten](Filter::forget).
+
+use std::fmt;
+use std::str::FromStr;
+
+use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
+use serde::{Deserialize, Serialize};
+
+/// Sizes of a filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct FilterOptions {
+    /// Sets of the array of lines; a power of two.
+    pub line_sets: u32,
+    /// Lines a set.
+    pub line_ways: u32,
+    /// Sets of the array of pages; a power of two.
+    pub page_sets: u32,
+    /// Pages a set.
+    pub page_ways: u32,
+    /// An access to a line is kept again once its thread has made so many accesses since it was kept last; 0 = never for
+    /// this reason.
+    pub renew: u64,
+}
+
+/// The most sets and ways of an array: larger ones would absorb what first-level structures miss.
+const PART_MAX: u32 = 1 << 12;
+
+impl FilterOptions {
+    /// One line and one page a set: exact wherever [`docs/trace-format.md`](../../../../docs/trace-format.md) says so.
+    pub const EXACT: Self = Self { line_sets: 64, line_ways: 1, page_sets: 8, page_ways: 1, renew: 0 };
+
+    /// Checks the sizes.
+    ///
+    /// # Errors
+    /// Says which one is impossible.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { line_sets, line_ways, page_sets, page_ways, renew: _ } = *self;
+        for (what, sets, ways) in [("lines", line_sets, line_ways), ("pages", page_sets, page_ways)] {
+            let possible = sets.is_power_of_two() && sets <= PART_MAX && (1..=PART_MAX).contains(&ways);
+            if !possible {
+                return Err(format!(
+                    "a filter over {what} of {sets} sets of {ways}: sets are a power of two, both 1 to {PART_MAX}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for FilterOptions {
+    /// Chosen by measurement (`docs/trace-format.md`, "Filtered stretches").
+    fn default() -> Self {
+        Self { line_sets: 64, line_ways: 8, page_sets: 1, page_ways: 64, renew: 0 }
+    }
+}
+
+impl FromStr for FilterOptions {
+    type Err = String;
+
+    /// `default`, `exact`, or sizes such as `64x8,1x64` (sets and ways of lines, then of pages) or `64x8,1x64,4096` (and when
+    /// a line is renewed).
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "default" => return Ok(Self::default()),
+            "exact" => return Ok(Self::EXACT),
+            _ => {}
+        }
+        let sizes = || {
+            let mut parts = text.split(',');
+            let mut array = || {
+                let (sets, ways) = parts.next()?.split_once('x')?;
+                Some((sets.parse().ok()?, ways.parse().ok()?))
+            };
+            let ((line_sets, line_ways), (page_sets, page_ways)) = (array()?, array()?);
+            let renew = parts.next().map_or(Some(0), |renew| renew.parse().ok())?;
+            parts.next().is_none().then_some(Self { line_sets, line_ways, page_sets, page_ways, renew })
+        };
+        let options = sizes().ok_or_else(|| {
+            format!("{text}: no filter; give default, exact, or sets and ways of lines and pages, such as 64x8,1x64")
+        })?;
+        options.check().map(|()| options)
+    }
+}
+
+impl fmt::Display for FilterOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { line_sets, line_ways, page_sets, page_ways, renew } = self;
+        write!(f, "{line_sets}x{line_ways},{page_sets}x{page_ways},{renew}")
+    }
+}
+
+impl TryFrom<String> for FilterOptions {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<FilterOptions> for String {
+    fn from(options: FilterOptions) -> Self {
+        options.to_string()
+    }
+}
+
+/// An LRU array: rows of `ways` keys, the latest first. A key is never 0.
+#[derive(Clone, Debug)]
+struct Array {
+    keys: Vec<u64>,
+    /// By place in `keys`: a word that goes with the key.
+    words: Vec<u64>,
+    ways: usize,
+    set_mask: u64,
+}
+
+impl Array {
+    fn new(sets: u32, ways: u32) -> Self {
+        let places = sets as usize * ways as usize;
+        Self { keys: vec![0; places], words: vec![0; places], ways: ways as usize, set_mask: u64::from(sets) - 1 }
+    }
+
+    /// Makes `number` the latest of its set. Returns whether it was there, and its word: `fresh` if it was not.
+    #[inline]
+    fn touch(&mut self, number: u64, fresh: u64) -> (bool, &mut u64) {
+        let (from, key) = ((number & self.set_mask) as usize * self.ways, number + 1);
+        let keys = &mut self.keys[from..from + self.ways];
+        let words = &mut self.words[from..from + self.ways];
+        if keys[0] == key {
+            return (true, &mut words[0]);
+        }
+        let found = keys.iter().position(|&there| there == key);
+        let (last, word) = found.map_or((keys.len() - 1, fresh), |at| (at, words[at]));
+        keys.copy_within(..last, 1);
+        words.copy_within(..last, 1);
+        (keys[0], words[0]) = (key, word);
+        (found.is_some(), &mut words[0])
+    }
+
+    fn clear(&mut self) {
+        self.keys.fill(0);
+    }
+}
+
+/// The filter of one thread.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    /// With the access that kept the line last.
+    lines: Array,
+    /// With 1 if a store to the page was kept since it came in.
+    pages: Array,
+    renew: u64,
+    /// Accesses of the thread.
+    now: u64,
+}
+
+impl Filter {
+    /// An empty one.
+    pub fn new(options: &FilterOptions) -> Self {
+        Self {
+            lines: Array::new(options.line_sets, options.line_ways),
+            pages: Array::new(options.page_sets, options.page_ways),
+            renew: if options.renew == 0 { u64::MAX } else { options.renew },
+            now: 0,
+        }
+    }
+
+    /// The thread accesses `address`. Whether the access is to be kept; it is, whatever the arrays hold, if it `must`.
+    #[inline]
+    pub fn keeps(&mut self, address: u64, store: bool, must: bool) -> bool {
+        self.now += 1;
+        let now = self.now;
+        let (line_hit, kept_at) = self.lines.touch(address >> LINE_SHIFT, now);
+        let (page_hit, stored) = self.pages.touch(address >> PAGE_SHIFT, 0);
+        let first_store = store && *stored == 0;
+        let keeps = must || !line_hit || !page_hit || first_store || now - *kept_at >= self.renew;
+        if keeps {
+            *kept_at = now;
+            *stored |= u64::from(store);
+        }
+        keeps
+    }
+
+    /// Mappings changed: whatever is accessed next is kept.
+    pub fn forget(&mut self) {
+        self.lines.clear();
+        self.pages.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn options(line_sets: u32, line_ways: u32, page_sets: u32, page_ways: u32, renew: u64) -> FilterOptions {
+        FilterOptions { line_sets, line_ways, page_sets, page_ways, renew }
+    }
+
+    /// LRU over everything: the latest first.
+    #[derive(Default)]
+    struct Naive(Vec<Vec<u64>>);
+
+    impl Naive {
+        fn touch(&mut self, sets: u32, ways: u32, number: u64) -> bool {
+            self.0.resize(sets as usize, Vec::new());
+            let set = &mut self.0[(number % u64::from(sets)) as usize];
+            let hit = set.contains(&number);
+            set.retain(|&there| there != number);
+            set.insert(0, number);
+            set.truncate(ways as usize);
+            hit
+        }
+    }
+
+    fn accesses() -> impl Strategy<Value = Vec<(u64, bool)>> {
+        let address = (0u64..12, 0u64..64, 0u64..64).prop_map(|(page, line, byte)| page << 12 | line << 6 | byte);
+        prop::collection::vec((address, any::<bool>()), 0..2000)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_absorbed_is_what_the_definition_says(accesses in accesses(), renew in 0u64..60) {
+            let options = options(4, 3, 2, 2, renew);
+            let mut filter = Filter::new(&options);
+            let (mut lines, mut pages) = (Naive::default(), Naive::default());
+            let mut stored = std::collections::BTreeSet::new();
+            let mut kept_at = std::collections::BTreeMap::new();
+            for (now, (address, store)) in accesses.into_iter().enumerate() {
+                let (line, page) = (address >> 6, address >> 12);
+                let line_hit = lines.touch(4, 3, line);
+                let page_hit = pages.touch(2, 2, page);
+                if !page_hit {
+                    stored.remove(&page);
+                }
+                let age = now - kept_at.get(&line).copied().unwrap_or(now);
+                let old = renew > 0 && age as u64 >= renew;
+                let absorbs = line_hit && page_hit && !(store && !stored.contains(&page)) && !old;
+                prop_assert_eq!(filter.keeps(address, store, false), !absorbs);
+                if !absorbs {
+                    kept_at.insert(line, now);
+                    if store {
+                        stored.insert(page);
+                    }
+                }
+            }
+        }
+
+        /// What `FilterOptions::EXACT` promises: every LRU array of at least as many sets, with any number of ways, has the
+        /// same misses in the same order and the same contents, fed with all accesses or with the kept ones.
+        #[test]
+        fn one_way_a_set_is_exact_for_larger_lru_arrays(
+            accesses in accesses(), sets in prop::sample::select(vec![4u32, 8, 16]), ways in 1u32..5,
+        ) {
+            let mut filter = Filter::new(&options(4, 1, 4, 1, 0));
+            let (mut all, mut kept) = ([Naive::default(), Naive::default()], [Naive::default(), Naive::default()]);
+            for (address, store) in accesses {
+                let keeps = filter.keeps(address, store, false);
+                for (level, shift) in [6, 12].into_iter().enumerate() {
+                    let hit = all[level].touch(sets, ways, address >> shift);
+                    prop_assert!(keeps || hit, "an access was absorbed that misses");
+                    if keeps {
+                        prop_assert_eq!(kept[level].touch(sets, ways, address >> shift), hit);
+                    }
+                    prop_assert_eq!(&all[level].0, &kept[level].0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn first_stores_and_forgotten_pages_are_kept() {
+        let mut filter = Filter::new(&FilterOptions::default());
+        assert!(filter.keeps(0x1000, false, false) && !filter.keeps(0x1008, false, false));
+        assert!(filter.keeps(0x1010, true, false) && !filter.keeps(0x1018, true, false));
+        filter.forget();
+        assert!(filter.keeps(0x1000, false, false), "nothing is absorbed after an unmapping");
+        assert!(filter.keeps(0x1000, true, false), "not even a store to what was stored to before");
+        assert!(filter.keeps(0x1000, true, true));
+    }
+
+    #[test]
+    fn a_filter_is_named_by_its_sizes() {
+        assert_eq!("default".parse(), Ok(FilterOptions::default()));
+        assert_eq!("exact".parse(), Ok(FilterOptions::EXACT));
+        assert_eq!("64x8,1x32".parse(), Ok(options(64, 8, 1, 32, 0)));
+        assert_eq!("64x8,1x32,4096".parse(), Ok(options(64, 8, 1, 32, 4096)));
+        assert_eq!(FilterOptions::EXACT.to_string().parse(), Ok(FilterOptions::EXACT));
+        for bad in ["", "64x8", "64x8,1x32,", "64x8,1x32,1,1", "64,1", "3x1,1x1", "ax1,1x1"] {
+            assert!(bad.parse::<FilterOptions>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        assert_eq!(FilterOptions::default().check(), Ok(()));
+        assert_eq!(FilterOptions::EXACT.check(), Ok(()));
+        for (bad, what) in [
+            (options(3, 1, 1, 1, 0), "lines"),
+            (options(1, 0, 1, 1, 0), "lines"),
+            (options(1, 1, 0, 1, 0), "pages"),
+            (options(1, 1, 1, 1 << 13, 0), "pages"),
+        ] {
+            assert!(bad.check().unwrap_err().contains(what));
+        }
+    }
+}
