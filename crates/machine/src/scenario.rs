@@ -151,6 +151,7 @@ pub struct Sampling {
     /// Filters the accesses while the program runs: those that hit a small LRU filter over lines and one over pages are only
     /// counted. Not quite the same (`docs/trace-format.md`, "Filtered stretches"); faster with a co-runner.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub filter: Option<FilterOptions>,
     /// Accesses of a window into which what is measured in one go is cut, such as those of a request; a twentieth of all if
     /// nothing is said.
