@@ -277,7 +277,7 @@ def heat(cells: pl.DataFrame, layout: Layout = WIDE) -> Picture:
     layers: Picture = alt.layer(fields, labels).properties(width=alt.Step(46), height=height)
     if len(order["variant"]) == 1:
         return layers
-    header = alt.Header(labelFontSize=13, labelOrient="top")
+    header = alt.Header(labelFontSize=13, labelOrient="top", labelPadding=52)
     facet = alt.Facet("variant:N", sort=order["variant"], title=None, header=header)
     picture: Picture = layers.facet(facet, columns=2 if layout.label_width else 1, spacing=24)
     return picture

@@ -291,16 +291,25 @@ def _named(name: str, variant: Entry) -> str:
 
 def _acting(configuration: Entry | LimitRow) -> dict[str, Any]:
     """Who must act for a row, and how."""
+    how = how_to_get(configuration)
     if isinstance(configuration, matrix.LimitRow):
-        return {"changes": None, "who": None, "role": "limit", "how": HOW["limit"]}
-    changes, used = configuration.changes, configuration.techniques
-    how = techniques.how(used) if used else HOW.get(configuration.role)
+        return {"changes": None, "who": None, "role": "limit", "how": how}
+    changes = configuration.changes
     return {
         "changes": None if changes is None else list(changes),
         "who": None if changes is None else techniques.class_of(changes),
         "role": configuration.role,
-        "how": HOW["nothing"] if how is None and changes == () else how,
+        "how": how,
     }
+
+
+def how_to_get(configuration: Entry | LimitRow) -> str | None:
+    """How to get a row, in a table's cell; None where the matrix does not say."""
+    if isinstance(configuration, matrix.LimitRow):
+        return HOW["limit"]
+    if configuration.techniques:
+        return techniques.how(configuration.techniques)
+    return HOW.get(configuration.role) or (HOW["nothing"] if configuration.changes == () else None)
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:

@@ -53,6 +53,8 @@ class Candidate:
     """The same over the whole run, first touches, faults and exits included; None where that is unavailable."""
     lower_bound: bool = False
     """Whether its kernel work is counted in part only, so that the whole run's gain is smaller than it seems."""
+    kernel_work: float | None = None
+    """Its kernel work of the whole run over the plain VM's."""
 
     @property
     def finding(self) -> str:
@@ -171,13 +173,23 @@ class Group:
     def _whole_run_lines(self) -> list[str]:
         rows = [row for row in self.candidates if row.role != "limit" and row.whole_run_gain is not None]
         if not rows:
-            return [f"The time of the whole run is {self.unavailable}."] if self.unavailable else []
+            return self._kernel_work_lines()
         ordered = sorted(rows, key=lambda row: -(row.whole_run_gain or 0.0))
         parts = [
             f"{short(row.title)} {'at most ' if row.lower_bound else ''}{_signed(row.whole_run_gain or 0.0)}"
             for row in ordered
         ]
         return [f"Over the whole run, first touches, faults and exits included: {', '.join(parts)}."]
+
+    def _kernel_work_lines(self) -> list[str]:
+        """What can be said of the whole run where the program's length is not known."""
+        if not self.unavailable:
+            return []
+        known = [row for row in self.candidates if row.role != "limit" and row.kernel_work is not None]
+        ordered = sorted(known, key=lambda row: row.kernel_work or 0.0)
+        parts = ", ".join(f"{short(row.title)} {row.kernel_work:.2f}" for row in ordered)
+        work = f" Kernel work from the beginning on (1: the plain VM's): {parts}." if parts else ""
+        return [f"The time of the whole run is {self.unavailable}.{work}"]
 
 
 @dataclass(frozen=True)
@@ -235,12 +247,13 @@ def _group(done: Comparison, variant: str) -> Group | None:
     }
     plain_cell, base = plain
     rows = [row for row in done.rows if row["configuration"] in results or row["of"] in results]
-    candidates = []
+    candidates, stock = [], sum(base.whole_run["cycles"].values())
     for row in rows:
         run = results.get(row["configuration"])
         gain = intervals.gain(run, base) if run is not None else _computed(row)
         if gain is not None and run is not base:
             whole = row["whole_run_against_baseline"]
+            work = row["whole_run_kernel_cycles"]
             candidates.append(
                 Candidate(
                     row["configuration"],
@@ -252,6 +265,7 @@ def _group(done: Comparison, variant: str) -> Group | None:
                     gain,
                     None if whole is None else 1 - whole,
                     run is not None and run.whole_run["lower_bound"] is not None,
+                    work / stock if work is not None and stock else None,
                 )
             )
 
@@ -290,7 +304,7 @@ def _limit(row: Candidate, group: Group) -> dict[str, Any]:
 
 def short(title: str) -> str:
     """A row's title in a sentence about VMs."""
-    return title.removeprefix("VM, ")
+    return title.removeprefix("limit: ").removeprefix("VM, ")
 
 
 def percent(share: Estimate) -> str:
@@ -302,7 +316,8 @@ def percent(share: Estimate) -> str:
 
 
 def _signed(share: float) -> str:
-    return f"{100 * share:+.1f} %".replace("-", MINUS)
+    rounded = round(100 * share, 1)
+    return f"{rounded:+.1f} %".replace("-", MINUS) if rounded else "0.0 %"
 
 
 def _tier(tier: Tier) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from support import REPOSITORY
 
+from nestwalk import techniques
+
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 PAGES = [*sorted(REPOSITORY.glob("docs/**/*.md")), REPOSITORY / "README.md"]
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
@@ -33,3 +35,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_settings_have_every_file_that_the_techniques_name() -> None:
+    text = (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8")
+    for technique in techniques.known().values():
+        for step in (*technique.get, *technique.check):
+            for file in re.findall(r"/(?:sys|proc)/[\w/.-]+", step.line):
+                assert file in text or Path(file).name in text, (technique.name, file)
+        if "hardware" not in technique.who:
+            assert technique.short.split(":")[0] in ("guest", "host", "guest and host", "guest, Linux 6.8+")

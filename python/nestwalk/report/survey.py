@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from nestwalk import charts, tables
+from nestwalk import charts, comparisons, tables, techniques
 from nestwalk.report import pages, pictures, words
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def render(done: Survey) -> str:
             for value, decimals, text in _FIGURES
         ],
         headings=[heading.replace("\n", " ") for heading, _, _ in tables.COLUMNS],
+        verdicts=[(one.plan.program.name, one.verdict) for one in done.comparisons],
         sections=_sections(rows),
         entries=_entries(done),
         left_out=chosen.left_out,
@@ -45,6 +46,15 @@ def render(done: Survey) -> str:
 
 
 _FIGURES: tuple[tuple[str, int, dict[str, str]], ...] = (
+    (
+        "against_baseline",
+        2,
+        {
+            "name": "time",
+            "title": "Estimated time against the baseline",
+            "text": "Walks, and the program's own work, its data, and the kernels' work (faults, zeroing, exits).",
+        },
+    ),
     (
         "walk_latency_cycles",
         0,
@@ -62,15 +72,6 @@ _FIGURES: tuple[tuple[str, int, dict[str, str]], ...] = (
             "name": "walks",
             "title": "Walk cycles an access",
             "text": "How many walks there are times how long they take, the colour against the baseline.",
-        },
-    ),
-    (
-        "against_baseline",
-        2,
-        {
-            "name": "time",
-            "title": "Estimated time against the baseline",
-            "text": "Walks, and the program's own work, its data, and the kernels' work (faults, zeroing, exits).",
         },
     ),
 )
@@ -111,15 +112,28 @@ def _sections(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sections
 
 
-def _entries(done: Survey) -> list[dict[str, str]]:
-    """Each configuration and limit once: what it is, and who must change what."""
+def _entries(done: Survey) -> list[dict[str, Any]]:
+    """Each configuration and limit once: what it is, who must change what, and how to get it."""
     matrix = done.plan.matrix
     configurations = {cell.configuration.name: cell.configuration for cell in matrix.cells}.values()
     known = [
-        {"title": entry.title, "description": entry.description, "changes": ", ".join(entry.changes or ()) or "nothing"}
+        {
+            "title": entry.title,
+            "description": entry.description,
+            "changes": ", ".join(entry.changes or ()) or "nothing",
+            "how": comparisons.how_to_get(entry) or tables.NOTHING,
+            "sources": [techniques.find(name) for name in entry.techniques or ()],
+        }
         for entry in configurations
     ]
-    limits = [
-        {"title": limit.title, "description": limit.description, "changes": tables.NOTHING} for limit in matrix.limits
+    limits: list[dict[str, Any]] = [
+        {
+            "title": limit.title,
+            "description": limit.description,
+            "changes": tables.NOTHING,
+            "how": comparisons.how_to_get(limit),
+            "sources": [],
+        }
+        for limit in matrix.limits
     ]
     return [*known, *limits]

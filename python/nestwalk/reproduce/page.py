@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nestwalk import _native
 from nestwalk.report import pages, words
 from nestwalk.report import pictures as inlining
-from nestwalk.reproduce import pictures
+from nestwalk.reproduce import pictures, why
 from nestwalk.reproduce.pictures import in_paper, number
 from nestwalk.reproduce.plan import Panel
 
@@ -61,4 +61,5 @@ def _figure(done: Reproduction, index: int) -> dict[str, Any]:
             {**row, "paper": in_paper(row), "ours": number(row["ours"]), "ratio": number(row["ratio"])} for row in rows
         ],
         "pictures": drawn,
+        "why_off": why.explanation(done.paper.name, figure.name, rows, quick=done.scale.quick),
     }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SERIES = {"paper": "#7f8c99", "Nestwalk": "#2f6fa7"}
 COLOURS = ["#2f6fa7", "#f0b93a", "#d1495b", "#4f9d69", "#8b6bb1", "#3bb3b3", "#a0704f", "#7f8c99"]
+LEGEND = alt.Legend(orient="top", direction="horizontal", columns=4, labelLimit=0)
 WIDTH = 560
 LABEL_WIDTH = 340
 
@@ -53,7 +54,9 @@ def _panel(frame: pl.DataFrame, unit: str) -> Picture:
         x=alt.X("value:Q", title=unit),
     )
     scale = alt.Scale(domain=list(SERIES), range=list(SERIES.values()))
-    bars = base.mark_bar().encode(color=alt.Color("series:N", scale=scale, sort=list(SERIES), title=None))
+    bars = base.mark_bar().encode(
+        color=alt.Color("series:N", scale=scale, sort=list(SERIES), title=None, legend=LEGEND)
+    )
     labels = base.mark_text(align="left", dx=4).encode(text="label:N")
     layers: Picture = alt.layer(bars, labels).properties(width=WIDTH, height=alt.Step(15))
     return layers
@@ -72,7 +75,11 @@ def by_program(bars: Sequence[tuple[str, str, float]], unit: str) -> Picture:
             xOffset=alt.XOffset("series:N", sort=series),
             y=alt.Y("value:Q", title=unit),
             color=alt.Color(
-                "series:N", sort=series, scale=alt.Scale(domain=series, range=COLOURS[: len(series)]), title=None
+                "series:N",
+                sort=series,
+                scale=alt.Scale(domain=series, range=COLOURS[: len(series)]),
+                title=None,
+                legend=LEGEND,
             ),
         )
         .properties(width=max(WIDTH, 18 * len(bars)), height=240)
