@@ -27,19 +27,23 @@ if TYPE_CHECKING:
     from nestwalk.engine import catalog, run
     from nestwalk.result import Result
     from nestwalk.surveys import Survey, survey
-    from nestwalk.traces import trace_convert, trace_info
+    from nestwalk.traces import trace_check, trace_convert, trace_info
+
+    __version__: str
 
 __all__ = [
     "Comparison",
     "NestwalkError",
     "Result",
     "Survey",
+    "__version__",
     "bench",
     "catalog",
     "compare",
     "comparison",
     "run",
     "survey",
+    "trace_check",
     "trace_convert",
     "trace_info",
 ]
@@ -54,6 +58,7 @@ _HOMES = {
     "comparison": "comparisons",
     "run": "engine",
     "survey": "surveys",
+    "trace_check": "traces",
     "trace_convert": "traces",
     "trace_info": "traces",
 }
@@ -61,6 +66,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is asked for: the command starts fast, and a worker loads the engine only."""
+    if name == "__version__":
+        from nestwalk import _native
+
+        return _native.version()
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'nestwalk' has no attribute '{name}'")

@@ -33,13 +33,14 @@ def main() -> None:
 def _run(arguments: list[str]) -> int:
     try:
         # Imported here, so that Ctrl-C and failures during the import are met below and not by a traceback.
-        import typer
-
         from nestwalk.cli import app
 
         code = app(arguments or ["--help"], prog_name="nestwalk", standalone_mode=False)
     except BrokenPipeError:
         # Whoever read our output has had enough.
+        streams.give_up()
+        return EXIT_ERROR
+    except SystemExit:  # typer's answer to the same
         streams.give_up()
         return EXIT_ERROR
     except Exception as error:  # noqa: BLE001 (the one place where whatever goes wrong becomes one line)
@@ -93,8 +94,9 @@ def _of_system(error: Exception) -> str:
         return files.GONE
     if not isinstance(error, OSError):
         return str(error)
-    name = error.filename
-    place = f"{files.shown(name)}: " if isinstance(name, str | os.PathLike) else ""
+    name = error.filename if isinstance(error.filename, str) else None
+    # What names no file is a stream, and errors of standard error are not told.
+    place = "standard output: " if name is None else f"{files.shown(name)}: "
     return place + files.reason(error)
 
 

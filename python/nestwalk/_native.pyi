@@ -39,6 +39,12 @@ def machine(name: str) -> str:
 def processor(dump: str | None = None, path: str | None = None) -> str:
     """The processor here, or of a recorded CPUID: `processor`, `nearest`, `sysfs` (null for a recorded one)."""
 
+def trace_check(path: str) -> str:
+    """What a check of the whole trace counted: `accesses`, `records`, `touches`, `events`, `instructions`."""
+
+def _panic() -> None:
+    """Panics, for the test that this is an error like any other."""
+
 def bench_names() -> list[str]:
     """The benchmarks there are."""
 

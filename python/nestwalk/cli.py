@@ -81,7 +81,7 @@ def compare(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The report, - for standard output (default: report.html, in DIR if given; none with --json or --csv).",
+            help="The report, - for standard output (default: report.html, in DIR if given; not with --json, --csv).",
         ),
     ] = None,
     no_report: NoReport = False,
@@ -260,7 +260,7 @@ def bench(
     from nestwalk import benchmarks
 
     def progress(name: str) -> None:
-        sys.stderr.write(f"{name} ...\n")
+        say.note(f"{name} ...")
 
     results = benchmarks.bench(names or (), quick=quick, progress=progress)
     if json_:
@@ -305,33 +305,41 @@ def convert(
     windows_max: Annotated[
         int | None, typer.Option(parser=_count, metavar="N", help="With --period: at most N windows.")
     ] = None,
-    warm: Annotated[int, typer.Option(parser=_count, metavar="N", help="Accesses of a window that warm up.")] = 10**6,
+    warm: Annotated[
+        int | None, typer.Option(parser=_count, metavar="N", help="Accesses of a window that warm up (default: 1M).")
+    ] = None,
     window: Annotated[
-        int, typer.Option(parser=_count, metavar="N", help="Accesses of a window that are measured.")
-    ] = 200_000,
+        int | None,
+        typer.Option(parser=_count, metavar="N", help="Accesses of a window that are measured (default: 200k)."),
+    ] = None,
     skip_start: Annotated[
-        int, typer.Option(parser=_count, metavar="N", help="The steady phase, where windows are, begins at access N.")
-    ] = 0,
+        int | None,
+        typer.Option(parser=_count, metavar="N", help="The steady phase, where windows are, begins at access N."),
+    ] = None,
     steady_from: Annotated[int | None, typer.Option(metavar="MARK", help="Or: at this mark of the capture.")] = None,
     budget: Annotated[
         int | None, typer.Option(parser=_count, metavar="BYTES", help="About how large DST may become.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="What the places of the windows follow from.", min=0)] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="What the places of the windows follow from (default: 1).", min=0)
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Convert a capture to a trace, whole or sampled. Numbers may end in k, M or G."""
-    from nestwalk import traces
+    from nestwalk import files, traces
     from nestwalk.progress import share, watch
 
-    sample = traces.Sample(
+    if destination == files.STDOUT and json_:
+        raise NestwalkError("the trace and --json both want standard output; give the trace a file")
+    sample = traces.sample_of(
         windows=sample_windows,
         period=period,
         windows_max=windows_max,
         warm=warm,
         window=window,
         seed=seed,
-        steady_access=None if steady_from is not None else skip_start,
-        steady_mark=steady_from,
+        skip_start=skip_start,
+        steady_from=steady_from,
         budget=budget,
     )
     with watch([str(destination)]) as watcher:
@@ -344,10 +352,26 @@ def convert(
             date=date,
             level=level,
             total=total,
-            sample=None if sample_windows is None and period is None else sample,
+            sample=sample,
             progress=share(watcher),
         )
+    if found.get("warning"):
+        say.warn(f"{source}: {found['warning']}")
+    if destination == files.STDOUT:
+        return  # the trace is what standard output is for
     _print_facts(found, as_json=json_)
+
+
+@trace_app.command()
+def check(
+    trace: Annotated[str, typer.Argument(metavar="FILE", help="A trace file, or the name of a bundled trace.")],
+    *,
+    json_: Json = False,
+) -> None:
+    """Read a whole trace and check every checksum, every record and all totals."""
+    from nestwalk import traces
+
+    _print_facts({"trace": trace, "whole": True, **traces.trace_check(trace)}, as_json=json_)
 
 
 @trace_app.command()

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, data, files, matrix, pool, program, scenario, what_if
+from nestwalk import _native, checks, data, files, matrix, pool, program, progress, scenario, what_if
+from nestwalk.errors import NestwalkError
 from nestwalk.matrix import STANDARD
 from nestwalk.result import Result
 
@@ -70,10 +71,10 @@ class Plan:
         if self.quick and "trace" in self.program.workload:
             table["sampling"] = scenario.quick_sampling(None)
         text = scenario.write(matrix.merge(table, cell.scenario))
-        return pool.Job(name, text, Path(f"{name}.toml"))
+        return pool.Job(name, text, Path(f"{name}.toml"), f"{self.matrix.place}: {cell.name}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """A comparison that was made: its results, as a frame, as pictures, and on disk."""
 
@@ -195,6 +196,13 @@ class Comparison:
         page = self.page if report else None
         return store.save(Path(folder), self.frame, self.to_json(runs=True), self.results, page)
 
+    def __repr__(self) -> str:
+        """What was compared, for a notebook: the rows are in ``frame``."""
+        quick = ", quick" if self.plan.quick else ""
+        count = len(self.results)
+        what = f"{self.plan.program.name} on {self.plan.machine}"
+        return f"<Comparison of {what}: {count} runs, seed {self.plan.seed}{quick}>"
+
     def to_json(self, *, runs: bool = False) -> dict[str, Any]:
         """What ``nestwalk compare --json`` prints; with ``runs``, each run's whole result besides."""
         value: dict[str, Any] = {
@@ -237,18 +245,21 @@ def plan(
 ) -> Plan:
     """What :func:`comparison` will do, checked as far as that goes without the engine."""
     chosen = choose(matrix_name, configurations)
-    return Plan(chosen, program.of_trace(str(trace or data.DEFAULT_TRACE)), place_of(machine), seed, quick)
+    one = program.of_trace(checks.text("trace", data.DEFAULT_TRACE if trace is None else trace))
+    return Plan(chosen, one, place_of(machine), checks.whole("seed", seed, 0, scenario.SEED_MAX), quick)
 
 
 def choose(matrix_name: str | Matrix, configurations: Sequence[str] | None) -> Matrix:
     """The matrix called so, or its ``configurations`` only."""
-    chosen = matrix.load(matrix_name) if isinstance(matrix_name, str) else matrix_name
-    return chosen if configurations is None else chosen.only(configurations)
+    chosen = matrix_name if isinstance(matrix_name, matrix.Matrix) else matrix.load(checks.text("matrix", matrix_name))
+    wanted = checks.names("configurations", configurations)
+    return chosen if wanted is None else chosen.only(wanted)
 
 
 def place_of(machine: str) -> str:
     """A machine's name, or where its file is, whatever folder a run is made in."""
-    return str(Path(machine).absolute()) if machine.endswith(scenario.SUFFIX) else machine
+    name = checks.text("machine", machine)
+    return str(Path(name).absolute()) if name.endswith(scenario.SUFFIX) else name
 
 
 def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Comparison:
@@ -259,7 +270,10 @@ def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None
 def run_all(work: Sequence[pool.Job], jobs: int | None, watcher: pool.Watcher | None) -> tuple[Result, ...]:
     """The results of ``work``, ``jobs`` runs at a time (as many as there are processors, if None)."""
     for job in work:  # what is wrong is said at once, and the same whichever run would have come first
-        _native.check(job.scenario, str(job.path), str(data.TRACES))
+        try:
+            _native.check(job.scenario, str(job.path), str(data.TRACES))
+        except NestwalkError as error:
+            raise NestwalkError(job.explain(str(error))) from error
     done = pool.run_all(work, pool.processors() if jobs is None else jobs, watcher or pool.Silent())
     return tuple(Result(value) for value in done)
 
@@ -293,7 +307,8 @@ def comparison(
         NestwalkError: When something is wrong with the input; one line says what, where, and what to do.
     """
     made = plan(trace, machine=machine, seed=seed, quick=quick, configurations=configurations, matrix_name=matrix)
-    return execute(made, jobs=jobs)
+    with progress.of_notebook([cell.title for cell in made.matrix.cells]) as watcher:
+        return execute(made, jobs=jobs, watcher=watcher)
 
 
 def compare(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nestwalk import checks, files
 from nestwalk.errors import NestwalkError, unknown
 
 TRACES = Path(__file__).parent / "traces"
@@ -24,11 +25,12 @@ def reference(name: str) -> str:
     Raises:
         NestwalkError: When there is neither.
     """
-    if name in traces():
+    if checks.text("trace", name) in traces():
         return name
     path = Path(name)
-    if path.is_file():
-        return str(path.absolute())
+    with files.telling(path, "cannot be read"):
+        if path.is_file():
+            return str(path.absolute())
     if "/" in name or path.suffix:
         raise NestwalkError(f"{name}: no such file; give a trace file or one of {', '.join(traces())}")
     raise unknown("trace", name, traces())

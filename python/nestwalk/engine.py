@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nestwalk import _native, data, scenario
+from nestwalk import _native, checks, data, scenario
 from nestwalk.result import Result
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def run(
     Raises:
         NestwalkError: When something is wrong with the input; one line says what, where, and what to do.
     """
-    job = scenario.adapt(scenario.read(str(name)), quick=quick, seed=seed)
+    written = scenario.read(checks.text("scenario", name))
+    _native.check(written.scenario, str(written.path), str(data.TRACES))  # its messages name the lines of the file
+    job = scenario.adapt(written, quick=quick, seed=seed)
     return Result(json.loads(_native.run(job.scenario, str(job.path), str(data.TRACES), progress)))
 
 

@@ -12,9 +12,12 @@ import errno
 import hashlib
 import json
 import os
+import resource
 import secrets
 import shutil
 import signal
+import subprocess
+import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,11 +44,10 @@ def check_directory(path: Path) -> None:
     Raises:
         NestwalkError: When ``path`` is a file or a directory with other contents, or nothing can be made in it.
     """
-    import polars as pl  # noqa: F401 (what it cannot be loaded for, such as a memory limit, shows before the runs)
-
+    _check_memory(path)
     with files.telling(path):
         if path.is_symlink() and not path.exists():
-            raise NestwalkError(f"{path}: is a link to {os.readlink(path)}, which does not exist; make it first")
+            raise NestwalkError(f"{path}: is a link to {path.readlink()}, which does not exist; make it first")
         if not path.exists():
             files.check_writable(path.absolute().parent, path)
             return
@@ -56,6 +58,22 @@ def check_directory(path: Path) -> None:
         for folder in (path, path / "scenarios"):
             if folder.is_dir():
                 files.check_writable(folder, path)
+
+
+def _check_memory(path: Path) -> None:
+    """Where memory is limited, finds out in another process whether a frame can be written: failing ends a process.
+
+    Raises:
+        NestwalkError: When it cannot.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    code = "import io, polars; polars.DataFrame({'x': [1.0]}).write_parquet(io.BytesIO())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    if done.returncode:
+        said = f"{path}: results.parquet cannot be written with {limit >> 20} MiB of memory (ulimit -v)"
+        raise NestwalkError(f"{said}; allow more, or leave --out out")
 
 
 @contextmanager

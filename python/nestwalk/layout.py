@@ -97,9 +97,7 @@ def _plain(cell: RenderableType) -> str:
     return cell.plain if isinstance(cell, Text) else str(cell)
 
 
-def _in_two_lines(
-    table: Table, headings: list[str], rows: list[list[str]], widths: list[int], gap: int
-) -> Text:
+def _in_two_lines(table: Table, headings: list[str], rows: list[list[str]], widths: list[int], gap: int) -> Text:
     """Each row's name in a line of its own, and its numbers below, in columns."""
 
     def cells(values: list[str]) -> str:
@@ -137,9 +135,7 @@ def _in_pairs(headings: list[str], rows: list[list[str]], width: int) -> Text:
     names = [heading.replace("\n", " ") for heading in headings[1:]]
     for row in rows:
         pairs = [
-            f"{heading}: {value}" if heading else value
-            for heading, value in zip(names, row[1:], strict=True)
-            if value
+            f"{heading}: {value}" if heading else value for heading, value in zip(names, row[1:], strict=True) if value
         ]
         lines.append(row[0].replace("\n", " ") + "\n", style="bold" if pairs else "italic")
         for line in _flowed(pairs, width - INDENT):

@@ -7,13 +7,13 @@ comparison is adding an entry to such a file.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk.errors import NestwalkError, unknown, unreadable
+from nestwalk import checks, files, scenario
+from nestwalk.errors import NestwalkError, unknown
 from nestwalk.program import Program
 from nestwalk.what_if import LIMITS
 
@@ -111,6 +111,8 @@ class Matrix:
     """The configuration against which pictures show the others; the first one's name if the file names none."""
     options: tuple[str, ...] = ()
     """What has to be said on the command line to get it."""
+    place: str = "the matrix"
+    """Its file, for messages."""
 
     def only(self, names: Iterable[str]) -> Matrix:
         """Those of the cells that are called ``names``, in the matrix's order.
@@ -134,11 +136,7 @@ def load(name: str) -> Matrix:
         NestwalkError: When there is none, or it is not what it should be.
     """
     if name.endswith(".toml"):
-        path = Path(name)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise unreadable(path, error) from error
+        text = scenario.read_text(Path(name))
         return replace(parse(text, name), options=("--matrix", name))
     shelf = resources.files("nestwalk").joinpath("matrices")
     known = sorted(entry.name.removesuffix(".toml") for entry in shelf.iterdir() if entry.name.endswith(".toml"))
@@ -157,8 +155,10 @@ def of_tables(dumps: Sequence[str]) -> Matrix:
     cells = []
     for dump in dumps:
         name, _, file = dump.rpartition("=")
-        path = Path(file)
-        if not path.is_file():
+        path = Path(checks.text("a dump of page tables", file))
+        with files.telling(path, "cannot be read"):
+            is_file = path.is_file()
+        if not is_file:
             raise NestwalkError(f"{file}: no such file; linux/harness/outside.py dumps page tables")
         name = name or path.name.split(".")[0]
         part = {"kernels": [{"manager": {"kind": "linux4k"}}, {"dump": str(path.absolute())}]}
@@ -176,10 +176,7 @@ def parse(text: str, place: str) -> Matrix:
     Raises:
         NestwalkError: When it is not what it should be.
     """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise NestwalkError(f"{place}: {error}") from error
+    table = scenario.parse(text, place)
     _check_keys(table, _MATRIX_KEYS, place)
     if table.get("schema") != SCHEMA:
         raise NestwalkError(f"{place}: schema is {table.get('schema')!r}; this version reads schema = {SCHEMA}")
@@ -196,7 +193,7 @@ def parse(text: str, place: str) -> Matrix:
     baseline = table.get("baseline", configurations[0].name)
     if baseline not in [configuration.name for configuration in configurations]:
         raise unknown("baseline", str(baseline), [configuration.name for configuration in configurations])
-    return Matrix(str(table.get("title", place)), cells, limits, left_out, programs, baseline)
+    return Matrix(str(table.get("title", place)), cells, limits, left_out, programs, baseline, place=place)
 
 
 def _tables(table: Mapping[str, Any], kind: str, place: str) -> list[tuple[Mapping[str, Any], str]]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from nestwalk import data
+from nestwalk import data, files
 from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
@@ -38,6 +39,16 @@ class Job:
     """TOML text."""
     path: Path
     """Its file's, for messages and relative paths; the file need not exist."""
+    place: str = ""
+    """Where a user finds what is in it, if not in a file of that name."""
+
+    def explain(self, message: str) -> str:
+        """An error of the engine, with the place that the user knows in place of lines that nobody wrote."""
+        return (
+            re.sub(rf"^{re.escape(str(self.path))}:\d+:\d+: ", lambda _: f"{self.place}: ", message)
+            if self.place
+            else message
+        )
 
     def message(self) -> dict[str, str]:
         """What a worker is told."""
@@ -82,8 +93,8 @@ def run_all(jobs: Sequence[Job], processes: int, watcher: Watcher) -> list[dict[
         NestwalkError: The first run that fails; the others are stopped.
         KeyboardInterrupt: On Ctrl-C, after all workers are gone.
     """
-    if processes < 1:
-        raise NestwalkError(f"{processes} jobs at a time are too few; give 1 or more")
+    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
+        raise NestwalkError(f"{processes!r} jobs at a time: give 1 or more")
     crew = _Crew(jobs)
     results: dict[int, dict[str, Any]] = {}
     try:
@@ -99,7 +110,7 @@ def run_all(jobs: Sequence[Job], processes: int, watcher: Watcher) -> list[dict[
                 results[index] = message["result"]
                 watcher.finished(index)
             else:
-                raise NestwalkError(f"{jobs[index].name}: {message['error']}")
+                raise NestwalkError(f"{jobs[index].name}: {jobs[index].explain(message['error'])}")
     finally:
         crew.stop()
     return [results[index] for index in range(len(jobs))]
@@ -139,7 +150,11 @@ class _Crew:
                 index, job = self._todo.get_nowait()
             except queue.Empty:
                 return
-            process = self._launch()
+            try:
+                process = self._launch()
+            except OSError as error:
+                self.messages.put((index, {"error": f"no process can be started for it: {files.reason(error)}"}))
+                return
             if process is None:
                 return
             self.messages.put((index, None))

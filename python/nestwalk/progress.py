@@ -6,8 +6,10 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from nestwalk import say
 from nestwalk.pool import Silent, Watcher
 
 if TYPE_CHECKING:
@@ -36,8 +38,7 @@ class Lines:
         """Says so."""
         self._count += 1
         seconds = time.monotonic() - self._begun[index]
-        sys.stderr.write(f"[{self._count}/{len(self._names)}] {self._names[index]}: {seconds:.1f} s\n")
-        sys.stderr.flush()
+        say.note(f"[{self._count}/{len(self._names)}] {self._names[index]}: {seconds:.1f} s")
 
 
 class Bars:
@@ -70,7 +71,7 @@ class Bars:
 @contextmanager
 def watch(names: Sequence[str], *, quiet: bool = False) -> Iterator[Watcher]:
     """The watcher that fits standard error, for runs called ``names``."""
-    if quiet:
+    if quiet or say.level() is say.Level.QUIET:
         yield Silent()
     elif not sys.stderr.isatty():
         yield Lines(names)
@@ -81,6 +82,63 @@ def watch(names: Sequence[str], *, quiet: bool = False) -> Iterator[Watcher]:
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             yield Bars(progress, names)
+
+
+class Notebook:
+    """One line below a notebook's cell, which is written anew as runs advance and goes when all are done."""
+
+    def __init__(self, show: Callable[[str], None], names: Sequence[str]) -> None:
+        """Watches the runs called ``names``; ``show`` writes the line."""
+        self._show = show
+        self._shares = [0.0] * len(names)
+        self._begun = time.monotonic()
+        self._shown = 0.0
+        self._advance()
+
+    def started(self, index: int) -> None:
+        """Nothing: the line is about all runs."""
+
+    def advanced(self, index: int, share: float) -> None:
+        """Writes the line anew, a few times a second at most."""
+        self._shares[index] = share
+        if time.monotonic() - self._shown >= NOTEBOOK_SECONDS:
+            self._advance()
+
+    def finished(self, index: int) -> None:
+        """Writes the line anew."""
+        self._shares[index] = 1.0
+        self._advance()
+
+    def _advance(self) -> None:
+        self._shown = time.monotonic()
+        count, done, all_of_it = self._shares.count(1.0), sum(self._shares), len(self._shares)
+        seconds = self._shown - self._begun
+        left = f", about {seconds * (all_of_it - done) / done:.0f} s left" if done > 0 else ""
+        self._show(f"{count} of {all_of_it} runs done, {100 * done / max(all_of_it, 1):.0f} %{left}")
+
+
+NOTEBOOK_SECONDS = 0.3
+"""Between two changes of a notebook's line."""
+
+
+@contextmanager
+def of_notebook(names: Sequence[str]) -> Iterator[Watcher]:
+    """For runs called ``names`` that Python code asks for: a line below the cell in a notebook, else nothing."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or getattr(shell, "kernel", None) is None:
+        yield Silent()
+        return
+    display = import_module("IPython.display").display
+
+    def content(text: str) -> dict[str, str]:
+        return {"text/plain": text}
+
+    handle = display(content("0 runs done"), raw=True, display_id=True)
+    try:
+        yield Notebook(lambda text: handle.update(content(text), raw=True), names)
+    finally:
+        handle.update(content(""), raw=True)
 
 
 def share(watcher: Watcher) -> Callable[[int, int | None], bool]:

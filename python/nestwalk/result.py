@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestwalk import checks
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -189,19 +191,31 @@ class Result:
         return len(self.configuration["scenario"]["kernels"]) > 1
 
     def levels(self, table: str) -> int:
-        """Levels of the ``guest`` table (the only one, when native) or the ``host`` table."""
+        """Levels of the ``guest`` table (the only one, when native) or the ``host`` table.
+
+        Of a VM in a VM the hardware walks, as the host's, the table that the lowest kernel composes; it has the levels
+        of the middle kernel's.
+        """
         kernels = self.configuration["scenario"]["kernels"]
-        return int(kernels[0 if table == "host" else -1].get("levels") or 4)
+        kernel = kernels[-2] if table == "host" and self.virtualised else kernels[-1]
+        return int(kernel.get("levels") or 4)
 
     def level_name(self, table: str, level: int) -> str:
         """``PTE``, ``PMD`` ... of a level of ``table``."""
         return "PGD" if level == self.levels(table) else LEVEL_NAMES[level]
 
     def latency_percentile(self, percent: float) -> int | None:
-        """Cycles (a bucket's upper end) within which ``percent`` of the walks ended; None if there were no walks."""
+        """Cycles (a bucket's upper end) within which ``percent`` of the walks ended.
+
+        None if there were no walks, or if that many ended in the last bucket only, which has no upper end.
+
+        Raises:
+            NestwalkError: When ``percent`` is not from 0 to 100.
+        """
+        percent = checks.share("percent", percent, 100)
         histogram = self.statistics["latency_histogram"]
         total, seen = sum(histogram["counts"]), 0
-        for bucket, count in enumerate(histogram["counts"]):
+        for bucket, count in enumerate(histogram["counts"][:-1]):
             seen += count
             if count and seen * 100 >= total * percent:
                 return int((bucket + 1) * histogram["bucket_cycles"])
@@ -250,5 +264,6 @@ class Result:
 
     def __repr__(self) -> str:
         """Name and latency, for a notebook."""
-        keys = ("walks_per_kiloaccess", "walk_latency_cycles")
-        return f"Result({self.name!r}, {', '.join(f'{key}={self.row[key]}' for key in keys)})"
+        latency = self.row["walk_latency_cycles"]
+        cycles = "no walks" if latency is None else f"{latency:.1f} cycles a walk"
+        return f"<Result {self.name}: {self.row['walks_per_kiloaccess'] or 0:.2f} walks per 1000 accesses, {cycles}>"

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, data
+from nestwalk import _native, checks, data, files
 from nestwalk.errors import NestwalkError, unknown, unreadable
 from nestwalk.pool import Job
 
@@ -20,24 +20,53 @@ QUICK_ACCESSES = 500_000
 """Measured accesses after which a ``--quick`` run stops."""
 
 
+SEED_MAX = 2**63 - 1
+"""The largest whole number that TOML has."""
+
+
 def read(name: str) -> Job:
     """The scenario in the file ``name``, or the bundled one of that name.
 
     Raises:
         NestwalkError: When there is none.
     """
-    path = Path(name)
-    if name.endswith(SUFFIX) or path.exists():
-        try:
-            return Job(path.stem, path.read_text(encoding="utf-8"), path)
-        except OSError as error:
-            raise unreadable(path, error) from error
-        except UnicodeDecodeError as error:
-            raise NestwalkError(f"{path}: byte {error.start}: is no UTF-8 text") from error
+    path = Path(checks.text("scenario", name))
+    with files.telling(path, "cannot be read"):
+        is_file = name.endswith(SUFFIX) or path.exists()
+    if is_file:
+        return Job(path.stem, read_text(path), path)
     known = [entry["name"] for entry in json.loads(_native.catalog(str(data.TRACES)))["scenarios"]]
     if name not in known:
         raise unknown("scenario", name, known)
     return Job(name, _native.scenario(name), Path(f"{name}{SUFFIX}"))
+
+
+def read_text(path: Path) -> str:
+    """What is in the text file ``path``.
+
+    Raises:
+        NestwalkError: When it cannot be read, or is no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        raise NestwalkError(f"{path}: byte {error.start}: is no UTF-8 text; save it as UTF-8") from error
+
+
+def parse(text: str, place: str) -> dict[str, Any]:
+    """What the TOML ``text``, of the file ``place``, says.
+
+    Raises:
+        NestwalkError: When it is no TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise NestwalkError(f"{place}: {error}") from error
+    except RecursionError as error:
+        raise NestwalkError(f"{place}: tables and arrays are nested too deeply: take some levels out") from error
 
 
 def adapt(job: Job, *, quick: bool = False, seed: int | None = None) -> Job:
@@ -48,13 +77,10 @@ def adapt(job: Job, *, quick: bool = False, seed: int | None = None) -> Job:
     Raises:
         NestwalkError: When it is no TOML.
     """
-    try:
-        table = tomllib.loads(job.scenario)
-    except tomllib.TOMLDecodeError as error:
-        raise NestwalkError(f"{job.path}: {error}") from error
+    table = parse(job.scenario, str(job.path))
     changed = dict(table)
     if seed is not None:
-        changed["seed"] = seed
+        changed["seed"] = checks.whole("seed", seed, 0, SEED_MAX)
     if quick:
         changed["sampling"] = quick_sampling(table.get("sampling"))
     return job if changed == table else Job(job.name, write(changed), job.path)

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 
 from nestwalk import say
-from nestwalk.errors import EXIT_ERROR, NestwalkError
+from nestwalk.errors import EXIT_ERROR
 
 ASCII = {
     "\N{PLUS-MINUS SIGN}": "+-",
@@ -60,7 +60,7 @@ def prepare() -> None:
     """Makes the standard streams fit to be used.
 
     Raises:
-        NestwalkError: When standard output is closed.
+        SystemExit: When standard output is closed, having said so.
     """
     closed = _fill_gaps()
     for stream in (sys.stdout, sys.stderr):
@@ -117,8 +117,3 @@ def finish(code: int) -> int:
             os.dup2(null, 2)
             os.close(null)
     return code
-
-
-def check_output(error: OSError) -> NestwalkError:
-    """What to say when standard output cannot be written."""
-    return NestwalkError(f"standard output: {error.strerror or error}")

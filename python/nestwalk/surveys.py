@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, comparisons, data, pool, program
+from nestwalk import _native, checks, comparisons, data, files, pool, program, progress, scenario
 from nestwalk.comparisons import DEFAULT_MACHINE, DEFAULT_SEED, Comparison
 from nestwalk.errors import NestwalkError, unknown
 from nestwalk.matrix import EVERYTHING
@@ -40,7 +40,7 @@ class Plan:
         return [f"{plan.program.name}: {cell.title}" for plan in self.plans for cell in plan.matrix.cells]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Survey:
     """A survey that was made: its rows, as a frame, as a page, on disk."""
 
@@ -76,6 +76,11 @@ class Survey:
     def frame(self) -> pl.DataFrame:
         """The rows as a frame."""
         return comparisons.frame_of(self.rows)
+
+    def __repr__(self) -> str:
+        """What was compared, for a notebook: the rows are in ``frame``."""
+        programs = ", ".join(done.plan.program.name for done in self.comparisons)
+        return f"<Survey of {programs}: {len(self.results)} runs>"
 
     def to_json(self) -> dict[str, Any]:
         """What ``nestwalk matrix --json`` prints."""
@@ -127,6 +132,7 @@ def plan(
         NestwalkError: When a program or a row has an unknown name, or the matrix names no programs.
     """
     chosen = comparisons.choose(matrix_name, configurations)
+    programs = checks.names("programs", programs)
     known = {one.name: one for one in chosen.programs}
     if programs is None and not known:
         raise NestwalkError(f"the matrix {matrix_name!r} names no [[program]]; name some with --program")
@@ -134,6 +140,7 @@ def plan(
     if len({one.name for one in wanted}) < len(wanted):
         raise NestwalkError("two of the programs have one name")
     place = comparisons.place_of(machine)
+    checks.whole("seed", seed, 0, scenario.SEED_MAX)
     return Plan(chosen, tuple(comparisons.Plan(chosen, one, place, seed, quick) for one in wanted))
 
 
@@ -141,8 +148,9 @@ def _program(name: str, known: dict[str, program.Program]) -> program.Program:
     """One of the matrix, or a trace."""
     if name in known:
         return known[name]
-    if name in data.traces() or Path(name).is_file():
-        return program.of_trace(name)
+    with files.telling(Path(name), "cannot be read"):
+        if name in data.traces() or Path(name).is_file():
+            return program.of_trace(name)
     raise unknown("program", name, [*known, *data.traces()])
 
 
@@ -179,4 +187,5 @@ def survey(
         NestwalkError: When something is wrong with the input; one line says what, where, and what to do.
     """
     made = plan(programs, matrix_name=matrix, machine=machine, seed=seed, quick=quick, configurations=configurations)
-    return execute(made, jobs=jobs)
+    with progress.of_notebook(made.titles) as watcher:
+        return execute(made, jobs=jobs, watcher=watcher)

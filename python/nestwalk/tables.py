@@ -210,6 +210,8 @@ def _plain(value: Any) -> str:
             )
         case float():
             return f"{value:.3f}"
+        case bool():
+            return "yes" if value else "no"
         case int():
             return f"{value:,}".replace(",", " ")
         case _:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, data, files
+from nestwalk import _native, checks, data, files, scenario
+from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ def count(text: str) -> int:
     """
     number = text[:-1] if text[-1:] in SUFFIXES else text
     if not (number.isascii() and number.isdecimal()):
-        raise ValueError(f"{text!r} is no number; write for example 200k or 4M")
+        raise ValueError(f"{text!r}: give a whole number from 0, such as 200k or 4M")
     return int(number) * SUFFIXES.get(text[-1:], 1)
 
 
@@ -59,8 +60,81 @@ def trace_info(name: str | Path) -> dict[str, Any]:
     Raises:
         NestwalkError: When there is no such trace, or it is damaged.
     """
-    found: dict[str, Any] = json.loads(_native.trace_info(str(data.file(str(name)))))
+    found: dict[str, Any] = json.loads(_native.trace_info(str(file_of(name))))
     return found
+
+
+def trace_check(name: str | Path) -> dict[str, Any]:
+    """Reads a whole trace (a file, or the name of a bundled one) and checks every checksum, record and total.
+
+    Returns:
+        What it counted: ``accesses``, ``records``, ``touches``, ``events``, ``instructions``.
+
+    Raises:
+        NestwalkError: When there is no such trace, or it is damaged: where, and what can be done.
+    """
+    found: dict[str, Any] = json.loads(_native.trace_check(str(file_of(name))))
+    return found
+
+
+def file_of(name: str | Path) -> Path:
+    """The file of a trace, by the name of a bundled one or by its path, whatever bytes are in it."""
+    path = Path(name)
+    with files.telling(path, "cannot be read"):
+        return path if "/" in str(name) and path.is_file() else data.file(str(name))
+
+
+def sample_of(
+    *,
+    windows: int | None = None,
+    period: int | None = None,
+    windows_max: int | None = None,
+    warm: int | None = None,
+    window: int | None = None,
+    seed: int | None = None,
+    skip_start: int | None = None,
+    steady_from: int | None = None,
+    budget: int | None = None,
+) -> Sample | None:
+    """The sampling that these options of the command line ask for; None if none of them is given.
+
+    Raises:
+        NestwalkError: When one of them needs another one, or two of them exclude each other.
+    """
+    if windows is not None and period is not None:
+        raise NestwalkError("--sample-windows and --period exclude each other; give one")
+    if skip_start is not None and steady_from is not None:
+        raise NestwalkError("--skip-start and --steady-from exclude each other; give one")
+    if windows_max is not None and period is None:
+        raise NestwalkError("--windows-max needs --period; with --sample-windows there are as many as that says")
+    values = {
+        "--warm": warm,
+        "--window": window,
+        "--seed": seed,
+        "--skip-start": skip_start,
+        "--steady-from": steady_from,
+        "--budget": budget,
+    }
+    given = [name for name, value in values.items() if value is not None]
+    if windows is None and period is None:
+        if given:
+            raise NestwalkError(f"{given[0]} is about sampling, and needs --sample-windows or --period")
+        return None
+    for name, value in (("--sample-windows", windows), ("--period", period), ("--window", window)):
+        if value == 0:
+            raise NestwalkError(f"{name} 0: give 1 or more")
+    default = Sample()
+    return Sample(
+        windows=windows,
+        period=period,
+        windows_max=windows_max,
+        warm=default.warm if warm is None else warm,
+        window=default.window if window is None else window,
+        seed=default.seed if seed is None else checks.whole("seed", seed, 0, scenario.SEED_MAX),
+        steady_access=None if steady_from is not None else skip_start or 0,
+        steady_mark=steady_from,
+        budget=budget,
+    )
 
 
 def trace_convert(
@@ -97,6 +171,10 @@ def trace_convert(
         NestwalkError: When the capture is damaged or unreadable, or the trace cannot be written.
     """
     files.check_file(Path(destination))
+    if sample is not None and (sample.windows is None) == (sample.period is None):
+        raise NestwalkError("a sample has either windows or a period")
+    if sample is not None and sample.windows_max is not None and sample.period is None:
+        raise NestwalkError("windows_max needs a period")
     options = {
         "program": program,
         "command": command,

@@ -12,10 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from nestwalk import checks
 from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
     from nestwalk.result import Result
+
+LATENCY_MAX = 1_000_000
+"""The longest latency that may be asked about, in cycles."""
 
 LIMITS = ("l1d", "no-walk")
 """The least that walks can cost: each reference an L1-D hit; no walk at all."""
@@ -78,12 +82,13 @@ def walk_latency(result: Result, **changes: int) -> float | None:
     """Average cycles of a walk if some of the machine's :class:`Latencies` were others; None without walks.
 
     Raises:
-        NestwalkError: As :func:`walk_cycles`; or when a latency has an unknown name.
+        NestwalkError: As :func:`walk_cycles`; or when a latency has an unknown name, or is negative.
     """
     known = Latencies.of(result)
-    for name in changes:
+    for name, cycles in changes.items():
         if name not in Latencies.__dataclass_fields__:
             raise NestwalkError(f"no latency is called '{name}'; there are {', '.join(Latencies.__dataclass_fields__)}")
+        checks.whole(name, cycles, 0, LATENCY_MAX)
     walks = result.statistics["walks"]
     return walk_cycles(result, replace(known, **changes)) / walks if walks else None
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nestwalk import files, matrix, pool, scenario
+from nestwalk import files, folders, matrix, pool, scenario
 from nestwalk.errors import NestwalkError, unknown
 from nestwalk.result import Result
 
@@ -40,17 +40,23 @@ def test_what_is_written_as_toml_is_read_the_same(table: dict[str, Any]) -> None
     assert tomllib.loads(scenario.write(table)) == wanted
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=40), st.integers(1, 100), st.integers(1, 100))
-def test_percentiles_are_those_of_the_sorted_walks(counts: list[int], width: int, percent: int) -> None:
-    result = Result({"statistics": {"latency_histogram": {"bucket_cycles": width, "counts": counts}}})
-    walks = [(bucket + 1) * width for bucket, count in enumerate(counts) for _ in range(count)]
-    if not walks:
-        assert result.latency_percentile(percent) is None
-        return
-    found = result.latency_percentile(percent)
-    assert found is not None
-    assert sum(walk <= found for walk in walks) * 100 >= percent * len(walks)
-    assert sum(walk < found for walk in walks) * 100 < percent * len(walks)
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=40), st.integers(0, 9), st.integers(1, 100), st.integers(0, 100)
+)
+def test_percentiles_are_those_of_the_sorted_walks(counts: list[int], longer: int, width: int, percent: int) -> None:
+    histogram = {"bucket_cycles": width, "counts": [*counts, longer]}
+    result = Result({"statistics": {"latency_histogram": histogram}})
+    walks: list[int | None] = [(bucket + 1) * width for bucket, count in enumerate(counts) for _ in range(count)]
+    walks += [None] * longer  # of these it is known only that they took longer than all others
+    wanted = max((len(walks) * percent + 99) // 100, 1)
+    assert result.latency_percentile(percent) == (walks[wanted - 1] if walks else None)
+
+
+@pytest.mark.parametrize("percent", [-1, 100.5, float("nan"), True, "99", None])
+def test_a_percentile_is_from_0_to_100(percent: Any) -> None:
+    result = Result({"statistics": {"latency_histogram": {"bucket_cycles": 8, "counts": [1, 0]}}})
+    with pytest.raises(NestwalkError, match="give a number from 0 to 100"):
+        result.latency_percentile(percent)
 
 
 def test_every_name_of_the_standard_matrix_is_its_own() -> None:
@@ -91,12 +97,12 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_folder_that_fails_in_the_middle_leaves_the_earlier_one(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    with files.directory(folder) as fresh:
-        (fresh / files.MARKER).write_text("one", encoding="utf-8")
-    with pytest.raises(RuntimeError), files.directory(folder) as fresh:
-        (fresh / files.MARKER).write_text("two", encoding="utf-8")
+    with folders.filling(folder) as fresh:
+        (fresh / folders.MARKER).write_text("one", encoding="utf-8")
+    with pytest.raises(RuntimeError), folders.filling(folder) as fresh:
+        (fresh / folders.MARKER).write_text("two", encoding="utf-8")
         raise RuntimeError
-    assert (folder / files.MARKER).read_text(encoding="utf-8") == "one"
+    assert (folder / folders.MARKER).read_text(encoding="utf-8") == "one"
     assert list(tmp_path.iterdir()) == [folder]
 
 

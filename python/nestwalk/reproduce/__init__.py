@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from nestwalk import pool
+from nestwalk import checks, pool, progress, scenario
 from nestwalk.errors import unknown
 from nestwalk.reproduce.paper import Paper, load
 from nestwalk.reproduce.plan import DEFAULT_SEED, Experiment, Run, Scale, execute, known
@@ -47,8 +47,9 @@ def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED) -> Plan:
     Raises:
         NestwalkError: When there is no such paper.
     """
-    if name not in PAPERS:
+    if checks.text("paper", name) not in PAPERS:
         raise unknown("paper", name, PAPERS)
+    checks.whole("seed", seed, 0, scenario.SEED_MAX)
     paper = load(name)
     module = import_module(f"nestwalk.reproduce.{name.replace('-', '_')}")
     scale = Scale(quick=quick, seed=seed, divide_footprint=paper.quick_divisor if quick else 1)
@@ -69,4 +70,6 @@ def reproduce(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, jobs:
     Raises:
         NestwalkError: When there is no such paper, or a run fails.
     """
-    return plan(name, quick=quick, seed=seed).execute(jobs=jobs)
+    made = plan(name, quick=quick, seed=seed)
+    with progress.of_notebook([run.title for run in made.able]) as watcher:
+        return made.execute(jobs=jobs, watcher=watcher)
