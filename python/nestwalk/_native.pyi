@@ -30,12 +30,6 @@ def trace_convert(
 def trace_info(path: str) -> str:
     """`accesses`, `instructions`, `threads`, `footprint_bytes`, `vmas`, `format` of a trace."""
 
-def trace_check(path: str) -> str:
-    """What a check of the whole trace counted: `accesses`, `records`, `touches`, `events`, `instructions`."""
-
-def _panic() -> None:
-    """Panics, for the test that this is an error like any other."""
-
 def schema(kind: str) -> str:
     """The JSON Schema of files of the sort `kind`: machine, scenario or costs."""
 
@@ -59,6 +53,12 @@ def cloud_replay(
     Back come what was found and measured (JSON), and columns of outcomes (u8: 0 refused, 1 unplaced, 2 placed),
     hosts (u32) and segments (u32).
     """
+
+def trace_check(path: str) -> str:
+    """What a check of the whole trace counted: `accesses`, `records`, `touches`, `events`, `instructions`."""
+
+def _panic() -> None:
+    """Panics, for the test that this is an error like any other."""
 
 def bench_names() -> list[str]:
     """The benchmarks there are."""

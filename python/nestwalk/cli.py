@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
-from nestwalk import _native, say
+from nestwalk import _native, file_verbs, say
 from nestwalk.cloud import commands as cloud
 from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError, unknown
 from nestwalk.verb import App
@@ -32,6 +32,8 @@ app = App(
 )
 trace_app = App(help="Convert and look at traces.")
 app.add_typer(trace_app, name="trace")
+app.add_typer(file_verbs.machine_app, name="machine")
+app.command()(file_verbs.keys)
 cloud.register(app)
 
 MachineName = Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")]

@@ -26,7 +26,8 @@ pub(crate) fn decode(leaves: &Leaves, processor: &mut Processor) {
         processor.notes.push("CPUID leaves 80000005h and 80000006h do not describe the TLBs.".into());
     }
     let mut first = first_level(leaves);
-    if !leaves.says(0x8000_0019) {
+    processor.giant_tlb_known = leaves.says(0x8000_0019);
+    if !processor.giant_tlb_known {
         let what = "CPUID leaf 80000019h, the TLBs for 1 GiB pages, is missing or masked.";
         processor.notes.push(what.into());
     }

@@ -15,10 +15,12 @@ pub(crate) fn decode(leaves: &Leaves, processor: &mut Processor) {
         processor.notes.push("CPUID leaf 4 describes no cache.".into());
     }
     processor.tlbs = address_translation(leaves);
+    processor.giant_tlb_known = true;
     if processor.tlbs.is_empty() {
         processor.tlbs = descriptors::tlbs(leaves.leaf(2), &mut processor.notes);
     }
     if processor.tlbs.is_empty() {
+        processor.giant_tlb_known = false;
         processor.notes.push("Neither leaf 18h nor leaf 2 of CPUID describes a TLB.".into());
     }
 }

@@ -29,6 +29,8 @@ pub struct Processor {
     pub caches: Vec<Cache>,
     /// Arrays of TLBs that loads use, nearest first.
     pub tlbs: Vec<Tlb>,
+    /// Whether CPUID was asked for the TLBs of 1 GiB pages and answered; a hypervisor may mask that leaf on its own.
+    pub giant_tlb_known: bool,
     /// What could not be read, or had to be interpreted: a sentence each.
     pub notes: Vec<String>,
 }

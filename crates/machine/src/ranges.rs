@@ -136,7 +136,7 @@ macro_rules! generator_keys {
             key(concat!($before, ".degree"), 1, 1 << 20, "edges"),
             key(concat!($before, ".property_bytes"), 1, 1 << 20, "bytes each"),
             key(concat!($before, ".key_bytes"), 1, 1 << 20, "bytes each"),
-            key(concat!($before, ".value_bytes"), 1, 1 << 30, "bytes each"),
+            key(concat!($before, ".value_bytes"), 0, 1 << 30, "bytes each"),
             key(concat!($before, ".value_spread_permille"), 0, 1000, SHARE),
             key(concat!($before, ".set_permille"), 0, 1000, SHARE),
             key(concat!($before, ".put_permille"), 0, 1000, SHARE),

@@ -60,6 +60,7 @@ parameters! {
         /// Values have up to so many thousandths more or less, uniformly.
         value_spread_permille: u64 = 0,
         /// Zipf exponent of the keys' popularity, above 0 and at most 5. YCSB has 0.99.
+        #[schemars(range(max = 5.0), extend("exclusiveMinimum" = 0.0, "x-unit" = "zipf's exponent"))]
         skew: f64 = 0.99,
         /// Of 1000 requests, how many are updates. YCSB-A has 500, B 50, C none.
         set_permille: u16 = 50,

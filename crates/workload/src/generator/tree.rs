@@ -36,6 +36,7 @@ parameters! {
         /// Of 1000 operations, how many store.
         put_permille: u16 = 500,
         /// Zipf exponent of the keys' popularity, at most 5; 0 is uniform.
+        #[schemars(range(min = 0.0, max = 5.0), extend("x-unit" = "zipf's exponent"))]
         skew: f64 = 0.0,
     }
 }
