@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from nestwalk import pool
-from nestwalk.errors import unknown
+from nestwalk.errors import NestwalkError, unknown
 from nestwalk.reproduce.paper import Paper, load
 from nestwalk.reproduce.plan import DEFAULT_SEED, Experiment, Run, Scale, execute, known
 from nestwalk.reproduce.side_by_side import Reproduction
 
-PAPERS = ("ptemagnet", "hugegpt", "asap", "compromis-mmu")
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAPERS = ("ptemagnet", "hugegpt", "asap", "compromis-mmu", "compromis")
 """Names of the papers."""
 
 __all__ = ["PAPERS", "Plan", "Reproduction", "plan", "reproduce"]
@@ -34,6 +38,11 @@ class Plan:
     refused: dict[str, str]
     """Of the others, by name, why not."""
 
+    @property
+    def titles(self) -> list[str]:
+        """Of everything that will be run, for progress."""
+        return [run.title for run in self.able]
+
     def execute(self, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Reproduction:
         """Makes the runs and puts the paper's figures beside ours; see :func:`reproduce`."""
         processes = jobs if jobs is not None else (pool.processors() if self.scale.quick else 1)
@@ -41,7 +50,7 @@ class Plan:
         return Reproduction(self.paper, self.scale, self.experiment, results)
 
 
-def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED) -> Plan:
+def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, traces: Path | None = None) -> Plan:
     """What :func:`reproduce` will do.
 
     Raises:
@@ -50,6 +59,12 @@ def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED) -> Plan:
     if name not in PAPERS:
         raise unknown("paper", name, PAPERS)
     paper = load(name)
+    if name == "compromis":
+        from nestwalk.reproduce import compromis
+
+        return compromis.plan(paper, quick=quick, seed=seed, traces=traces)
+    if traces is not None:
+        raise NestwalkError(f"--traces is for the paper compromis; {name} replays no VMs")
     module = import_module(f"nestwalk.reproduce.{name.replace('-', '_')}")
     scale = Scale(quick=quick, seed=seed, divide_footprint=paper.quick_divisor if quick else 1)
     experiment: Experiment = module.experiment(paper, scale)
@@ -57,7 +72,14 @@ def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED) -> Plan:
     return Plan(paper, scale, experiment, able, refused)
 
 
-def reproduce(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, jobs: int | None = None) -> Reproduction:
+def reproduce(
+    name: str,
+    *,
+    quick: bool = False,
+    seed: int = DEFAULT_SEED,
+    jobs: int | None = None,
+    traces: Path | None = None,
+) -> Reproduction:
     """Makes the runs of a paper and puts its figures beside ours.
 
     Args:
@@ -65,8 +87,9 @@ def reproduce(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, jobs:
         quick: Footprints divided (by how much the result says), fewer accesses: minutes instead of an hour.
         seed: Everything random follows from it.
         jobs: Runs at a time. If None: one, as the largest take several GiB; with ``quick`` one for each processor.
+        traces: Of the paper compromis: a folder with traces of VMs that cannot be shipped.
 
     Raises:
         NestwalkError: When there is no such paper, or a run fails.
     """
-    return plan(name, quick=quick, seed=seed).execute(jobs=jobs)
+    return plan(name, quick=quick, seed=seed, traces=traces).execute(jobs=jobs)
