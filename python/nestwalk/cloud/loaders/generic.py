@@ -182,9 +182,16 @@ def _unit(role: str, columns: Mapping[str, tuple[str, str | None]], known: Mappi
     return known[unit]
 
 
+_DATE = "%Y-%m-%dT%H:%M:%S%.f"
+
+
 def _time(role: str, columns: Mapping[str, tuple[str, str | None]]) -> pl.Expr:
     """Seconds."""
     column, unit = columns[role]
     if unit == ISO:
-        return csv.text(column).str.to_datetime(strict=False, time_zone="UTC").dt.epoch("ms") / 1000
+        written = csv.text(column).str.replace(" ", "T", literal=True).str.replace("Z$", "+00:00")
+        zoned = written.str.to_datetime(f"{_DATE}%:z", strict=False, time_zone="UTC", time_unit="ms")
+        # Without a zone it is UTC.
+        plain = written.str.to_datetime(_DATE, strict=False, time_unit="ms").dt.replace_time_zone("UTC")
+        return pl.coalesce(zoned, plain).dt.epoch("ms") / 1000
     return requests.number(column) * _unit(role, columns, {**TIMES, ISO: 1.0}, "s")
