@@ -184,29 +184,42 @@ impl Host {
     /// on both sides are segments of their own, as a register maps no gap. Returns how much was taken: pieces
     /// that cannot be split (1 GiB pages) stay.
     pub fn unplug(&mut self, from: PageCount, memory: PageCount, extents: &mut Vec<Extent>) -> PageCount {
-        let freed = self.balloon(from, memory, extents);
+        self.unplug_all(&[(from.0, from.0 + memory.0)], extents)
+    }
+
+    /// As [`Host::unplug`], for several ranges of guest pages, which are ascending and apart.
+    pub fn unplug_all(&mut self, ranges: &[(u64, u64)], extents: &mut Vec<Extent>) -> PageCount {
+        let freed = self.take_away(ranges, extents);
         self.free_ram += freed.0;
         freed
     }
 
     /// As [`Host::unplug`], but the scheduler does not know: a balloon changes no flavour.
     pub fn balloon(&mut self, from: PageCount, memory: PageCount, extents: &mut Vec<Extent>) -> PageCount {
-        let (mut rest, mut freed) = (Vec::with_capacity(extents.len() + 1), 0);
-        let mut at = 0;
+        self.take_away(&[(from.0, from.0 + memory.0)], extents)
+    }
+
+    fn take_away(&mut self, ranges: &[(u64, u64)], extents: &mut Vec<Extent>) -> PageCount {
+        let mut rest = Vec::with_capacity(extents.len() + ranges.len());
+        let (mut at, mut freed) = (0, 0);
         for &extent in extents.iter() {
             let end = at + extent.count.0;
-            let (first, last) = (from.0.clamp(at, end) - at, (from.0 + memory.0).clamp(at, end) - at);
-            let whole = last - first == extent.count.0;
-            if first == last || !(whole || self.node_of(extent.start).splits(extent)) {
-                rest.push(extent);
-            } else {
-                cut(extent, 0, first, &mut rest);
-                cut(extent, last, extent.count.0, &mut rest);
+            let splits = self.node_of(extent.start).splits(extent);
+            let touching = ranges.partition_point(|range| range.1 <= at);
+            let mut kept = at;
+            for &(from, to) in ranges[touching..].iter().take_while(|range| range.0 < end) {
+                let (from, to) = (from.max(at), to.min(end));
+                if !splits && (from, to) != (at, end) {
+                    continue;
+                }
+                cut(extent, kept - at, from - at, &mut rest);
                 let mut taken = Vec::new();
-                cut(extent, first, last, &mut taken);
-                freed += last - first;
+                cut(extent, from - at, to - at, &mut taken);
                 taken.into_iter().for_each(|part| self.free(part));
+                freed += to - from;
+                kept = to;
             }
+            cut(extent, kept - at, extent.count.0, &mut rest);
             at = end;
         }
         *extents = rest;

@@ -27,12 +27,17 @@ pub mod replay;
 pub mod request;
 pub mod scheduler;
 
+pub use allocator::hugetlb::HugetlbOptions;
+pub use allocator::xen::{Split, XenOptions};
 pub use allocator::{AllocatorKind, SegmentAllocator};
 pub use error::CloudError;
 pub use extent::{CountingRule, Extent};
 pub use fleet::{Fleet, HostGroup};
-pub use host::Host;
+pub use host::{Host, HostId, HostOptions};
 pub use memory_map::{Hole, HoleKind, MemoryMap};
-pub use replay::{Options, Progress, Replay, ReplayResult, Timing, replay};
-pub use request::{Departure, VmRequest};
+pub use replay::{
+    Demand, DynamicOptions, Migration, Options, Outcome, Progress, Replay, ReplayResult, Timing, VmOutcome, Work,
+    demand, replay,
+};
+pub use request::{Departure, Unplug, UnplugFrom, VmRequest};
 pub use scheduler::{Policy, SchedulerOptions};

@@ -81,6 +81,11 @@ impl FreeList {
         self.by_size.iter().rev().map(|&(pages, _)| pages)
     }
 
+    /// Sizes of free segments, the smallest first.
+    pub fn sizes_ascending(&self) -> impl Iterator<Item = u64> + '_ {
+        self.by_size.iter().map(|&(pages, _)| pages)
+    }
+
     /// The free segment that begins at `start`.
     pub fn at(&self, start: Frame) -> Option<FrameRange> {
         self.free.get(&start.0).map(|&pages| FrameRange::new(start, PageCount(pages)))

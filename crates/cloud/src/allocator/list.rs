@@ -115,6 +115,9 @@ impl SegmentAllocator for ListAllocator {
             });
             return Some(whole.count() as u64);
         }
+        if self.rule == Rule::Opt1 {
+            return Some(opt1::count(&self.list, memory.0));
+        }
         let mut extents = Vec::new();
         self.clone().allocate(memory, 0, &mut extents).then(|| count_segments(&extents, rule))
     }

@@ -17,3 +17,17 @@ pub(super) fn next(list: &FreeList, missing: u64, first: bool) -> Option<FrameRa
     let split = || list.largest().filter(|largest| first && largest.count.0 > missing);
     list.exact(missing).or_else(split).or_else(|| list.smallest_of(1))
 }
+
+/// How many segments a VM of `memory` pages gets that no free segment is large enough for, but all together are.
+pub(super) fn count(list: &FreeList, memory: u64) -> u64 {
+    let (mut missing, mut taken) = (memory, 0);
+    for size in list.sizes_ascending() {
+        taken += 1;
+        // A segment of exactly the missing size is not among those that were taken: these are smaller than `size`.
+        if missing <= size || list.exact(missing).is_some() {
+            return taken;
+        }
+        missing -= size;
+    }
+    taken
+}

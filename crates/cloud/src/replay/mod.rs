@@ -1,28 +1,45 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a trace of VMs over a fleet.
+//!
+//! Events happen in the order of [`Events`]: by time, deletions before creations. A VM is refused if it is larger than any host
+//! of the fleet when that is empty, and unplaced if no host has room when it arrives; it is not tried again. Each VM
+//! has exactly one outcome.
 
+mod cloud;
+mod demand;
+mod dynamic;
+mod migrate;
 mod options;
 mod result;
+mod sample;
+mod tally;
+#[cfg(test)]
+mod tests;
 
 use std::time::Instant;
 
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::SeedableRng;
-
 use crate::error::CloudError;
-use crate::extent::{Extent, count_segments};
 use crate::fleet::Fleet;
-use crate::host::{Host, Serve};
 use crate::request::{Events, VmRequest};
-use crate::scheduler::Scheduler;
 
+use cloud::Cloud;
+use dynamic::Dynamic;
+use sample::Sampler;
+use tally::Tally;
+
+pub use demand::{Demand, demand};
+pub use dynamic::DynamicOptions;
+pub use migrate::Migration;
 pub use options::Options;
-pub use result::{Latency, Outcome, Outcomes, Replay, ReplayResult, Segments, Timing, VmOutcome};
+pub use result::{
+    ByGroup, BySize, Cell, CellKind, Decision, HostMap, Latency, Migrations, Modes, Outcome, Outcomes, Replay,
+    ReplayResult, Sample, Segments, Timing, Unplugs, VmOutcome, Work,
+};
 
 /// How far a replay is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Creations and deletions that were replayed.
+    /// Events that were replayed.
     pub events: u64,
     /// All there are.
     pub events_total: u64,
@@ -48,54 +65,40 @@ pub fn replay(
     options: &Options,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Replay, CloudError> {
-    options.check()?;
-    let host_options = options.hosts();
-    let mut hosts = Host::all(fleet, &host_options)?;
-    let empty: Vec<Host> = fleet
-        .groups
-        .iter()
-        .zip(0..)
-        .map(|(group, at)| Host::new(group, at, &host_options))
-        .collect::<Result<_, _>>()?;
-    let events = Events::new(requests, options.seed)?.events;
-    let mut scheduler = Scheduler::new(options.scheduler, options.counting);
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(options.seed);
-    let mut vms = vec![VmOutcome::default(); requests.len()];
-    let mut memory: Vec<Vec<Extent>> = vec![Vec::new(); requests.len()];
-    let mut result = ReplayResult::default();
-    let start = Instant::now();
-    for (event, done) in events.iter().zip(1..) {
-        let (request, vm) = (&requests[event.vm as usize], &mut vms[event.vm as usize]);
-        let extents = &mut memory[event.vm as usize];
-        if event.arrives {
-            let size = request.memory();
-            if empty.iter().any(|host| host.passes(request.vcpus, size)) {
-                vm.outcome = Outcome::Unplaced;
-            }
-            if let Some(host) = scheduler.choose(&hosts, request, &mut rng) {
-                assert!(hosts[host.0 as usize].place(request.vcpus, size, event.time_s, Serve::ByRule, extents));
-                let segments = count_segments(extents, options.counting);
-                *vm = VmOutcome { outcome: Outcome::Placed, host: host.0, segments: segments as u32 };
-                *result.segments.histogram.entry(segments).or_default() += 1;
-            }
-            result.vms.count(vm.outcome);
-        } else if vm.outcome == Outcome::Placed {
-            hosts[vm.host as usize].remove(request.vcpus, request.memory(), extents);
-            *extents = Vec::new();
+    options.check(fleet)?;
+    let began = Instant::now();
+    let Events { events, assumed } = Events::new(requests, options.seed, options.unplug.as_ref())?;
+    let mut cloud = Cloud::new(fleet, requests, options)?;
+    let mut tally = Tally::new(fleet, requests, options);
+    let mut sampler = Sampler::new(&cloud, fleet, requests, &events, options);
+    let first_s = events.first().map_or(0, |event| event.time_s);
+    let mut dynamic = options.dynamic.map(|dynamic| Dynamic::new(&dynamic, options.allocator, &cloud, first_s));
+    tally.result.assumed = assumed;
+    tally.result.span_s = events.last().map(|last| (first_s, last.time_s));
+    for (at, &event) in events.iter().enumerate() {
+        sampler.before(event.time_s, &cloud, fleet, &mut tally)?;
+        if let Some(dynamic) = &mut dynamic {
+            tally.result.dynamic.extend(dynamic.before(at, &mut cloud, &events, requests, options));
         }
-        let progressed = Progress {
+        let step = cloud.step(event, requests, options);
+        tally.count(event, &requests[event.vm as usize], step, |host| cloud.hosts[host as usize].group());
+        if let Some(dynamic) = &mut dynamic {
+            dynamic.count(step, options);
+        }
+        let done = at as u64 + 1;
+        let now = || Progress {
             events: done,
             events_total: events.len() as u64,
             time_s: event.time_s,
-            running: 0,
-            unplaced: result.vms.unplaced,
+            running: cloud.running,
+            unplaced: tally.outcomes().unplaced,
         };
-        if done % EVENTS_PER_PROGRESS == 0 && !progress(progressed) {
+        if done.is_multiple_of(EVENTS_PER_PROGRESS) && !progress(now()) {
             return Err(CloudError::Interrupted { events: done });
         }
     }
-    result.segments.finish();
-    let wall_s = start.elapsed().as_secs_f64();
-    let timing = Timing { wall_s, events_per_s: events.len() as f64 / wall_s, ..Timing::default() };
-    Ok(Replay { result, timing, vms })
+    sampler.finish(&cloud, fleet, &mut tally)?;
+    let list_steps = cloud.hosts.iter().map(|host| host.steps()).sum();
+    let work = Work { candidates: cloud.scheduler.examined(), list_steps };
+    Ok(tally.finish(requests, events.len(), work, began.elapsed().as_secs_f64()))
 }

@@ -3,12 +3,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::dynamic::DynamicOptions;
+use super::migrate::Migration;
 use crate::allocator::hugetlb::HugetlbOptions;
 use crate::allocator::xen::XenOptions;
 use crate::allocator::{AllocatorKind, AllocatorOptions, MAX_DS};
 use crate::error::CloudError;
 use crate::extent::CountingRule;
+use crate::fleet::Fleet;
 use crate::host::HostOptions;
+use crate::request::Unplug;
 use crate::scheduler::SchedulerOptions;
 
 /// How a replay is run. Everything has a default.
@@ -31,10 +35,20 @@ pub struct Options {
     pub counting: CountingRule,
     /// VMs that arrive before this time are placed, but not counted in shares: those that ran already.
     pub measure_from_s: Option<i64>,
+    /// DynamicOptionSelec. For the two allocators of Compromis only, of which `allocator` is the first in force.
+    pub dynamic: Option<DynamicOptions>,
+    /// Live migration that makes room for VMs in at most `ds_segments` segments.
+    pub migration: Option<Migration>,
+    /// Memory hot-unplug in blocks of 2 MiB.
+    pub unplug: Option<Unplug>,
+    /// Whether VMs that need more than `ds_segments` segments, and so run under EPT, get the smallest free segments.
+    pub ept_takes_small: bool,
     /// Points of the series over time, equally far apart.
     pub samples: u32,
     /// The host whose memory map is kept.
     pub map_host: u32,
+    /// When its map is kept. Without it: at `measure_from_s` (or a tenth into the trace), and at the last creation.
+    pub map_times_s: Option<Vec<i64>>,
 }
 
 impl Default for Options {
@@ -48,8 +62,13 @@ impl Default for Options {
             ds_segments: 1,
             counting: CountingRule::default(),
             measure_from_s: None,
+            dynamic: None,
+            migration: None,
+            unplug: None,
+            ept_takes_small: false,
             samples: 200,
             map_host: 0,
+            map_times_s: None,
         }
     }
 }
@@ -69,7 +88,8 @@ impl Options {
     ///
     /// # Errors
     /// One that names the option.
-    pub fn check(&self) -> Result<(), CloudError> {
+    pub fn check(&self, fleet: &Fleet) -> Result<(), CloudError> {
+        fleet.check()?;
         self.scheduler.check()?;
         if !(1..=MAX_DS as u32).contains(&self.ds_segments) {
             return Err(CloudError::option("ds_segments", format!("{}: give 1 to {MAX_DS}", self.ds_segments)));
@@ -79,6 +99,30 @@ impl Options {
         }
         if self.samples > 100_000 {
             return Err(CloudError::option("samples", format!("{}: give 0 to 100000", self.samples)));
+        }
+        if self.map_times_s.as_ref().is_some_and(|times| times.len() > 1000) {
+            return Err(CloudError::option("map_times_s", "more than 1000 times: give fewer"));
+        }
+        if u64::from(self.map_host) >= fleet.hosts() {
+            let problem = format!("{}: the fleet's hosts are 0 to {}", self.map_host, fleet.hosts() - 1);
+            return Err(CloudError::option("map_host", problem));
+        }
+        let compromis = matches!(self.allocator, AllocatorKind::CompromisOpt1 | AllocatorKind::CompromisOpt2);
+        if self.dynamic.is_some_and(|dynamic| dynamic.period_s == 0) {
+            return Err(CloudError::option("dynamic", "period_s is 0: give the period in seconds"));
+        }
+        if self.dynamic.is_some() && !compromis {
+            return Err(CloudError::option(
+                "dynamic",
+                "it chooses among Compromis' options: take one as the allocator",
+            ));
+        }
+        if self.migration.is_some_and(|migration| !(1..=10_000).contains(&migration.candidates)) {
+            return Err(CloudError::option("migration", "candidates: give 1 to 10000"));
+        }
+        let share = |share: f64| (0.0..=1.0).contains(&share);
+        if self.unplug.is_some_and(|unplug| !share(unplug.vm_share) || !(0.0..1.0).contains(&unplug.memory_share)) {
+            return Err(CloudError::option("unplug", "vm_share: give 0 to 1; memory_share: 0 to less than 1"));
         }
         Ok(())
     }
