@@ -196,7 +196,9 @@ def run(
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="ptemagnet, hugegpt, asap or compromis-mmu.")],
+    paper: Annotated[
+        str, typer.Argument(metavar="PAPER", help="ptemagnet, hugegpt, asap, compromis-mmu or compromis.")
+    ],
     *,
     quick: Quick = False,
     json_: Json = False,
@@ -207,6 +209,9 @@ def reproduce(
         int | None, typer.Option(help="Runs at a time (default: 1; with --quick, one for each processor).")
     ] = None,
     seed: Seed = 1,
+    traces: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="For compromis: traces of VMs that cannot be shipped.")
+    ] = None,
 ) -> None:
     """Put every figure of a paper beside what the simulator makes of it; with --out, as a page with pictures."""
     from nestwalk import files
@@ -216,8 +221,8 @@ def reproduce(
     form = _form(as_json=json_, as_csv=csv)
     if out is not None:
         files.check_directory(out)
-    plan = papers.plan(paper, quick=quick, seed=seed)
-    with watch([run.title for run in plan.experiment.runs]) as watcher:
+    plan = papers.plan(paper, quick=quick, seed=seed, traces=traces)
+    with watch(plan.titles) as watcher:
         done = plan.execute(jobs=jobs, watcher=watcher)
 
     def page(_width: int) -> list[RenderableType]:

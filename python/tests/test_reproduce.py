@@ -22,6 +22,7 @@ MACHINES = {
     "hugegpt": {"skylake-6138", "icelake-6346"},
     "asap": {"broadwell-asap"},
     "compromis-mmu": {"broadwell-asap"},
+    "compromis": {"broadwell-asap"},
 }
 """The machines of the papers: none is chosen for a figure."""
 

@@ -27,7 +27,10 @@ def register(app: typer.Typer) -> None:
 
 
 def place(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace of VMs, in any format of docs/cloud.md.")],
+    trace: Annotated[
+        str,
+        typer.Argument(metavar="TRACE", help="A trace of VMs in any format of docs/cloud.md, or a bundled one's name."),
+    ],
     *,
     hosts: Annotated[str, typer.Option(metavar="NAME", help="A fleet's name or TOML file.")] = "paper",
     target_utilisation: Annotated[
@@ -92,7 +95,7 @@ def place(
 ) -> None:
     """Replay a trace of VMs on a fleet: how many segments of memory each VM gets, and what that takes."""
     from nestwalk import files
-    from nestwalk.cloud import fleets, loaders
+    from nestwalk.cloud import bundled, fleets, loaders
     from nestwalk.cloud import place as replays
     from nestwalk.progress import watch
 
@@ -113,7 +116,7 @@ def place(
     if out is not None:
         files.check_directory(out)
     fleet = fleets.load(hosts)
-    requests = loaders.load(trace, options)
+    requests = loaders.load(bundled.file(trace), options)
     if boot_storm is not None:
         requests = _storm(requests, boot_storm)
     plan = replays.plan(requests, fleet, chosen, settings, target_utilisation=target_utilisation)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import tomli_w
 
 from nestwalk.cloud import requests, sizes
 from nestwalk.cloud.loaders import csv
@@ -75,6 +76,26 @@ class Fleet:
     def engine(self) -> dict[str, Any]:
         """What the engine takes."""
         return {"groups": [dict(group) for group in self.groups if group["hosts"]]}
+
+    def to_toml(self) -> str:
+        """A file that makes this fleet again, with as many hosts."""
+        groups = []
+        for group in self.groups:
+            table = {"name": group["name"], "hosts": group["hosts"], "cores": group["vcpus"]}
+            table["memory"] = _size(group["memory_pages"])
+            table["reserved"] = _size(group["reserved_pages"])
+            if group.get("nova_reserved_pages") is not None:
+                table["nova_reserved"] = _size(group["nova_reserved_pages"])
+            table["numa_nodes"], table["numa"] = group["numa_nodes"], group["numa"]
+            table["holes"] = [
+                {"kind": hole["kind"], "start": _size(hole["start_page"]), "size": _size(hole["pages"])}
+                for hole in group["holes"]
+            ]
+            groups.append(table)
+        whole: dict[str, Any] = {"schema": SCHEMA, "description": self.description}
+        if self.scheduler:
+            whole["scheduler"] = dict(self.scheduler)
+        return tomli_w.dumps({**whole, "group": groups})
 
     def with_hosts(self, hosts: int, why: str) -> Fleet:
         """So many hosts by the groups' shares; what the division leaves over goes to the first groups."""
@@ -195,6 +216,13 @@ def _group(table: dict[str, Any]) -> tuple[dict[str, Any], float | None]:
     if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
         raise ValueError(f"{where}: share is {share!r}; give a number above 0, at most 1")
     return group, share
+
+
+def _size(pages: int) -> str:
+    """A number of pages as :func:`_pages` reads it, in the largest unit that holds it exactly."""
+    size = pages * requests.PAGE_BYTES
+    unit = next((unit for unit in ("GiB", "MiB", "KiB") if size and size % sizes.SIZES[unit] == 0), "B")
+    return f"{round(size / sizes.SIZES[unit])} {unit}"
 
 
 def _hole(value: Any, where: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def shares(done: Replay) -> Picture | None:
 
 def curve(done: Replay) -> Picture | None:
     """Share of VMs that a processor with n segments runs without a second table, n = 1 to 8."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for one in done.made:
         for mode in one.modes:
             total = mode["ds_vms"] + mode["ept_vms"]
@@ -99,7 +99,7 @@ def curve(done: Replay) -> Picture | None:
 def fleet(done: Replay) -> Picture | None:
     """Over the time of the trace: running VMs, memory in use, and free memory that is unusable, a line a version."""
     n = done.plan.settings.segments
-    rows = []
+    rows: list[dict[str, Any]] = []
     for one in done.made:
         for point in one.result["series"]:
             values = {
@@ -133,7 +133,7 @@ def fleet(done: Replay) -> Picture | None:
             )
             .properties(width=WIDTH, height=110)
         )
-    picture: Picture = alt.vconcat(*panels)
+    picture: Picture = alt.vconcat(*panels)  # type: ignore[assignment]  # it draws like the others
     return picture
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 MODEL_CAVEATS = (
     (
-        "The scheduler is a model of Nova's filter scheduler: filters for processors and RAM, weighers, and a choice among "
-        "the best. Availability zones, affinity, disks and retries are not modelled."
+        "The scheduler is a model of Nova's filter scheduler: filters for processors and RAM, weighers, and a choice "
+        "among the best. Availability zones, affinity, disks and retries are not modelled."
     ),
     (
         "A request that finds no host is unplaced and not tried again. One that is larger than every empty host is "
@@ -38,7 +38,7 @@ MODEL_CAVEATS = (
 
 
 def save(done: Replay, folder: Path, *, command: Sequence[str] = ()) -> None:
-    """Writes ``results.parquet``, ``vms.parquet``, ``series.parquet``, ``results.json``, ``fleet.json`` and the page."""
+    """Writes ``results.parquet``, ``vms.parquet``, ``series.parquet``, ``results.json``, a page, ``fleet.toml``."""
     value = done.to_json()
     page = render(done, command)
     series = pl.DataFrame(
@@ -50,6 +50,7 @@ def save(done: Replay, folder: Path, *, command: Sequence[str] = ()) -> None:
         done.vms.write_parquet(fresh / "vms.parquet")
         series.write_parquet(fresh / "series.parquet")
         (fresh / "results.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        (fresh / "fleet.toml").write_text(done.plan.fleet.to_toml(), encoding="utf-8")
         (fresh / "report.html").write_text(page, encoding="utf-8")
 
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 
 import re
 
-from nestwalk.cloud.loaders.generic import SIZES
 from nestwalk.cloud.requests import PAGE_BYTES
+
+SIZES = {"B": 1.0} | {
+    f"{prefix}{suffix}": float(base**power)
+    for suffix, base in (("iB", 1024), ("B", 1000))
+    for power, prefix in enumerate(("K", "M", "G", "T"), 1)
+}
+"""Bytes of each unit."""
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -21,7 +20,7 @@ from nestwalk.cloud.requests import PAGE_BYTES, SCHEMA, Requests
 from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 DAY_S = 86_400
 WARM_UP_DAYS = 10
@@ -33,47 +32,52 @@ AZURE_VMS = 2_013_767
 GIB_PAGES = (1 << 30) // PAGE_BYTES
 
 
-@dataclass(frozen=True)
-class Lifetimes:
-    """How long VMs of one size live, by Kaplan and Meier's estimate: VMs seen to the end of the trace are not lost."""
-
-    upto: Sequence[float]
-    """Share of VMs that have ended with each of :attr:`bounds`, ascending; the last may be below 1."""
-    bounds: Sequence[tuple[int, int]]
-    """Seconds: at least, at most."""
-
-    def draw(self, random: Random) -> tuple[int, int] | None:
-        """The bounds of a lifetime; None for one that is longer than any seen."""
-        at = bisect_left(self.upto, random.random())
-        return self.bounds[at] if at < len(self.bounds) else None
-
-
-def lifetimes(frame: pl.DataFrame, ends: Sequence[int]) -> Lifetimes:
-    """The estimate from the VMs ``frame`` of one size.
+def lifetimes(late: pl.DataFrame, ends: Sequence[int]) -> pl.DataFrame:
+    """How long VMs live, by memory: Kaplan and Meier's estimate, in which VMs seen to the trace's end are not lost.
 
     Args:
-        frame: Requests; those without a departure were seen to the end of their part of the trace.
+        late: Requests; those without a departure were seen to the end of their part of the trace.
         ends: The ends of those parts, ascending.
+
+    Returns:
+        ``memory_pages``, ``upto`` (the share of VMs that have ended by then; ascending for each size, the last may be
+        below 1), and the bounds of the lifetime in seconds, ``lo`` and ``hi``.
     """
-    seen = []
-    for arrive, lo, hi in frame.select("arrive_s", "leave_lo_s", "leave_hi_s").iter_rows():
-        if lo is None:
-            end = next((end for end in ends if end > arrive), ends[-1])
-            seen.append((float(end - arrive), 1, (0, 0)))
-        else:
-            seen.append(((lo + hi) / 2 - arrive, 0, (lo - arrive, hi - arrive)))
-    seen.sort()
-    # Each ended VM takes its share of those that were still seen to run; what ran on is spread over the later ones.
-    alive, ended = 1.0, 0.0
-    upto, bounds = [], []
-    for position, (_, censored, bound) in enumerate(seen):
-        if not censored:
-            step = alive / (len(seen) - position)
-            alive -= step
-            ended += step
-            upto.append(ended)
-            bounds.append(bound)
-    return Lifetimes(upto, bounds)
+    end = pl.coalesce([pl.when(pl.col("arrive_s") < end).then(end) for end in ends] + [pl.lit(ends[-1])])
+    lo, hi = (pl.col(f"leave_{bound}_s") - pl.col("arrive_s") for bound in ("lo", "hi"))
+    seen = late.select(
+        "memory_pages",
+        lo.alias("lo"),
+        hi.alias("hi"),
+        lo.is_null().alias("censored"),
+        pl.coalesce((lo + hi) / 2, (end - pl.col("arrive_s")).cast(pl.Float64)).alias("seen_s"),
+    ).sort("memory_pages", "seen_s", "censored", "lo", "hi", maintain_order=True)
+    # Of those that were still seen to run, each that ends takes its share.
+    left = (pl.len() - pl.int_range(pl.len())).over("memory_pages")
+    survives = pl.when(pl.col("censored")).then(1.0).otherwise(1.0 - 1.0 / left)
+    return (
+        seen.with_columns((1.0 - survives.cum_prod().over("memory_pages")).alias("upto"))
+        .filter(~pl.col("censored"))
+        .select("memory_pages", "upto", "lo", "hi")
+    )
+
+
+def with_lifetimes(frame: pl.DataFrame, known: pl.DataFrame, random: Random) -> pl.DataFrame:
+    """Requests with a departure drawn for each by its memory; none where the lifetime is longer than any seen.
+
+    A size of which nothing is known gets none either.
+    """
+    drawn = pl.Series("upto", [random.random() for _ in range(len(frame))], dtype=pl.Float64)
+    found = (
+        frame.with_columns(drawn)
+        .with_row_index("order")
+        .sort("upto")
+        .join_asof(known.sort("upto"), on="upto", by="memory_pages", strategy="forward", check_sortedness=False)
+        .sort("order")
+    )
+    return found.with_columns(
+        (pl.col("arrive_s") + pl.col("lo")).alias("leave_lo_s"), (pl.col("arrive_s") + pl.col("hi")).alias("leave_hi_s")
+    ).select(SCHEMA.keys())
 
 
 @dataclass(frozen=True)
@@ -103,78 +107,48 @@ def azure(early: Requests, late: Requests, *, seed: int, vms: int = AZURE_VMS, o
         vms: All VMs.
         one_in: Keep every so-many-th VM only.
     """
-    random = Random(seed)
-    by_size = _by_size(late)
-    whole = early.frame.select("vm", "arrive_s", "vcpus", "memory_pages").rows()
-    rows = [
-        (f"{vm}-day1-20", arrive, *_leave(by_size, pages, arrive, random), cores, pages)
-        for vm, arrive, cores, pages in whole
-    ]
-    drawn = len(rows)
-    wanted = max(vms - len(rows) - len(late.frame), 0)
-    before = _running_at_start(whole, by_size, random, wanted)
-    frame = pl.concat(
-        [
-            pl.DataFrame(before, schema=SCHEMA, orient="row"),
-            pl.DataFrame(rows, schema=SCHEMA, orient="row"),
-            late.frame.with_columns(pl.format("{}-day21-30", "vm").alias("vm")),
-        ]
-    ).sort("arrive_s", maintain_order=True)
+    random = Random(seed)  # noqa: S311 (no secret)
+    known = lifetimes(late.frame, [AZURE_SPLIT_S, max(late.span_s[1], AZURE_SPLIT_S + 1)])
+    whole = with_lifetimes(_renamed(early.frame, "day1-20"), known, random)
+    before = _running_at_start(early.frame, known, random, max(vms - len(whole) - len(late.frame), 0))
+    frame = pl.concat([before, whole, _renamed(late.frame, "day21-30")]).sort("arrive_s", maintain_order=True)
     if one_in > 1:
         frame = frame.gather_every(one_in)
+    short = before["leave_lo_s"].count()
     notes = (
-        f"{drawn:,} VMs of days 1 to 20 have a lifetime drawn from VMs of their size of days 21 to 30",
-        f"{len(before):,} VMs that run at the beginning are made up: short-lived ones as arrivals before it, the rest never "
-        "leave",
+        f"{len(whole):,} VMs of days 1 to 20 have a lifetime drawn from VMs of their size of days 21 to 30",
+        f"{len(before):,} VMs that run at the beginning are made up: {short:,} arrived before it, the rest never leave",
         *((f"one VM in {one_in} is kept",) if one_in > 1 else ()),
     )
-    return Azure(Requests(early.path, "Azure V1, full length, made up", frame, notes=notes), len(before), drawn)
-
-
-_Row = tuple[str, int, int | None, int | None, int, int]
-
-
-def _by_size(late: Requests) -> dict[int, Lifetimes]:
-    """Lifetimes by memory; of sizes that are not there, those of all."""
-    # The two parts of the reduced trace end when its own description says (days 21 to 24.3, and to 30); VMs without a
-    # departure were seen until then.
-    ends = [AZURE_SPLIT_S, max(late.span_s[1], AZURE_SPLIT_S + 1)]
-    found = {0: lifetimes(late.frame, ends)}
-    for (pages,), part in late.frame.group_by("memory_pages", maintain_order=True):
-        found[int(str(pages))] = lifetimes(part, ends)
-    return found
+    made = Requests(early.path, "Azure V1, full length, made up", frame, notes=notes)
+    return Azure(made, len(before), len(whole))
 
 
 AZURE_SPLIT_S = 2_100_000
-"""Where the first part of days 21 to 30 ends: the second one's first creation."""
+"""Where the first part of days 21 to 30 ends: at the second one's first creation.
+
+VMs without a departure were seen to run until the end of their part.
+"""
 
 
-def _leave(
-    by_size: dict[int, Lifetimes], pages: int, arrive: int, random: Random
-) -> tuple[int, int] | tuple[None, None]:
-    found = by_size.get(pages, by_size[0]).draw(random)
-    return (None, None) if found is None else (arrive + found[0], arrive + found[1])
+def _renamed(frame: pl.DataFrame, part: str) -> pl.DataFrame:
+    return frame.with_columns(pl.format("{}-" + part, "vm").alias("vm"))
 
 
-def _running_at_start(
-    whole: Sequence[tuple[str, int, int, int]], by_size: dict[int, Lifetimes], random: Random, wanted: int
-) -> list[_Row]:
+def _running_at_start(early: pl.DataFrame, known: pl.DataFrame, random: Random, wanted: int) -> pl.DataFrame:
     """``wanted`` VMs that run at time 0."""
     shift = WARM_UP_DAYS * DAY_S
-    rows: list[_Row] = []
-    lasting: list[tuple[int, int]] = []
-    for vm, arrive, cores, pages in whole:
-        if arrive >= shift:
-            break
-        lo, hi = _leave(by_size, pages, arrive - shift, random)
-        if lo is None or hi is None:
-            lasting.append((cores, pages))
-        elif lo > 0 and len(rows) < wanted:
-            rows.append((f"{vm}-before", arrive - shift, lo, hi, cores, pages))
-    for number in range(wanted - len(rows)):
-        cores, pages = lasting[int(random.random() * len(lasting))]
-        rows.append((f"{number}-long", -shift, None, None, cores, pages))
-    return rows
+    earlier = _renamed(early.filter(pl.col("arrive_s") < shift), "before").with_columns(pl.col("arrive_s") - shift)
+    played = with_lifetimes(earlier, known, random)
+    running = played.filter(pl.col("leave_lo_s") > 0).head(wanted)
+    lasting = played.filter(pl.col("leave_lo_s").is_null())
+    missing = wanted - len(running)
+    if not missing or lasting.is_empty():
+        return running
+    rows = [int(random.random() * len(lasting)) for _ in range(missing)]
+    number = pl.int_range(pl.len()).cast(pl.String)
+    long = lasting[rows].with_columns((number + "-long").alias("vm"), pl.lit(-shift, dtype=pl.Int64).alias("arrive_s"))
+    return pl.concat([long, running])
 
 
 CLOUDS = 308
@@ -184,6 +158,9 @@ CLOUD_SIZES = 201
 
 CLOUD_SIGMA = 1.2
 """Assumption: the numbers of VMs of clouds are log-normal with this standard deviation of the logarithm."""
+
+ZIPF = 1.5
+"""Assumption: the exponent of Zipf's law by which VMs have the sizes."""
 
 GIB_PER_CORE = 4
 """Assumption: virtual CPUs of a VM, one for each so many GiB, rounded up to a power of two."""
@@ -195,19 +172,19 @@ def private_clouds(
     """Boot storms of private clouds: all VMs of a cloud arrive at once, in random order, and stay.
 
     All of this is assumed, as the snapshots of the paper are not public: the number of VMs of a cloud is log-normal,
-    scaled so that the sum is right; the distinct sizes are the sizes from 0.5 GiB upwards on a grid that widens with
-    them; how often a size occurs follows Zipf's law, the common sizes being the powers of two of GiB.
+    scaled so that the sum is right; the sizes are on a grid from 0.5 GiB upwards that widens with them; how often a
+    size occurs follows Zipf's law, the commonest being powers of two of GiB.
     """
     if clouds < 1 or vms < clouds or sizes < 1:
         raise NestwalkError("a set of private clouds needs at least one cloud, one size, and one VM for each cloud")
-    random = Random(seed)
+    random = Random(seed)  # noqa: S311 (no secret)
     weights = [math.exp(CLOUD_SIGMA * _normal(random)) for _ in range(clouds)]
     counts = _apportion(weights, vms)
     known = _sizes(sizes)
-    upto = _cumulative(1 / rank for rank in range(1, len(known) + 1))
+    upto = _cumulative(rank**-ZIPF for rank in range(1, len(known) + 1))
     found = []
     for number, count in enumerate(counts):
-        rows: list[_Row] = []
+        rows: list[tuple[str, int, None, None, int, int]] = []
         for vm in range(count):
             pages = known[min(bisect_left(upto, random.random() * upto[-1]), len(known) - 1)]
             cores = 1 << max(math.ceil(math.log2(max(pages / GIB_PAGES / GIB_PER_CORE, 1))), 0)
@@ -232,17 +209,18 @@ def _apportion(weights: Sequence[float], total: int) -> list[int]:
 
 
 def _sizes(count: int) -> list[int]:
-    """So many sizes in pages, the commonest first: powers of two of GiB from 1 to 64, then the rest, small ones first."""
-    common = [GIB_PAGES << power for power in (2, 3, 1, 4, 0, 5, 6)]
-    others: list[int] = []
-    size, step = GIB_PAGES // 2, GIB_PAGES // 2
-    while len(others) + len(common) < count:
-        if size not in common:
-            others.append(size)
-        size += step
-        if size >= 32 * step:
-            step *= 2
-    return (common + others)[:count]
+    """So many sizes in pages, the commonest first: powers of two of GiB from 1 to 64, then others from small to large.
+
+    The grid of the others is 0.5 GiB up to 32 GiB, 1 GiB up to 128 GiB, then 4 GiB.
+    """
+    half = GIB_PAGES // 2
+    found = [GIB_PAGES << power for power in (2, 3, 1, 4, 0, 5, 6)]
+    known, size = set(found), half
+    while len(found) < count:
+        if size not in known:
+            found.append(size)
+        size += half if size < 64 * half else 2 * half if size < 256 * half else 8 * half
+    return found[:count]
 
 
 def _cumulative(values: Iterable[float]) -> list[float]:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from nestwalk import checks, pool, progress, scenario
-from nestwalk.errors import unknown
+from nestwalk.errors import NestwalkError, unknown
 from nestwalk.reproduce.paper import Paper, load
 from nestwalk.reproduce.plan import DEFAULT_SEED, Experiment, Scale, check, execute
 from nestwalk.reproduce.rehearsal import naming, rehearse
 from nestwalk.reproduce.side_by_side import Reproduction
 
-PAPERS = ("ptemagnet", "hugegpt", "asap", "compromis-mmu")
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAPERS = ("ptemagnet", "hugegpt", "asap", "compromis-mmu", "compromis")
 """Names of the papers."""
 
 __all__ = ["PAPERS", "Plan", "Reproduction", "plan", "reproduce"]
@@ -31,6 +35,11 @@ class Plan:
     scale: Scale
     experiment: Experiment
 
+    @property
+    def titles(self) -> list[str]:
+        """Of everything that will be run, for progress."""
+        return [run.title for run in self.experiment.runs]
+
     def execute(self, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Reproduction:
         """Makes the runs and puts the paper's figures beside ours; see :func:`reproduce`."""
         processes = jobs if jobs is not None else (pool.processors() if self.scale.quick else 1)
@@ -38,7 +47,7 @@ class Plan:
         return Reproduction(self.paper, self.scale, self.experiment, results)
 
 
-def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED) -> Plan:
+def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, traces: Path | None = None) -> Plan:
     """What :func:`reproduce` will do.
 
     Raises:
@@ -47,7 +56,14 @@ def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED) -> Plan:
     if checks.text("paper", name) not in PAPERS:
         raise unknown("paper", name, PAPERS)
     checks.whole("seed", seed, 0, scenario.SEED_MAX)
-    return prepare(load(name), quick=quick, seed=seed)
+    paper = load(name)
+    if name == "compromis":
+        from nestwalk.reproduce import compromis
+
+        return compromis.plan(paper, quick=quick, seed=seed, traces=traces)
+    if traces is not None:
+        raise NestwalkError(f"--traces is for the paper compromis; {name} replays no VMs")
+    return prepare(paper, quick=quick, seed=seed)
 
 
 def prepare(paper: Paper, *, quick: bool = False, seed: int = DEFAULT_SEED) -> Plan:
@@ -66,7 +82,14 @@ def prepare(paper: Paper, *, quick: bool = False, seed: int = DEFAULT_SEED) -> P
     return Plan(paper, scale, experiment)
 
 
-def reproduce(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, jobs: int | None = None) -> Reproduction:
+def reproduce(
+    name: str,
+    *,
+    quick: bool = False,
+    seed: int = DEFAULT_SEED,
+    jobs: int | None = None,
+    traces: Path | None = None,
+) -> Reproduction:
     """Makes the runs of a paper and puts its figures beside ours.
 
     Args:
@@ -74,10 +97,11 @@ def reproduce(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, jobs:
         quick: Footprints divided (by how much the result says), fewer accesses: minutes instead of an hour.
         seed: Everything random follows from it.
         jobs: Runs at a time. If None: one, as the largest take several GiB; with ``quick`` one for each processor.
+        traces: Of the paper compromis: a folder with traces of VMs that cannot be shipped.
 
     Raises:
         NestwalkError: When there is no such paper, or a run fails.
     """
-    made = plan(name, quick=quick, seed=seed)
-    with progress.of_notebook([run.title for run in made.able]) as watcher:
+    made = plan(name, quick=quick, seed=seed, traces=traces)
+    with progress.of_notebook(made.titles) as watcher:
         return made.execute(jobs=jobs, watcher=watcher)

@@ -69,7 +69,8 @@ def load(path: Path, options: Options | None = None) -> Requests:
             raise NestwalkError(f"{path}: is a directory; --columns is for one CSV or Parquet file")
         made = generic.load(path, chosen)
     elif generic.is_parquet(start):
-        made = generic.load(path, chosen)
+        packed = azure.is_packed(generic.parquet_columns(path))
+        made = (azure.load_packed if packed else generic.load)(path, chosen)
     else:
         found = next((one for one in FORMATS if one.is_it(start)), None)
         if found is None:

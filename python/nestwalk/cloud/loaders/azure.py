@@ -11,6 +11,7 @@ from nestwalk.cloud import requests
 from nestwalk.cloud.loaders import csv
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from nestwalk.cloud.loaders import Options
@@ -46,6 +47,7 @@ ABOVE_64_GB = 128
 
 REDUCED = ("vm_id", "batch_id", "create_s", "delete_lo_s", "delete_hi_s", "cores", "memory_gb")
 ARRIVALS = ("vm_id", "batch_id", "create_s", "cores", "memory_gb")
+NO_DEPARTURES = "the trace has no departures: every VM stays until the end, so the fleet must hold all of them at once"
 REDUCED_ALL = (*REDUCED, "alive_at_split_end", "split")
 
 
@@ -136,6 +138,36 @@ def load_reduced(path: Path, options: Options) -> Requests:
     return requests.build(table, path=path, name="Azure V1, reduced", checks=checks)
 
 
+PACKED = ("create_s", "cores", "memory_gb")
+PACKED_DEPARTURES = ("delete_lo_s", "delete_hi_s")
+"""Columns of the bundled Parquet files; the second ones are there where departures are known."""
+
+
+def is_packed(names: Sequence[str]) -> bool:
+    """Whether these are the columns of a bundled Parquet file."""
+    return set(PACKED) <= set(names) <= {*PACKED, *PACKED_DEPARTURES}
+
+
+def load_packed(path: Path, options: Options) -> Requests:
+    """The same as it comes with Nestwalk, in Parquet files."""
+    del options
+    scanned = pl.scan_parquet(path, row_index_name="line", row_index_offset=1)
+    known = PACKED_DEPARTURES[0] in scanned.collect_schema().names()
+    none = pl.lit(None, dtype=pl.Float64)
+    lo, hi = (pl.col(name).cast(pl.Float64) if known else none for name in PACKED_DEPARTURES)
+    table = scanned.select(
+        "line",
+        pl.col("line").cast(pl.String).alias("vm"),
+        pl.col("create_s").cast(pl.Float64).alias("arrive_s"),
+        lo.alias("leave_lo_s"),
+        hi.alias("leave_hi_s"),
+        pl.col("cores").cast(pl.Float64),
+        (pl.col("memory_gb").cast(pl.Float64) * GIB).alias("memory_bytes"),
+    )
+    name = "Azure V1, reduced" if known else "Azure V1, arrivals only"
+    return requests.build(table, path=path, name=name, notes=() if known else (NO_DEPARTURES,))
+
+
 def is_arrivals(head: Head) -> bool:
     """Whether it is V1 reduced to arrivals and sizes."""
     return head.header == ARRIVALS
@@ -154,7 +186,6 @@ def load_arrivals(path: Path, options: Options) -> Requests:
         requests.number("cores").alias("cores"),
         (requests.number("memory_gb") * GIB).alias("memory_bytes"),
     )
-    notes = ["the trace has no departures: every VM stays until the end, so the fleet must hold all of them at once"]
     return requests.build(
-        table, path=path, name="Azure V1, arrivals only", checks=[csv.too_long(ARRIVALS)], notes=notes
+        table, path=path, name="Azure V1, arrivals only", checks=[csv.too_long(ARRIVALS)], notes=[NO_DEPARTURES]
     )

@@ -13,6 +13,7 @@ import polars as pl
 
 from nestwalk.cloud import requests
 from nestwalk.cloud.loaders import csv
+from nestwalk.cloud.sizes import SIZES
 from nestwalk.errors import NestwalkError, unknown
 
 if TYPE_CHECKING:
@@ -29,12 +30,6 @@ ROLES = ("vm", "arrive", "leave", "leave_lo", "leave_hi", "lifetime", "cores", "
 TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 ISO = "iso"
 """The unit of times written as dates, such as 2017-05-16T00:00:04."""
-SIZES = {"B": 1.0} | {
-    f"{prefix}{suffix}": float(base**power)
-    for suffix, base in (("iB", 1024), ("B", 1000))
-    for power, prefix in enumerate(("K", "M", "G", "T"), 1)
-}
-
 Columns = dict[str, tuple[str, str | None]]
 """The file's column and its unit, by role."""
 
@@ -69,6 +64,18 @@ def parse(text: str) -> Columns:
 def is_parquet(head: Head) -> bool:
     """Whether it is a Parquet file."""
     return head.start.startswith(b"PAR1")
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """The columns of a Parquet file.
+
+    Raises:
+        NestwalkError: When it is damaged.
+    """
+    try:
+        return pl.scan_parquet(path).collect_schema().names()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise NestwalkError(f"{path}: is not a sound Parquet file: {requests.first_line(error)}") from error
 
 
 def load(path: Path, options: Options) -> Requests:
@@ -175,9 +182,16 @@ def _unit(role: str, columns: Mapping[str, tuple[str, str | None]], known: Mappi
     return known[unit]
 
 
+_DATE = "%Y-%m-%dT%H:%M:%S%.f"
+
+
 def _time(role: str, columns: Mapping[str, tuple[str, str | None]]) -> pl.Expr:
     """Seconds."""
     column, unit = columns[role]
     if unit == ISO:
-        return csv.text(column).str.to_datetime(strict=False, time_zone="UTC").dt.epoch("ms") / 1000
+        written = csv.text(column).str.replace(" ", "T", literal=True).str.replace("Z$", "+00:00")
+        zoned = written.str.to_datetime(f"{_DATE}%:z", strict=False, time_zone="UTC", time_unit="ms")
+        # Without a zone it is UTC.
+        plain = written.str.to_datetime(_DATE, strict=False, time_unit="ms").dt.replace_time_zone("UTC")
+        return pl.coalesce(zoned, plain).dt.epoch("ms") / 1000
     return requests.number(column) * _unit(role, columns, {**TIMES, ISO: 1.0}, "s")

@@ -46,7 +46,7 @@ def load(path: Path, options: Options) -> Requests:
             rows = _read(connection, "SELECT rowid, vmId, vmTypeId, starttime, endtime FROM vm", 5)
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
         raise NestwalkError(f"{path}: is not a sound SQLite file: {requests.first_line(error)}") from error
     return _requests(path, options, types, rows)
 

@@ -1,0 +1,481 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Compromis' hypervisor and scheduler: traces of VMs on the paper's hosts, and what follows for a program's time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import polars as pl
+
+from nestwalk import pool
+from nestwalk.charts import LABEL_WIDTH, LINE_COLOURS, WIDTH
+from nestwalk.cloud import bundled, fleets, loaders, place, synthetic
+from nestwalk.cloud.pictures import SEGMENT_COLOURS
+from nestwalk.errors import NestwalkError
+from nestwalk.reproduce import Plan, compromis_mmu
+from nestwalk.reproduce.plan import UNAVAILABLE, Experiment, Panel, Results, Run, Scale, Value, check, execute
+from nestwalk.reproduce.rehearsal import naming, rehearse
+from nestwalk.reproduce.side_by_side import Reproduction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from nestwalk.charts import Picture
+    from nestwalk.cloud.requests import Requests
+    from nestwalk.reproduce.paper import Paper
+
+QUICK_ONE_IN = 20
+"""Of Azure's VMs, a quick run and the experiments keep one in so many."""
+QUICK_CLOUDS = 30
+"""Of the private clouds, a quick run replays about so many."""
+
+FULL_UTILISATION = 0.95
+"""Of the experiments with a fuller fleet."""
+
+BITBRAINS = ("bitbrains_rnd/vms.csv", "vms.csv", "rnd", "fastStorage")
+"""Where Bitbrains is looked for in the folder of traces: as reduced, or as published."""
+
+NO_BITBRAINS = UNAVAILABLE + "the Bitbrains trace may not be shipped; give --traces DIR with it (docs/cloud.md)"
+PROGRAMS = {"redis": "redis-trace", "mcf": "mcf"}
+"""What the MMU part runs, and its presets."""
+MODES = ("native", "ept", "ds1")
+DAY_HOURS = 24
+DAYS = 30
+
+
+@dataclass(frozen=True)
+class CloudScale(Scale):
+    """How much is replayed."""
+
+    traces: Path | None = None
+
+    @property
+    def sentence(self) -> str:
+        """It in words."""
+        azure = f"one VM in {QUICK_ONE_IN} of Azure's" if self.quick else "all of Azure's VMs"
+        clouds = f"about {QUICK_CLOUDS} of {synthetic.CLOUDS}" if self.quick else f"{synthetic.CLOUDS}"
+        return (
+            f"{azure}; {clouds} private clouds; experiments on one Azure VM in {QUICK_ONE_IN}; MMU: {super().sentence}"
+        )
+
+
+@dataclass(frozen=True)
+class Replaying:
+    """Replays to be made under one version: of one trace, or of several on a fleet each."""
+
+    name: str
+    title: str
+    traces: Callable[[], Sequence[Requests]]
+    version: place.Version
+    settings: place.Settings
+    hosts: str = "paper"
+    utilisation: float = fleets.TARGET_UTILISATION
+
+    def run(self, progress: Callable[[int, int | None], bool]) -> Summary:
+        """Makes them."""
+        traces = self.traces()
+        total = sum(len(trace.frame) for trace in traces)
+        done = 0
+        parts = []
+        for trace in traces:
+            weight = len(trace.frame)
+
+            def advanced(now: int, of: int | None, done: int = done, weight: int = weight) -> bool:
+                return progress(done + round(weight * now / of) if of else done, total)
+
+            plan = place.plan(
+                trace, fleets.load(self.hosts), [self.version], self.settings, target_utilisation=self.utilisation
+            )
+            made = place.run(place.columns(trace.frame), plan.fleet, self.version, plan.settings, advanced)
+            parts.append((plan.fleet.hosts, made))
+            done += weight
+        return Summary.of(parts)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What replays made: of several, the sum."""
+
+    hosts: int
+    vms: Mapping[str, int]
+    histogram: Mapping[int, int]
+    modes: Sequence[Mapping[str, int]]
+    allocation: Mapping[str, float] | None
+    """Latency as the engine has it; None of several replays."""
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[int, place.Replayed]]) -> Summary:
+        """The sum of replays, each with its number of hosts."""
+        histogram: dict[int, int] = {}
+        vms: dict[str, int] = {}
+        modes = [{"n": n, "ds_vms": 0, "ept_vms": 0} for n in range(1, 9)]
+        for _, made in parts:
+            for count, number in made.result["segments"]["histogram"].items():
+                histogram[int(count)] = histogram.get(int(count), 0) + number
+            for key, number in made.result["vms"].items():
+                vms[key] = vms.get(key, 0) + number
+            for total, mode in zip(modes, made.modes, strict=True):
+                total["ds_vms"] += mode["ds_vms"]
+                total["ept_vms"] += mode["ept_vms"]
+        latency = parts[0][1].timing["allocation"] if len(parts) == 1 else None
+        return cls(sum(hosts for hosts, _ in parts), vms, dict(sorted(histogram.items())), modes, latency)
+
+    def share(self, key: str) -> float | None:
+        """Per cent of the placed VMs with ``1``, ``2``, ``3`` or ``more`` segments."""
+        total = sum(self.histogram.values())
+        few = {name: self.histogram.get(int(name), 0) for name in ("1", "2", "3")}
+        few["more"] = total - sum(few.values())
+        return 100 * few[key] / total if total else None
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``results.json``. Latencies are measured; all else repeats."""
+        return {
+            "hosts": self.hosts,
+            "vms": dict(self.vms),
+            "histogram": {str(count): number for count, number in self.histogram.items()},
+            "modes": [dict(mode) for mode in self.modes],
+            "allocation_ns": dict(self.allocation) if self.allocation else None,
+        }
+
+
+class Traces:
+    """The traces, each made when it is first wanted."""
+
+    def __init__(self, scale: CloudScale) -> None:
+        """For runs of this scale."""
+        self._scale = scale
+
+    @cached_property
+    def bitbrains_path(self) -> Path | None:
+        """Where Bitbrains is, if it is anywhere."""
+        folder = self._scale.traces
+        return None if folder is None else next((folder / name for name in BITBRAINS if (folder / name).exists()), None)
+
+    @cached_property
+    def bitbrains(self) -> Requests:
+        """Bitbrains.
+
+        Raises:
+            NestwalkError: When it is not there.
+        """
+        if self.bitbrains_path is None:
+            raise NestwalkError("Bitbrains: no trace; give --traces DIR")
+        return loaders.load(self.bitbrains_path)
+
+    @cached_property
+    def _azure(self) -> synthetic.Azure:
+        early, late = (loaders.load(bundled.file(name)) for name in (bundled.DAYS_1_20, bundled.DAYS_21_30))
+        return synthetic.azure(early, late, seed=self._scale.seed)
+
+    @cached_property
+    def azure(self) -> Requests:
+        """Azure at full length, or thinned for a quick run."""
+        return self.azure_thinned if self._scale.quick else self._azure.trace
+
+    @cached_property
+    def azure_thinned(self) -> Requests:
+        """One VM in so many."""
+        whole = self._azure.trace
+        return whole.with_frame(whole.frame.gather_every(QUICK_ONE_IN), f"one VM in {QUICK_ONE_IN} is kept")
+
+    @cached_property
+    def private(self) -> list[Requests]:
+        """The private clouds."""
+        clouds = synthetic.private_clouds(seed=self._scale.seed)
+        return clouds[:: len(clouds) // QUICK_CLOUDS] if self._scale.quick else clouds
+
+
+@dataclass(frozen=True)
+class CloudPlan(Plan):
+    """What will be done: replays, then the MMU's runs."""
+
+    traces: Traces
+    replays: Sequence[Replaying]
+
+    @property
+    def titles(self) -> list[str]:
+        """Of everything that will be run."""
+        return [replay.title for replay in self.replays] + super().titles
+
+    def execute(self, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> CloudReproduction:
+        """Makes the replays and the runs, and puts the paper's figures beside ours."""
+        told = watcher or pool.Silent()
+        processes = jobs if jobs is not None else (pool.processors() if self.scale.quick else 1)
+        if processes < 1:
+            raise NestwalkError(f"{processes} jobs at a time are too few; give 1 or more")
+
+        def one(index: int, progress: Callable[[int, int | None], bool]) -> Summary:
+            return self.replays[index].run(progress)
+
+        # The traces are made in this thread, once.
+        for replay in self.replays:
+            replay.traces()
+        made = place.all_of(one, len(self.replays), min(processes, len(self.replays)), told)
+        replays = {replay.name: found for replay, found in zip(self.replays, made, strict=True)}
+        results = execute(self.experiment.runs, processes, _Later(told, len(self.replays)))
+        experiment = _experiment(self.paper, self.traces, self.experiment.runs, replays)
+        return CloudReproduction(self.paper, self.scale, experiment, results, replays)
+
+
+class _Later:
+    """A watcher of runs that are not the first ones."""
+
+    def __init__(self, watcher: pool.Watcher, before: int) -> None:
+        self._watcher, self._before = watcher, before
+
+    def started(self, index: int) -> None:
+        self._watcher.started(index + self._before)
+
+    def advanced(self, index: int, share: float) -> None:
+        self._watcher.advanced(index + self._before, share)
+
+    def finished(self, index: int) -> None:
+        self._watcher.finished(index + self._before)
+
+
+@dataclass(frozen=True)
+class CloudReproduction(Reproduction):
+    """The paper's values beside ours, and the replays that they come from."""
+
+    replays: Mapping[str, Summary]
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``nestwalk reproduce compromis --json`` prints."""
+        return {**super().to_json(), "replays": {name: found.to_json() for name, found in self.replays.items()}}
+
+
+def plan(paper: Paper, *, quick: bool, seed: int, traces: Path | None) -> CloudPlan:
+    """What will be done.
+
+    Raises:
+        NestwalkError: When the folder of traces is none.
+    """
+    if traces is not None and not traces.is_dir():
+        raise NestwalkError(f"{traces}: is no directory; give the folder that holds the traces")
+    scale = CloudScale(quick, seed, paper.quick_divisor if quick else 1, traces)
+    inputs = Traces(scale)
+    runs = _mmu_runs(paper, scale)
+    with naming(paper):
+        check(runs)
+    experiment = _experiment(paper, inputs, runs, {})
+    rehearse(paper, experiment)
+    return CloudPlan(paper, scale, experiment, inputs, _replays(inputs, scale))
+
+
+def _mmu_runs(paper: Paper, scale: Scale) -> list[Run]:
+    wanted = {f"{preset}-{mode}" for preset in PROGRAMS.values() for mode in MODES}
+    return [run for run in compromis_mmu.experiment(paper, scale).runs if run.name in wanted]
+
+
+def _replays(inputs: Traces, scale: CloudScale) -> list[Replaying]:
+    """All replays: those of the figures, then the experiments."""
+    settings = place.Settings(seed=scale.seed, samples=0)
+    sources: dict[str, tuple[str, Callable[[], Sequence[Requests]]]] = {
+        "azure": ("Azure", lambda: [inputs.azure]),
+        "private": ("private clouds", lambda: inputs.private),
+    }
+    if inputs.bitbrains_path is not None:
+        sources = {"bitbrains": ("Bitbrains", lambda: [inputs.bitbrains]), **sources}
+    found = [
+        Replaying(f"{name}-{version.name}", f"{title}, {version.title}", traces, version, settings)
+        for name, (title, traces) in sources.items()
+        for version in place.VERSIONS.values()
+    ]
+    return found + _experiments(inputs, settings, with_bitbrains=inputs.bitbrains_path is not None)
+
+
+def _experiments(inputs: Traces, settings: place.Settings, *, with_bitbrains: bool) -> list[Replaying]:
+    """The replays that change one thing each."""
+    base, opt2, dynamic = (place.VERSIONS[name] for name in ("baseline", "opt2", "dynamic"))
+    no_holes = {"vga_hole": False, "mmio_hole": False}
+
+    def changed(**more: Any) -> place.Settings:
+        return place.Settings(seed=settings.seed, samples=settings.samples, **more)
+
+    def bitbrains(name: str, version: place.Version, chosen: place.Settings, **more: Any) -> Replaying:
+        title = f"experiment: Bitbrains, {name}"
+        return Replaying(f"exp-bitbrains-{name}", title, lambda: [inputs.bitbrains], version, chosen, **more)
+
+    def azure(name: str, chosen: place.Settings, **more: Any) -> Replaying:
+        title = f"experiment: Azure, {name}"
+        return Replaying(f"exp-azure-{name}", title, lambda: [inputs.azure_thinned], dynamic, chosen, **more)
+
+    first = [
+        bitbrains("any-order", base, changed(any_order=True)),
+        bitbrains("no-vga", base, changed(engine={"xen": {"vga_hole": False}})),
+        bitbrains("both", base, changed(any_order=True, engine={"xen": no_holes})),
+        bitbrains("lower", base, changed(engine={"xen": {**no_holes, "split": "lower"}})),
+        bitbrains("full", opt2, settings, utilisation=FULL_UTILISATION),
+        bitbrains("holes", opt2, settings, hosts="paper-holes"),
+    ]
+    second = [
+        azure("cpu", changed(scheduler={"cpu_allocation_ratio": 1.0})),
+        azure("full", settings, utilisation=FULL_UTILISATION),
+        azure("holes", settings, hosts="paper-holes"),
+    ]
+    return [*(first if with_bitbrains else []), *second]
+
+
+def _experiment(paper: Paper, traces: Traces, runs: Sequence[Run], replays: Mapping[str, Summary]) -> Experiment:
+    def measure(results: Results) -> Mapping[str, Value]:
+        return _measure(paper, traces, replays, results)
+
+    def notes(results: Results) -> Mapping[str, str]:
+        del results
+        return _notes(paper, replays)
+
+    titles = {"bitbrains": "Bitbrains", "azure": "Azure", "private": "private clouds"}
+    panels = [
+        Panel(name, "VMs by number of segments", _drawn(_draw_shares, replays, name))
+        for name in titles
+        if f"{name}-baseline" in replays
+    ]
+    panels += [
+        Panel(name, "VMs under DS-n on a processor with n segments", _drawn(_draw_curve, replays, name))
+        for name in titles
+        if f"{name}-baseline" in replays
+    ]
+    return Experiment(runs, measure, panels, notes)
+
+
+def _drawn(
+    draw: Callable[[Mapping[str, Summary], str], Picture | None], replays: Mapping[str, Summary], name: str
+) -> Callable[[Results], Picture | None]:
+    return lambda _: draw(replays, name)
+
+
+def _measure(paper: Paper, traces: Traces, replays: Mapping[str, Summary], results: Results) -> dict[str, Value]:
+    """Our values by the paper's keys."""
+
+    def share(name: str, key: str) -> Value:
+        if name not in replays:
+            return NO_BITBRAINS
+        found = replays[name].share(key)
+        return UNAVAILABLE + "no VM was placed" if found is None else found
+
+    values: dict[str, Value] = {}
+    for key in paper.claims:
+        parts = key.split("-")
+        if parts[0] in {"bitbrains", "azure", "private"} and parts[-1] in {"1", "2", "3", "more"}:
+            values[key] = share("-".join(parts[:2]), parts[-1])
+        elif parts[0] == "exp":
+            values[key] = share(key, "1")
+    whole = replays["azure-dynamic"]
+    values["azure-unplaced"] = 100 * whole.vms["unplaced"] / whole.vms["requests"]
+    return {**values, **_rates(traces, replays), **_latency(replays), **_link(replays, results)}
+
+
+def _rates(traces: Traces, replays: Mapping[str, Summary]) -> dict[str, Value]:
+    azure = replays["azure-dynamic"]
+    return {
+        "rate-native": UNAVAILABLE + "it takes a count of the page allocations of a live server over hours",
+        "rate-private": UNAVAILABLE + "snapshots have no times",
+        "rate-azure": azure.vms["placed"] / (azure.hosts * DAYS * DAY_HOURS),
+        "sizes-azure": float(traces.azure.frame["memory_pages"].n_unique()),
+        "sizes-private": UNAVAILABLE + "the snapshots are not public; the set that is made up has the paper's number",
+        "sizes-native": UNAVAILABLE + "it takes a trace of the allocations of a live server",
+    }
+
+
+def _latency(replays: Mapping[str, Summary]) -> dict[str, Value]:
+    xen, opt2 = replays["azure-baseline"].allocation, replays["azure-opt2"].allocation
+    none = UNAVAILABLE + "there was nothing to measure"
+    if not xen or not opt2 or not xen["mean_ns"] or not opt2["stdev_ns"]:
+        return {"latency-mean": none, "latency-stdev": none}
+    return {
+        "latency-mean": 100 * (1 - opt2["mean_ns"] / xen["mean_ns"]),
+        "latency-stdev": xen["stdev_ns"] / opt2["stdev_ns"],
+    }
+
+
+def _link(replays: Mapping[str, Summary], results: Results) -> dict[str, Value]:
+    """What a program's time is above native: in each mode, and on average over the VMs of a replay."""
+
+    def above(preset: str, mode: str) -> float:
+        times = [results[f"{preset}-{one}"].row["cycles_per_access"] for one in (mode, "native")]
+        return float(100 * (times[0] / times[1] - 1))
+
+    def mean(preset: str, replay: str) -> float:
+        mode = replays[replay].modes[0]
+        total = mode["ds_vms"] + mode["ept_vms"]
+        ds1 = mode["ds_vms"] / total if total else 0.0
+        return ds1 * above(preset, "ds1") + (1 - ds1) * above(preset, "ept")
+
+    values: dict[str, Value] = {}
+    for program, preset in PROGRAMS.items():
+        names = [f"{preset}-{mode}" for mode in MODES]
+        for key, compute in (
+            ("ept", lambda preset=preset: above(preset, "ept")),
+            ("ds1", lambda preset=preset: above(preset, "ds1")),
+            ("baseline", lambda preset=preset: mean(preset, "azure-baseline")),
+            ("dynamic", lambda preset=preset: mean(preset, "azure-dynamic")),
+        ):
+            values[f"link-{program}-{key}"] = results.value(names, lambda *_, compute=compute: compute())
+    return values
+
+
+def _notes(paper: Paper, replays: Mapping[str, Summary]) -> dict[str, str]:
+    """What a row's value stands on: hosts, and VMs that were left out."""
+    found: dict[str, str] = {}
+    for key in paper.claims:
+        name = key if key.startswith("exp-") else "-".join(key.split("-")[:2])
+        summary = replays.get(name)
+        if summary is None:
+            continue
+        lost = summary.vms["unplaced"] + summary.vms["refused"]
+        text = f"{summary.vms['placed']:,} VMs, {summary.hosts:,} hosts"
+        found[key] = f"{text}, {lost:,} VMs not placed." if lost else f"{text}."
+    return found
+
+
+def _draw_shares(replays: Mapping[str, Summary], name: str) -> Picture | None:
+    rows = [
+        {"title": version.title, "count": key, "rank": rank, "share": replays[f"{name}-{version.name}"].share(key)}
+        for version in place.VERSIONS.values()
+        for rank, key in enumerate(SEGMENT_COLOURS)
+    ]
+    scale = alt.Scale(domain=list(SEGMENT_COLOURS), range=list(SEGMENT_COLOURS.values()))
+    picture: Picture = (
+        alt.Chart(pl.DataFrame(rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("share:Q", title="% of VMs", stack="zero"),
+            y=alt.Y("title:N", sort=_titles(), title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH)),
+            color=alt.Color("count:N", scale=scale, sort=list(SEGMENT_COLOURS), title="segments"),
+            order="rank:O",
+        )
+        .properties(width=WIDTH, height=alt.Step(24))
+    )
+    return picture
+
+
+def _draw_curve(replays: Mapping[str, Summary], name: str) -> Picture | None:
+    rows = []
+    for version in place.VERSIONS.values():
+        for mode in replays[f"{name}-{version.name}"].modes:
+            total = mode["ds_vms"] + mode["ept_vms"]
+            if total:
+                rows.append({"title": version.title, "n": mode["n"], "share": mode["ds_vms"] / total})
+    if not rows:
+        return None
+    scale = alt.Scale(domain=_titles(), range=LINE_COLOURS[1:])
+    picture: Picture = (
+        alt.Chart(pl.DataFrame(rows))
+        .mark_line(point=True, strokeWidth=1.8)
+        .encode(
+            x=alt.X("n:O", title="n: segments that a processor has", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("share:Q", title="VMs under DS-n", axis=alt.Axis(format=".3~%")),
+            color=alt.Color("title:N", sort=_titles(), title=None, scale=scale),
+            strokeDash=alt.StrokeDash("title:N", sort=_titles(), legend=None),
+        )
+        .properties(width=WIDTH, height=180)
+    )
+    return picture
+
+
+def _titles() -> list[str]:
+    return [version.title for version in place.VERSIONS.values()]
