@@ -23,7 +23,7 @@ from nova.scheduler import host_manager, manager
 from oslo_messaging.rpc import dispatcher
 
 import make_vectors
-from nestwalk_nova import STATS_KEY, needs
+from nestwalk_nova import STATS_KEY, conf, needs
 from nestwalk_nova.allocation import runs_of
 from nestwalk_nova.encoding import Layout, encode
 
@@ -56,7 +56,7 @@ def configured(scheduler: dict[str, Any], **nestwalk: Any) -> Iterator[None]:
     """Nova's configuration with these options of `[filter_scheduler]` and `[nestwalk]`."""
     CONF([], project="nova", default_config_files=[], default_config_dirs=[])
     objects.register_all()
-    needs.settings_of(CONF)
+    conf.register(CONF)
     needs.forget_what_was_told()
     with ExitStack() as stack:
         groups = [

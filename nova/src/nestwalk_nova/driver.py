@@ -9,10 +9,11 @@ from typing import Any
 import nova.conf
 from oslo_log import log as logging
 
-from nestwalk_nova import STATS_KEY, needs
+from nestwalk_nova import STATS_KEY, conf
 from nestwalk_nova.encoding import LENGTH_MAX, LayoutError, decode
 
 CONF = nova.conf.CONF
+conf.register(CONF)
 LOG = logging.getLogger(__name__)
 
 
@@ -34,7 +35,7 @@ class PublishesSegments:
 
     def segments_file(self, nodename: str) -> Path:  # noqa: ARG002
         """The agent's file: one for all nodes, as a libvirt driver has one node."""
-        return Path(needs.settings_of(CONF).segments_file)
+        return Path(CONF.nestwalk.segments_file)
 
     def _publish(self, resources: dict[str, Any], path: Path) -> None:
         try:

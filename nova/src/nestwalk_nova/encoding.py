@@ -41,6 +41,7 @@ SOURCES = ("hugetlb", "hugetlb-counts", "buddy", "buddy-counts")
 _NUMBER_MAX = 1 << 40
 _NODES_MAX = 1024
 _NUMBER = re.compile(r"[0-9]{1,13}")
+_SIZES = re.compile(r"(?:[0-9]{1,13}(?:\*[0-9]{1,13})?,)*[0-9]{1,13}(?:\*[0-9]{1,13})?")
 
 
 class LayoutError(ValueError):
@@ -63,9 +64,9 @@ class Layout:
     dropped_units: int = 0
 
     @property
-    def listed_mib(self) -> int:
-        """Free memory in the segments that are listed."""
-        return self.unit_mib * sum(units_of(free) for _, free in self.nodes)
+    def free_mib(self) -> int:
+        """Free memory, in the segments that are listed and in those that were left out."""
+        return self.unit_mib * (sum(units_of(free) for _, free in self.nodes) + self.dropped_units)
 
 
 def encode(layout: Layout, length_max: int = LENGTH_MAX) -> str:
@@ -167,10 +168,17 @@ def _nodes(text: str) -> tuple[tuple[int, Runs], ...]:
 
 
 def _runs(text: str) -> Runs:
-    runs: list[tuple[int, int]] = []
-    for part in text.split(",") if text else ():
-        size, star, count = part.partition("*")
-        runs.append((_positive(size), _positive(count) if star else 1))
-        if len(runs) > 1 and runs[-1][0] >= runs[-2][0]:
-            raise LayoutError("sizes of segments are not descending")
+    if not text:
+        return ()
+    if not _SIZES.fullmatch(text):
+        raise LayoutError(f"{text[:16]!r} is not a list of segments")
+    runs = []
+    larger = _NUMBER_MAX + 1
+    for part in text.split(","):
+        size, _, count = part.partition("*")
+        run = (int(size), int(count or 1))
+        if not 0 < run[0] < larger or not 0 < run[1] <= _NUMBER_MAX:
+            raise LayoutError("sizes of segments are not descending, too large or 0")
+        larger = run[0]
+        runs.append(run)
     return tuple(reversed(runs))

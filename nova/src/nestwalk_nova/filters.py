@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CONF = nova.conf.CONF
+conf.register(CONF)
 
 
 class FewestSegmentsFilter(filters.BaseHostFilter):
@@ -28,7 +29,7 @@ class FewestSegmentsFilter(filters.BaseHostFilter):
     def filter_all(self, filter_obj_list: Iterable[Any], spec_obj: Any) -> list[Any]:
         """The hosts that are kept, in their order."""
         hosts = list(filter_obj_list)
-        settings = needs.settings_of(CONF)
+        settings = CONF.nestwalk
         if settings.mode == conf.OFF or not hosts or utils.request_is_rebuild(spec_obj):
             return hosts
         found = needs.ranks(hosts, spec_obj, settings)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oslo_log import log as logging
 
-from nestwalk_nova import STATS_KEY, conf
+from nestwalk_nova import STATS_KEY
 from nestwalk_nova.allocation import Runs, allocate, merge, segments_needed
 from nestwalk_nova.encoding import Layout, LayoutError, decode
 
@@ -62,6 +62,7 @@ class _Known(NamedTuple):
     nodes: tuple[Runs, ...]
     #: The free segments of all nodes.
     whole: Runs
+    free_mib: int
 
 
 def demand_of(spec: Any, flavors: str = "all") -> Demand | None:
@@ -125,7 +126,7 @@ def _known(text: str | None) -> _Known | str:
     except LayoutError as error:
         return f"what it publishes is not readable: {error}"
     nodes = tuple(free for _, free in layout.nodes)
-    return _Known(layout, nodes, merge(list(nodes)))
+    return _Known(layout, nodes, merge(list(nodes)), layout.free_mib)
 
 
 def _checked(known: _Known, host: Any, now_s: float, stale_after_s: int) -> _Known | str:
@@ -136,7 +137,7 @@ def _checked(known: _Known, host: Any, now_s: float, stale_after_s: int) -> _Kno
         return "it is stale"
     if age_s < -stale_after_s:
         return "it is from the future: compare the clocks"
-    if layout.listed_mib + layout.dropped_units * layout.unit_mib > host.total_usable_ram_mb:
+    if known.free_mib > host.total_usable_ram_mb:
         return "it has more free memory than the host has memory"
     return known
 
@@ -217,9 +218,3 @@ def forget_what_was_told() -> None:
 def known_ranks(found: Iterable[int | None], worst: int) -> list[int]:
     """The ranks, with `worst` for hosts whose layout is not known."""
     return [worst if rank is None else rank for rank in found]
-
-
-def settings_of(configuration: Any) -> Any:
-    """The group `[nestwalk]`, registered if it was not."""
-    conf.register(configuration)
-    return configuration[conf.GROUP]

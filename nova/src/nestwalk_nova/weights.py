@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CONF = nova.conf.CONF
+conf.register(CONF)
 
 
 class FewestSegmentsWeigher(weights.BaseHostWeigher):
@@ -25,7 +26,7 @@ class FewestSegmentsWeigher(weights.BaseHostWeigher):
 
     def weight_multiplier(self, host_state: Any) -> float:
         """From the host's aggregates, else from the configuration."""
-        settings = needs.settings_of(CONF)
+        settings = CONF.nestwalk
         return float(
             utils.get_weight_multiplier(
                 host_state, "nestwalk_weight_multiplier", settings.weight_multiplier
@@ -40,7 +41,7 @@ class FewestSegmentsWeigher(weights.BaseHostWeigher):
         return self._weigh([host_state], weight_properties)[0]
 
     def _weigh(self, hosts: list[Any], spec: Any) -> list[float]:
-        settings = needs.settings_of(CONF)
+        settings = CONF.nestwalk
         found = None if settings.mode == conf.OFF else needs.ranks(hosts, spec, settings)
         if found is None:
             return [0.0] * len(hosts)
