@@ -142,6 +142,16 @@ class Summary:
         }
 
 
+STAND_IN = Summary(
+    hosts=1,
+    vms={"requests": 1, "placed": 1, "unplaced": 0, "refused": 0},
+    histogram={1: 1},
+    modes=[{"n": n, "ds_vms": 1, "ept_vms": 0} for n in range(1, 9)],
+    allocation={"mean_ns": 1.0, "stdev_ns": 1.0},
+)
+"""What is taken for each replay when the paper's arithmetic is tried out."""
+
+
 class Traces:
     """The traces, each made when it is first wanted."""
 
@@ -261,9 +271,9 @@ def plan(paper: Paper, *, quick: bool, seed: int, traces: Path | None) -> CloudP
     runs = _mmu_runs(paper, scale)
     with naming(paper):
         check(runs)
-    experiment = _experiment(paper, inputs, runs, {})
-    rehearse(paper, experiment)
-    return CloudPlan(paper, scale, experiment, inputs, _replays(inputs, scale))
+    replays = _replays(inputs, scale)
+    rehearse(paper, _experiment(paper, inputs, runs, {replay.name: STAND_IN for replay in replays}))
+    return CloudPlan(paper, scale, _experiment(paper, inputs, runs, {}), inputs, replays)
 
 
 def _mmu_runs(paper: Paper, scale: Scale) -> list[Run]:
