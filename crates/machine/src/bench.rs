@@ -17,7 +17,7 @@ use nestwalk_mmu::RunEnd;
 use nestwalk_os::manager::ptemagnet::PteMagnetConfig;
 use nestwalk_os::tables::asap::AsapConfig;
 use nestwalk_os::tables::hugegpt::HugeGptConfig;
-use nestwalk_os::{KernelConfig, ManagerConfig, Shadows, TablesConfig, VmaFlags};
+use nestwalk_os::{AllocatorKind, KernelConfig, ManagerConfig, Shadows, TablesConfig, VmaFlags};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Batch, Step, Workload};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -253,7 +253,8 @@ impl Technique {
                 Self { tables: [TablesConfig::HugeGpt(HugeGptConfig::default()), TablesConfig::Buddy], ..plain }
             }
             "nested_tenth_walks_segments" => {
-                Self { paging: PagingConfig::Segments { max: 1, fallback: Fallback::Ept }, ..plain }
+                let (fallback, allocator) = (Fallback::Ept, AllocatorKind::default());
+                Self { paging: PagingConfig::Segments { max: 1, fallback, allocator }, ..plain }
             }
             "nested_tenth_walks_shadow" => Self { paging: PagingConfig::Shadow, ..plain },
             "faults_ptemagnet" => Self { guest_manager: ManagerConfig::PteMagnet(PteMagnetConfig::default()), ..plain },
@@ -294,9 +295,9 @@ fn virtual_machine(scale: Scale, technique: &Technique) -> Result<(Stack, Place)
     let [guest_tables, host_tables] = technique.tables.clone();
     let host_config = KernelConfig { tables: host_tables, ..KernelConfig::new(scale.host()) };
     let mut host = match technique.paging {
-        PagingConfig::Segments { max, .. } => {
+        PagingConfig::Segments { max, allocator, .. } => {
             let (mut host, segments) =
-                add_vm_in_segments(&mut stack, &host_config, scale.guest(), max).map_err(failed)?;
+                add_vm_in_segments(&mut stack, &host_config, scale.guest(), (max, allocator)).map_err(failed)?;
             let segments = segments.expect("fresh memory is one segment");
             stack.add_paging(&mut host, VmPaging::Segments(registers(&segments, 1).expect("it is one")));
             host
