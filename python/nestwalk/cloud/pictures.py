@@ -106,7 +106,9 @@ def fleet(done: Replay) -> Picture | None:
                 "running VMs": point["running"],
                 "memory in use": point["memory_share"],
                 "virtual CPUs in use": point["vcpu_share"],
-                f"free memory that is unusable (n = {n})": point["unusable_share"][n - 1],
+                f"free memory that is unusable (n = {n})": point["unusable_share"][n - 1]
+                if point["unusable_share"]
+                else None,
             }
             rows += [
                 {"title": one.version.title, "time_s": point["time_s"], "what": what, "value": value}
@@ -141,7 +143,7 @@ def sizes_by_segments(done: Replay) -> Picture | None:
     """VMs of each size by their number of segments, a panel for each version."""
     rows = []
     for one in done.made:
-        by_size = sorted(one.result["by_size"], key=lambda size: -size["vms"])[:SIZES_MAX]
+        by_size = sorted(one.result["by_size"], key=lambda size: -size["vms"]["placed"])[:SIZES_MAX]
         for size in by_size:
             for rank, key in enumerate(SEGMENT_COLOURS):
                 share = size["segments"]["shares"].get(key, 0.0)

@@ -174,6 +174,8 @@ class Replayed:
     options: Mapping[str, Any]
     result: Mapping[str, Any]
     """The deterministic part, as the engine has it."""
+    work: Mapping[str, int]
+    """Candidates and list entries that were looked at: the same in every run."""
     timing: Mapping[str, Any]
     """The measured part."""
     vms: pl.DataFrame
@@ -199,6 +201,7 @@ class Replayed:
             "segments": shares["shares"],
             "histogram": shares["histogram"],
             **result,
+            "work": dict(self.work),
             "options": dict(self.options),
             "latency_us": {
                 **microseconds(self.timing["placement"]),
@@ -259,14 +262,14 @@ class Replay:
         """For each version and VM size (and for all sizes): VMs by number of segments."""
         rows = []
         for one in self.made:
-            whole = {"memory_pages": None, "vms": one.result["vms"]["placed"], "segments": one.result["segments"]}
-            for size in (whole, *one.result.get("by_size", ())):
+            whole = {"memory_pages": None, "vms": one.result["vms"], "segments": one.result["segments"]}
+            for size in (whole, *one.result["by_size"]):
                 shares = size["segments"]["shares"]
                 rows.append(
                     {
                         "version": one.version.name,
                         "memory_pages": size["memory_pages"],
-                        "vms": size["vms"],
+                        "vms": size["vms"]["placed"],
                         **{f"segments_{key}": shares.get(key) for key in ("1", "2", "3", "more")},
                     }
                 )
@@ -378,7 +381,7 @@ def run(
             "segments": unflatten(segments, pl.UInt32, 4),
         }
     ).with_columns(pl.when(outcome == OUTCOMES.index("placed")).then(pl.col("host", "segments")))
-    return Replayed(version, options, found["result"], found["timing"], vms)
+    return Replayed(version, options, found["result"], found["work"], found["timing"], vms)
 
 
 def all_of(

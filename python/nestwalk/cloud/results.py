@@ -58,9 +58,7 @@ def _plain(version: str, point: dict[str, Any]) -> dict[str, Any]:
     """A point of the series as one row: what is nested gets names of its own."""
     row: dict[str, Any] = {"version": version}
     for key, value in point.items():
-        if isinstance(value, dict):
-            row |= {f"{key}_{inner}": one for inner, one in value.items()}
-        elif isinstance(value, list):
+        if isinstance(value, list):
             row |= {f"{key}_{n}": one for n, one in enumerate(value, 1)}
         else:
             row[key] = value
@@ -126,7 +124,7 @@ def _figures(done: Replay) -> list[dict[str, Any]]:
             "fleet",
             pictures.fleet,
             "The fleet over time",
-            "Unusable is the free memory that no VM of the trace's sizes can have within n segments.",
+            "Unusable: free memory of a host in which a VM of the trace would fit, but not within n segments.",
         ),
         (
             "map",

@@ -92,8 +92,8 @@ def cells(one: Replayed) -> list[str]:
         f"{value['placed']:,}",
         f"{value['unplaced']:,}",
         f"{value['refused']:,}",
-        percent(mean_share(value.get("series", ()), "memory_share")),
-        percent((value.get("unusable") or {}).get(str(one.options["ds_segments"]))),
+        percent(mean_share(value["series"], "memory_share")),
+        percent(value["unusable"][one.options["ds_segments"] - 1] if value["unusable"] else None),
         f"{number(value['latency_us']['mean'])} / {number(value['latency_us']['p99'])}",
         f"{number(allocation['mean'])} / {number(allocation['p99'])}",
     ]
@@ -110,7 +110,7 @@ def footnotes(done: Replay) -> list[str]:
     plan = done.plan
     need, settings = plan.demand, plan.settings
     plural = "" if settings.segments == 1 else "s"
-    unusable = f"free memory that no VM of the trace's sizes can have within {settings.segments} segment{plural}"
+    unusable = f"free memory that a VM of the trace cannot have within {settings.segments} segment{plural}, by its size"
     replays = f"{done.jobs} replay{'' if done.jobs == 1 else 's'}"
     lines = [
         f"Fleet: {plan.fleet.description}; {plan.fleet.sizing}.",
@@ -119,13 +119,13 @@ def footnotes(done: Replay) -> list[str]:
         f"Unusable: {unusable} (docs/cloud.md), mean over time.",
         f"Latencies are measured on this machine, {replays} at a time; all else repeats to the last bit.",
     ]
-    assumed = done.made[0].result.get("assumed", {})
-    if assumed.get("departures_drawn"):
+    assumed = done.made[0].result["assumed"]
+    if assumed["departures_drawn"]:
         lines.append(
             f"{assumed['departures_drawn']:,} departures are known within bounds only: each was drawn between its own, "
             f"by seed {settings.seed}."
         )
-    if assumed.get("departures_unknown"):
+    if assumed["departures_unknown"]:
         lines.append(f"{assumed['departures_unknown']:,} departures are not known: these VMs stay until the end.")
     lines += [f"{note[0].upper()}{note[1:]}." for note in plan.trace.notes]
     lines += [f"{sentence}." for sentence in plan.trace.malformed.sentences()]
