@@ -84,7 +84,10 @@ def place(
             metavar="KEY=VALUE", help="An option of Nova's scheduler, such as host_subset_size=5; repeatable."
         ),
     ] = None,
-    map_host: Annotated[int, typer.Option(metavar="HOST", help="The host whose memory is drawn.", min=0)] = 0,
+    map_host: Annotated[
+        int | None,
+        typer.Option(metavar="HOST", help="The host whose memory is drawn (default: the first of the largest).", min=0),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 1,
     jobs: Annotated[int | None, typer.Option(help="Versions at a time (default: one for each processor).")] = None,
     json_: Json = False,

@@ -122,7 +122,8 @@ class Settings:
     scheduler: Mapping[str, Any] = field(default_factory=dict)
     """Nova's options."""
     samples: int = 200
-    map_host: int = 0
+    map_host: int | None = None
+    """The host whose memory map is kept; if None, the first of those with most memory."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     """More options, as the engine takes them."""
 
@@ -329,7 +330,8 @@ def plan(
     need = fleets.demand(trace)
     ratio = float(nova.get("cpu_allocation_ratio", CPU_ALLOCATION_RATIO))
     sized = fleets.sized(fleet, need, target_utilisation, ratio)
-    return Plan(trace, sized, need, chosen, replace(settings, scheduler=nova))
+    drawn = sized.largest_host if settings.map_host is None else settings.map_host
+    return Plan(trace, sized, need, chosen, replace(settings, scheduler=nova, map_host=drawn))
 
 
 CPU_ALLOCATION_RATIO = 16.0

@@ -89,7 +89,7 @@ def render(done: Replay, command: Sequence[str] = ()) -> str:
         vms=f"{len(plan.trace.frame):,}",
         hosts=f"{plan.fleet.hosts:,}",
         headings=[heading.replace("-\n", "").replace("\n", " ") for heading in text.HEADINGS],
-        rows=[text.cells(one) for one in done.made],
+        rows=[row for one in done.made for row in (text.cells(one), text.other_rule(one)) if row is not None],
         footnotes=text.footnotes(done),
         figures=_figures(done),
         machine=[],
@@ -112,7 +112,7 @@ def _figures(done: Replay) -> list[dict[str, Any]]:
             "curve",
             pictures.curve,
             "How many segments a processor should have",
-            "The share of VMs that a processor with n segments runs under DS-n; the others need EPT or shadow paging.",
+            "VMs with more than n segments need EPT or shadow paging. A line ends where none is left.",
         ),
         (
             "sizes",

@@ -11,9 +11,9 @@ import altair as alt
 import polars as pl
 
 from nestwalk import pool
-from nestwalk.charts import LABEL_WIDTH, LINE_COLOURS, WIDTH
+from nestwalk.charts import LABEL_WIDTH, WIDTH
 from nestwalk.cloud import bundled, fleets, loaders, place, synthetic
-from nestwalk.cloud.pictures import SEGMENT_COLOURS
+from nestwalk.cloud.pictures import SEGMENT_COLOURS, curve_of
 from nestwalk.errors import NestwalkError
 from nestwalk.reproduce import Plan, compromis_mmu
 from nestwalk.reproduce.plan import UNAVAILABLE, Experiment, Panel, Results, Run, Scale, Value, execute, known
@@ -343,7 +343,11 @@ def _experiment(paper: Paper, traces: Traces, runs: Sequence[Run], replays: Mapp
         if f"{name}-baseline" in replays
     ]
     panels += [
-        Panel(name, "VMs under DS-n on a processor with n segments", _drawn(_draw_curve, replays, name))
+        Panel(
+            name,
+            "VMs that a processor with n segments leaves to EPT (a line ends where none is left)",
+            _drawn(_draw_curve, replays, name),
+        )
         for name in titles
         if f"{name}-baseline" in replays
     ]
@@ -466,27 +470,8 @@ def _draw_shares(replays: Mapping[str, Summary], name: str) -> Picture | None:
 
 
 def _draw_curve(replays: Mapping[str, Summary], name: str) -> Picture | None:
-    rows = []
-    for version in place.VERSIONS.values():
-        for mode in replays[f"{name}-{version.name}"].modes:
-            total = mode["ds_vms"] + mode["ept_vms"]
-            if total:
-                rows.append({"title": version.title, "n": mode["n"], "share": mode["ds_vms"] / total})
-    if not rows:
-        return None
-    scale = alt.Scale(domain=_titles(), range=LINE_COLOURS[1:])
-    picture: Picture = (
-        alt.Chart(pl.DataFrame(rows))
-        .mark_line(point=True, strokeWidth=1.8)
-        .encode(
-            x=alt.X("n:O", title="n: segments that a processor has", axis=alt.Axis(labelAngle=0)),
-            y=alt.Y("share:Q", title="VMs under DS-n", axis=alt.Axis(format=".3~%")),
-            color=alt.Color("title:N", sort=_titles(), title=None, scale=scale),
-            strokeDash=alt.StrokeDash("title:N", sort=_titles(), legend=None),
-        )
-        .properties(width=WIDTH, height=180)
-    )
-    return picture
+    versions = place.VERSIONS.values()
+    return curve_of([(version.title, replays[f"{name}-{version.name}"].modes) for version in versions])
 
 
 def _titles() -> list[str]:
