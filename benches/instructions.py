@@ -26,6 +26,10 @@ def output(*command: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+# Packages with benchmarks, and the example of each that repeats one. Both take the same arguments.
+EXAMPLES = {"nestwalk-machine": "repeat", "nestwalk-cloud": "repeat_cloud"}
+
+
 def executed(binary: str, name: str, times: int) -> tuple[int, int]:
     """Instructions of `times` repetitions with all their set-up, and how much one repetition does."""
     stdout, stderr = output(
@@ -51,19 +55,20 @@ def store(compiler: str, counts: dict[str, float]) -> None:
 
 
 def main() -> int:
-    output("cargo", "build", "--quiet", "--release", "--locked", "--package", "nestwalk-machine", "--example", "repeat")
+    for package, example in EXAMPLES.items():
+        output("cargo", "build", "--quiet", "--release", "--locked", "--package", package, "--example", example)
     metadata, _ = output("cargo", "metadata", "--format-version", "1", "--no-deps")
     target = re.search(r'"target_directory":"([^"]+)"', metadata)
-    binary = f"{target[1] if target else 'target'}/release/examples/repeat"
+    binaries = [f"{target[1] if target else 'target'}/release/examples/{example}" for example in EXAMPLES.values()]
     compiler = output("rustc", "--version")[0].strip()
-    known = output(binary, "--list")[0].split()
-    wanted = [argument for argument in sys.argv[1:] if argument != "--update"] or known
-    if unknown := set(wanted) - set(known):
+    known = {name: binary for binary in binaries for name in output(binary, "--list")[0].split()}
+    wanted = [argument for argument in sys.argv[1:] if argument != "--update"] or list(known)
+    if unknown := set(wanted) - known.keys():
         print(f"instructions: no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}", file=sys.stderr)
         return 2
     counts = {}
     for name in wanted:
-        (once, done), (twice, _) = executed(binary, name, 1), executed(binary, name, 2)
+        (once, done), (twice, _) = executed(known[name], name, 1), executed(known[name], name, 2)
         counts[name] = (twice - once) / done
     if "--update" in sys.argv[1:]:
         store(compiler, counts)

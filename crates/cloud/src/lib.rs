@@ -18,6 +18,7 @@
 //! It reads no files: loaders of traces and fleets are in the Python package.
 
 pub mod allocator;
+pub mod bench;
 pub mod error;
 pub mod extent;
 pub mod fleet;

@@ -294,9 +294,9 @@ fn virtual_machine(scale: Scale, technique: &Technique) -> Result<(Stack, Place)
     let [guest_tables, host_tables] = technique.tables.clone();
     let host_config = KernelConfig { tables: host_tables, ..KernelConfig::new(scale.host()) };
     let mut host = match technique.paging {
-        PagingConfig::Segments { max, .. } => {
+        PagingConfig::Segments { max, allocator, .. } => {
             let (mut host, segments) =
-                add_vm_in_segments(&mut stack, &host_config, scale.guest(), max).map_err(failed)?;
+                add_vm_in_segments(&mut stack, &host_config, scale.guest(), (max, allocator)).map_err(failed)?;
             let segments = segments.expect("fresh memory is one segment");
             stack.add_paging(&mut host, VmPaging::Segments(registers(&segments, 1).expect("it is one")));
             host

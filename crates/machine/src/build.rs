@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nestwalk_mem::{Cpu, FrameRange, PageCount, Pfn, Vpn, size};
 use nestwalk_mmu::{Segments, SegmentsError};
-use nestwalk_os::{Bare, FrozenTable, Kernel, KernelConfig, OsError, ProcessId, Shadows};
+use nestwalk_os::{AllocatorKind, Bare, FrozenTable, Kernel, KernelConfig, OsError, ProcessId, Shadows};
 use nestwalk_workload::churn::{Churn, ChurnConfig};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Workload, WorkloadFacts};
@@ -98,8 +98,9 @@ pub(crate) fn stack(
         let failed =
             |source| MachineError::Os { name: scenario.name.clone(), kernel: role(layer, depth).into(), source };
         let floor = match (kernel.paging, above) {
-            (PagingConfig::Segments { max, .. }, Some(above)) => {
-                let (mut floor, segments) = add_vm_in_segments(&mut stack, &config, above, max).map_err(failed)?;
+            (PagingConfig::Segments { max, allocator, .. }, Some(above)) => {
+                let added = add_vm_in_segments(&mut stack, &config, above, (max, allocator));
+                let (mut floor, segments) = added.map_err(failed)?;
                 if let Some(segments) = segments {
                     let latency = configuration.machine.mmu.segment_latency_cycles.unwrap_or_default();
                     let registers = registers(&segments, latency);
@@ -131,15 +132,16 @@ pub(crate) fn stack(
     Ok((stack, Place::new(&floors)))
 }
 
-/// The lowest kernel, with a VM of `above` frames in at most `max` segments, which are returned if that was possible.
+/// The lowest kernel, with a VM of `above` frames in at most `max` segments, which `allocator` chooses and which are returned if
+/// that was possible.
 pub(crate) fn add_vm_in_segments(
     stack: &mut Stack,
     config: &KernelConfig,
     above: PageCount,
-    max: usize,
+    (max, allocator): (usize, AllocatorKind),
 ) -> Result<(Floor, Option<Vec<FrameRange>>), OsError> {
     let mut kernel = Kernel::new(config)?;
-    let (process, base, segments) = kernel.host_vm_in_segments(above, max, &mut Bare)?;
+    let (process, base, segments) = kernel.host_vm_in_segments(above, max, allocator, &mut Bare)?;
     let kernel = stack.add(kernel);
     Ok((Floor { kernel, process, base, first_cpu: Cpu(0), paging: None }, segments))
 }

@@ -2,7 +2,7 @@
 //! How the memory of a VM is translated: nested tables (EPT), a shadow table, or segment registers (DS-n).
 
 use nestwalk_mmu::Segments;
-use nestwalk_os::Shadows;
+use nestwalk_os::{AllocatorKind, Shadows};
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::Configuration;
@@ -24,7 +24,15 @@ pub enum PagingConfig {
         /// What the VM gets if free memory is in too many pieces.
         #[serde(default)]
         fallback: Fallback,
+        /// By which rule the host chooses the segments: `compromis-opt1`, `compromis-opt2`, `best-fit` or `first-fit`.
+        #[serde(default, skip_serializing_if = "is_default")]
+        allocator: AllocatorKind,
     },
+}
+
+/// Results of runs without the key stay what they were before there was one.
+fn is_default(allocator: &AllocatorKind) -> bool {
+    *allocator == AllocatorKind::default()
 }
 
 /// What a VM gets that does not fit into segments.
@@ -65,9 +73,12 @@ impl PagingConfig {
                     .into(),
             );
         }
-        if let Self::Segments { max, .. } = self {
+        if let Self::Segments { max, allocator, .. } = self {
             if !(1..=Segments::MAX).contains(&max) {
                 return Err(format!("paging: max = {max} segments: there are registers for 1 to {}", Segments::MAX));
+            }
+            if !allocator.keeps_whole() {
+                return Err("paging: allocator: give one of compromis-opt1, compromis-opt2, best-fit, first-fit".into());
             }
             if configuration.machine.mmu.segment_latency_cycles.is_none() {
                 return Err("paging: the machine file does not say segment_latency_cycles, the time of a translation \

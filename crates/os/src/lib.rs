@@ -44,6 +44,8 @@ pub mod tables;
 mod unmap;
 pub mod vma;
 
+pub use nestwalk_cloud::AllocatorKind;
+
 pub use below::{Bare, Below, HostMemory, Hypercall, HypercallReply};
 pub use config::{KernelConfig, StartState};
 pub use context::Context;

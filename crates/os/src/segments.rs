@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A VM whose whole memory lies in a few contiguous segments of the host's (Compromis, DS-n).
 //!
-//! The hypervisor chooses among its free segments, which are kept by address: one of exactly the wanted size is taken; else
-//! the largest of those that are larger is split; else the largest there is goes to the VM, and the rest is looked for in
-//! the same way (the paper's option 2). All is allocated when the VM begins, and pinned: neither reclaim nor compaction
-//! touches a frame that registers point to.
+//! The hypervisor chooses among its free segments by one of the rules of [`nestwalk_cloud::allocator`]: the paper's option 1
+//! or 2, best fit or first fit. All is allocated when the VM begins, and pinned: neither reclaim nor compaction touches a
+//! frame that registers point to.
 
+use nestwalk_cloud::allocator::AllocatorOptions;
+use nestwalk_cloud::{AllocatorKind, Extent, SegmentAllocator};
 use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Order, PageCount, PageSize, Vpn, VpnRange};
 
 use crate::below::Below;
@@ -16,25 +17,16 @@ use crate::vma::{HugeAdvice, VmaFlags};
 
 /// Which of the `free` segments, in order of address, make up `memory`, in the order in which the VM sees them. `None` if all
 /// of them together are too small.
-fn choose(free: &[FrameRange], memory: PageCount) -> Option<Vec<FrameRange>> {
-    let mut free = free.to_vec();
-    let mut left = memory.0;
+fn choose(free: &[FrameRange], memory: PageCount, allocator: AllocatorKind) -> Option<Vec<FrameRange>> {
     let mut chosen = Vec::new();
-    while left > 0 {
-        let exact = free.iter().position(|segment| segment.count.0 == left);
-        // Of several that are equally large, the first.
-        let largest = || free.iter().enumerate().rev().max_by_key(|(_, segment)| segment.count.0).map(|(at, _)| at);
-        let segment = free.remove(exact.or_else(largest)?);
-        let taken = segment.count.0.min(left);
-        chosen.push(FrameRange::new(segment.start, PageCount(taken)));
-        left -= taken;
-    }
-    Some(chosen)
+    let done = allocator.build(free, &AllocatorOptions::default()).allocate(memory, 0, &mut chosen);
+    done.then(|| chosen.into_iter().map(Extent::range).collect())
 }
 
 impl Kernel {
     /// As [`Kernel::host_vm`], with all of the VM's memory in at most `max` segments, which are returned in the order in which
-    /// the guest sees them; `None`, and an ordinary VM, if free memory is in too many pieces for that.
+    /// the guest sees them; `None`, and an ordinary VM, if free memory is in too many pieces for that. `allocator` is one that
+    /// gives whole segments ([`AllocatorKind::keeps_whole`]).
     ///
     /// # Errors
     /// As [`Kernel::host_vm`].
@@ -42,13 +34,15 @@ impl Kernel {
         &mut self,
         memory: PageCount,
         max: usize,
+        allocator: AllocatorKind,
         below: &mut dyn Below,
     ) -> Result<(ProcessId, Vpn, Option<Vec<FrameRange>>), OsError> {
+        assert!(allocator.keeps_whole(), "{allocator:?} does not give whole segments");
         let (process, base) = self.host_vm(memory, below)?;
         let free = self.free_segments();
         let spare = self.state.watermarks.high.0;
         let enough = self.state.memory.free_frames().0 >= memory.0 + spare;
-        let Some(segments) = choose(&free, memory).filter(|segments| enough && segments.len() <= max) else {
+        let Some(segments) = choose(&free, memory, allocator).filter(|segments| enough && segments.len() <= max) else {
             return Ok((process, base, None));
         };
         let pages = VpnRange::new(base, memory);
@@ -113,6 +107,8 @@ mod tests {
     use super::*;
     use crate::{Bare, HostMemory, KernelConfig, StartState};
 
+    const OPT2: AllocatorKind = AllocatorKind::CompromisOpt2;
+
     fn range(start: u64, count: u64) -> FrameRange {
         FrameRange::new(Frame(start), PageCount(count))
     }
@@ -120,17 +116,19 @@ mod tests {
     #[test]
     fn exactly_fitting_segments_come_first_then_the_largest_is_split() {
         let free = [range(0, 10), range(100, 30), range(200, 20)];
-        assert_eq!(choose(&free, PageCount(20)), Some(vec![range(200, 20)]));
-        assert_eq!(choose(&free, PageCount(15)), Some(vec![range(100, 15)]));
-        assert_eq!(choose(&free, PageCount(45)), Some(vec![range(100, 30), range(200, 15)]));
-        assert_eq!(choose(&free, PageCount(40)), Some(vec![range(100, 30), range(0, 10)]));
-        assert_eq!(choose(&free, PageCount(61)), None);
+        assert_eq!(choose(&free, PageCount(20), OPT2), Some(vec![range(200, 20)]));
+        assert_eq!(choose(&free, PageCount(15), OPT2), Some(vec![range(100, 15)]));
+        assert_eq!(choose(&free, PageCount(45), OPT2), Some(vec![range(100, 30), range(200, 15)]));
+        assert_eq!(choose(&free, PageCount(40), OPT2), Some(vec![range(100, 30), range(0, 10)]));
+        assert_eq!(choose(&free, PageCount(61), OPT2), None);
+        let small_ones = Some(vec![range(0, 10), range(200, 20), range(100, 10)]);
+        assert_eq!(choose(&free, PageCount(40), AllocatorKind::CompromisOpt1), small_ones);
     }
 
     #[test]
     fn a_vm_in_one_segment_is_backed_from_the_start_and_never_moves() {
         let mut host = Kernel::new(&KernelConfig::new(PageCount(1 << 16))).unwrap();
-        let (vm, base, segments) = host.host_vm_in_segments(PageCount(1 << 15), 1, &mut Bare).unwrap();
+        let (vm, base, segments) = host.host_vm_in_segments(PageCount(1 << 15), 1, OPT2, &mut Bare).unwrap();
         let segments = segments.expect("fresh memory is one segment");
         assert_eq!((segments.len(), segments[0].count), (1, PageCount(1 << 15)));
         for gfn in [0, 1, 511, 512, (1 << 15) - 1] {
@@ -158,7 +156,7 @@ mod tests {
     fn memory_in_too_many_pieces_leaves_an_ordinary_vm() {
         let start = StartState::Fragmented { blocks_permille: 500, frames_per_block: 1, unmovable_permille: 1000 };
         let mut host = Kernel::new(&KernelConfig { start, ..KernelConfig::new(PageCount(1 << 16)) }).unwrap();
-        let (vm, base, segments) = host.host_vm_in_segments(PageCount(1 << 14), 2, &mut Bare).unwrap();
+        let (vm, base, segments) = host.host_vm_in_segments(PageCount(1 << 14), 2, OPT2, &mut Bare).unwrap();
         assert_eq!(segments, None);
         assert_eq!(host.table(vm).unwrap().translate(base), None);
         host.fault(vm, base, true, Cpu(0), &mut Bare).unwrap();
@@ -169,7 +167,7 @@ mod tests {
     fn a_vm_that_ends_gives_its_segments_back() {
         let mut host = Kernel::new(&KernelConfig::new(PageCount(1 << 16))).unwrap();
         let free = host.memory().free_frames();
-        let (vm, _, _) = host.host_vm_in_segments(PageCount(1 << 15), 3, &mut Bare).unwrap();
+        let (vm, _, _) = host.host_vm_in_segments(PageCount(1 << 15), 3, OPT2, &mut Bare).unwrap();
         host.exit(vm, &mut Bare).unwrap();
         assert_eq!(host.memory().free_frames(), free);
         host.check_invariants();
