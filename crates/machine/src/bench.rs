@@ -253,7 +253,8 @@ impl Technique {
                 Self { tables: [TablesConfig::HugeGpt(HugeGptConfig::default()), TablesConfig::Buddy], ..plain }
             }
             "nested_tenth_walks_segments" => {
-                Self { paging: PagingConfig::Segments { max: 1, fallback: Fallback::Ept }, ..plain }
+                let allocator = nestwalk_os::AllocatorKind::default();
+                Self { paging: PagingConfig::Segments { max: 1, fallback: Fallback::Ept, allocator }, ..plain }
             }
             "nested_tenth_walks_shadow" => Self { paging: PagingConfig::Shadow, ..plain },
             "faults_ptemagnet" => Self { guest_manager: ManagerConfig::PteMagnet(PteMagnetConfig::default()), ..plain },

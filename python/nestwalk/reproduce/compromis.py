@@ -16,7 +16,7 @@ from nestwalk.cloud import bundled, fleets, loaders, place, synthetic
 from nestwalk.cloud.pictures import SEGMENT_COLOURS, curve_of
 from nestwalk.errors import NestwalkError
 from nestwalk.reproduce import Plan, compromis_mmu
-from nestwalk.reproduce.plan import UNAVAILABLE, Experiment, Panel, Results, Run, Scale, Value, execute, known
+from nestwalk.reproduce.plan import UNAVAILABLE, Drawing, Experiment, Panel, Results, Run, Scale, Value, execute, known
 from nestwalk.reproduce.side_by_side import Reproduction
 
 if TYPE_CHECKING:
@@ -131,11 +131,14 @@ class Summary:
 
     def share(self, key: str, *, any_order: bool = False) -> float | None:
         """Per cent of the placed VMs with ``1``, ``2``, ``3`` or ``more`` segments."""
+        total = sum(self.histogram.values())
+        return 100 * self.count(key, any_order=any_order) / total if total else None
+
+    def count(self, key: str, *, any_order: bool = False) -> int:
+        """Placed VMs with ``1``, ``2``, ``3`` or ``more`` segments."""
         histogram = self.any_order if any_order else self.histogram
-        total = sum(histogram.values())
         few = {name: histogram.get(int(name), 0) for name in ("1", "2", "3")}
-        few["more"] = total - sum(few.values())
-        return 100 * few[key] / total if total else None
+        return few[key] if key in few else sum(histogram.values()) - sum(few.values())
 
     def to_json(self) -> dict[str, Any]:
         """For ``results.json``. Latencies are measured; all else repeats."""
@@ -351,7 +354,12 @@ def _experiment(paper: Paper, traces: Traces, runs: Sequence[Run], replays: Mapp
         for name in titles
         if f"{name}-baseline" in replays
     ]
-    return Experiment(runs, measure, panels, notes)
+
+    def bars(results: Results) -> Sequence[tuple[str, str, float]]:
+        return _bars(_link(replays, results)) if replays else []
+
+    link = Drawing("link", "a program's time in every VM of the trace, above native", "%", bars)
+    return Experiment(runs, measure, [*panels, link], notes)
 
 
 def _drawn(
@@ -434,16 +442,36 @@ def _link(replays: Mapping[str, Summary], results: Results) -> dict[str, Value]:
     return values
 
 
+LINKS = {
+    "ept": "EPT everywhere",
+    "baseline": "BaseLine",
+    "dynamic": "DynamicOptionSelec",
+    "ds1": "DS-1 everywhere",
+}
+
+
+def _bars(values: Mapping[str, Value]) -> list[tuple[str, str, float]]:
+    """Program, series, per cent."""
+    found = []
+    for program in PROGRAMS:
+        for key, title in LINKS.items():
+            value = values[f"link-{program}-{key}"]
+            if isinstance(value, float):
+                found.append((program, title, value))
+    return found
+
+
 def _notes(paper: Paper, replays: Mapping[str, Summary]) -> dict[str, str]:
-    """What a row's value stands on: hosts, and VMs that were left out."""
+    """What a row's value stands on: VMs in whole numbers, hosts, and VMs that were left out."""
     found: dict[str, str] = {}
     for key in paper.claims:
         where = replay_of(key)
         summary = replays.get(where[0]) if where else None
-        if summary is None:
+        if where is None or summary is None:
             continue
         lost = summary.vms["unplaced"] + summary.vms["refused"]
-        text = f"{summary.vms['placed']:,} VMs, {summary.hosts:,} hosts"
+        count = summary.count(where[1], any_order=where[2])
+        text = f"{count:,} of {summary.vms['placed']:,} VMs on {summary.hosts:,} hosts"
         found[key] = f"{text}, {lost:,} VMs not placed." if lost else f"{text}."
     return found
 
