@@ -12,13 +12,16 @@ use rand_xoshiro::rand_core::SeedableRng;
 use crate::allocator::AllocatorKind;
 use crate::error::CloudError;
 use crate::fleet::Fleet;
-use crate::replay::{Options, replay};
+use crate::replay::{DynamicOptions, Options, replay};
 use crate::request::{Departure, VmRequest, below};
 use crate::scheduler::SchedulerOptions;
 
 /// The names of all benchmarks: what a replay does, and the fleet.
-pub const NAMES: [&str; 4] =
-    ["place_improv_1k_hosts", "place_improv_10k_hosts", "place_improv_100k_hosts", "place_baseline_1k_hosts"];
+pub const NAMES: [&str; 5] =
+    ["place_improv_1k_hosts", "place_improv_10k_hosts", "place_improv_100k_hosts", "place_dynamic_1k_hosts", BASELINE];
+
+/// The one with Xen's allocator and without ImprovPlacement.
+const BASELINE: &str = "place_baseline_1k_hosts";
 
 /// What a benchmark found: creations and deletions of VMs a second, all of a replay included.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -104,8 +107,9 @@ pub fn run_scaled(name: &str, hosts: u32, vms: u64) -> Result<Measured, CloudErr
     };
     let fleet = Fleet::paper(hosts);
     let requests = trace(&fleet, vms, 1);
-    let baseline = name == "place_baseline_1k_hosts";
+    let baseline = name == BASELINE;
     let options = Options {
+        dynamic: (name == "place_dynamic_1k_hosts").then(DynamicOptions::default),
         allocator: if baseline { AllocatorKind::Xen } else { AllocatorKind::CompromisOpt2 },
         scheduler: SchedulerOptions { improv_placement: !baseline, ..SchedulerOptions::default() },
         ..Options::default()
@@ -129,7 +133,7 @@ mod tests {
         for name in NAMES {
             let measured = run_scaled(name, 20, 4000).unwrap();
             assert!(measured.events > 6000 && measured.unplaced < 400, "{measured:?}");
-            assert_eq!(measured.one_segment_share > 0.9, name != "place_baseline_1k_hosts", "{measured:?}");
+            assert_eq!(measured.one_segment_share > 0.9, name != BASELINE, "{measured:?}");
         }
         assert!(run("nothing").unwrap_err().to_string().contains("place_improv_1k_hosts"));
     }

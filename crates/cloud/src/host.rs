@@ -291,11 +291,15 @@ impl Host {
         if let [node] = &*self.nodes {
             return node.allocator.segments_for(memory, rule);
         }
-        (self.room() >= memory).then(|| {
-            let mut extents = Vec::new();
-            self.clone().allocate(memory, 0, Serve::ByRule, &mut extents);
-            count_segments(&extents, rule)
-        })
+        if self.room() < memory {
+            return None;
+        }
+        if let [(at, _)] = self.shares(memory)[..] {
+            return self.nodes[at].allocator.segments_for(memory, rule);
+        }
+        let mut extents = Vec::new();
+        self.clone().allocate(memory, 0, Serve::ByRule, &mut extents);
+        Some(count_segments(&extents, rule))
     }
 
     /// Allocates by `rule` from now on, if its allocator has rules.

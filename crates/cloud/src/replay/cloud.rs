@@ -279,11 +279,6 @@ impl Cloud {
         self.scheduler.update(target, &self.hosts[target.0 as usize]);
         memory.bytes()
     }
-
-    /// The scheduler's choice for `request`.
-    pub fn choose(&mut self, request: &VmRequest) -> Option<HostId> {
-        self.scheduler.choose(&self.hosts, request, &mut self.rng)
-    }
 }
 
 /// `wanted` of `blocks` blocks, as ranges of pages; neighbouring blocks are one range. Each choice is equally likely

@@ -2,8 +2,8 @@
 //! Live migration that makes room for a VM in few segments. Beyond the paper.
 //!
 //! Where a VM would get more than n segments on every host, one VM that lies between free segments may be in the way. Of the
-//! hosts that the scheduler prefers, the smallest such VM is moved to another host, where it gets at most n segments.
-//! Its cost is the memory that is copied (once: what the guest writes meanwhile is not modelled).
+//! hosts that the scheduler prefers, the smallest such VM is moved to another host, where it gets at most n segments: the
+//! first one in the scheduler's order. Its cost is the memory that is copied (once: what the guest writes meanwhile is not modelled).
 
 use nestwalk_mem::PageCount;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use crate::request::VmRequest;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Migration {
-    /// Hosts that are looked at for one placement.
+    /// Hosts that are looked at for one placement, and as targets of one move.
     pub candidates: u32,
 }
 
@@ -50,10 +50,13 @@ impl Cloud {
                 memory_pages: requests[live.vm as usize].memory_pages - live.unplugged,
                 ..requests[live.vm as usize]
             };
-            let Some(target) = self.choose(&moved).filter(|&target| target != host) else { continue };
             let rule = self.scheduler.rule();
-            let there = self.hosts[target.0 as usize].segments_for(moved.memory(), rule);
-            if there.is_some_and(|segments| segments <= few) {
+            let targets = self.scheduler.candidates(&self.hosts, &moved, migration.candidates as usize);
+            let few_there = |target: &HostId| {
+                let there = self.hosts[target.0 as usize].segments_for(moved.memory(), rule);
+                *target != host && there.is_some_and(|segments| segments <= few)
+            };
+            if let Some(target) = targets.into_iter().find(few_there) {
                 return Some((host, self.migrate(slot, target, now_s, requests)));
             }
         }

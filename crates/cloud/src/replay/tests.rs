@@ -164,23 +164,37 @@ fn gap() -> Vec<VmRequest> {
 
 #[test]
 fn migration_makes_room_at_the_cost_of_the_moved_memory() {
-    let one = |hosts| Fleet { groups: vec![HostGroup::plain("h", hosts, 32, PageCount(32 * GIB))] };
-    let first_fit = SchedulerOptions { policy: Policy::FirstFit, ..SchedulerOptions::default() };
-    let options = Options { scheduler: first_fit, ..Options::default() };
-    let plain = run(&one(2), &gap(), &options);
-    assert_eq!(plain.vms[3].segments, 2);
-    let options = Options { migration: Some(Migration::default()), ..options };
-    let moved = run(&one(2), &gap(), &options);
-    // First fit finds the VM's own host as the target, so nothing can be moved.
-    assert_eq!((moved.vms[3].segments, moved.result.migration.failed), (2, 1));
-    let spread = Options { scheduler: SchedulerOptions::default(), ..options };
-    let mut requests = gap();
-    // The other host is full until the gap is there.
-    requests.insert(0, VmRequest { arrival_s: 0, departure: Departure::At(15), vcpus: 1, memory_pages: 32 * GIB });
-    requests.push(VmRequest { arrival_s: 19, departure: Departure::At(99), vcpus: 1, memory_pages: 15 * GIB });
-    let moved = run(&one(2), &requests, &spread);
+    let two = |hosts| Fleet { groups: vec![HostGroup::plain("h", hosts, 32, PageCount(32 * GIB))] };
+    let vm = |arrival_s, end_s, gib| VmRequest {
+        arrival_s,
+        departure: Departure::At(end_s),
+        vcpus: 1,
+        memory_pages: gib * GIB,
+    };
+    // Host 0 has 6 GiB left. Host 1 has 8, 4, 8 and 12 GiB in this order, and both VMs of 8 GiB end.
+    let requests = [vm(0, 99, 26), vm(1, 10, 8), vm(2, 99, 4), vm(3, 10, 8), vm(4, 99, 12), vm(20, 99, 12)];
+    let plain = run(&two(2), &requests, &Options::default());
+    assert_eq!((plain.vms[5].host, plain.vms[5].segments), (1, 2), "8 and 4 GiB");
+    let options = Options { migration: Some(Migration::default()), ..Options::default() };
+    let moved = run(&two(2), &requests, &options);
     check(&moved, &requests);
-    assert_eq!(moved.vms[4].segments, 1);
+    assert_eq!((moved.vms[5].host, moved.vms[5].segments), (1, 1));
+    let expected = Migrations { moves: 1, bytes_copied: 4 << 30, failed: 0 };
+    assert_eq!(moved.result.migration, expected, "the VM of 4 GiB went to host 0: the one of 12 GiB fits nowhere");
+    let alone = run(&two(1), &requests[1..], &options);
+    assert_eq!((alone.vms[4].segments, alone.result.migration.failed), (2, 1), "there is no other host");
+}
+
+#[test]
+fn a_placement_on_more_hosts_does_not_look_at_more_of_them() {
+    let looked_at = |hosts: u32| {
+        let fleet = Fleet::paper(hosts);
+        let requests = crate::bench::trace(&fleet, 20 * u64::from(hosts), 3);
+        let replay = run(&fleet, &requests, &improv(AllocatorKind::CompromisOpt2));
+        replay.work.candidates as f64 / requests.len() as f64
+    };
+    let (few, many) = (looked_at(100), looked_at(3200));
+    assert!(many < 2.0 * few, "{few} nodes for 100 hosts, {many} for 3200");
 }
 
 #[test]

@@ -95,6 +95,22 @@ impl Index {
         }
     }
 
+    /// The preferred host with `vcpus` free CPUs, `lane` not less than `memory`, and that `accept` accepts. Not for weights.
+    pub fn first_accepted(
+        &mut self,
+        vcpus: u32,
+        memory: PageCount,
+        lane: Lane,
+        accept: &mut impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        let pages = u32::try_from(memory.0).ok()?;
+        let mut best = None;
+        for &root in self.by_vcpus.get(vcpus as usize..).unwrap_or_default().iter().rev() {
+            best = self.treap.first_accepted(root, lane.0, pages, best, accept).or(best);
+        }
+        best.map(|(_, host)| host)
+    }
+
     /// As [`Index::best`] by Nova's weights. Among hosts with equally many free CPUs, the order is that of their treap.
     fn heaviest(&mut self, vcpus: u32, pages: u32, lane: Lane, limit: usize, weights: (i64, i64)) -> Vec<u32> {
         let (mut candidates, mut ends, mut hosts) = (Vec::new(), Vec::new(), Vec::new());

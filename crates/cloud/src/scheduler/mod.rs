@@ -11,7 +11,8 @@
 //! Compromis' option 2 and best fit k segments if its k largest are. Each candidate is asked after all
 //! - with option 1 and first fit, when no host at all has one range that is large enough;
 //! - when no host serves the VM from its seven largest ranges;
-//! - with hosts of several NUMA nodes, and with Xen's and Linux' allocators, if ImprovPlacement is on.
+//! - with hosts of several NUMA nodes, when no host serves the VM with one range, or one of several best hosts is taken;
+//! - with Xen's and Linux' allocators, if ImprovPlacement is on.
 
 mod index;
 #[cfg(test)]
@@ -289,6 +290,16 @@ impl Scheduler {
             let best = index.best(request.vcpus, memory, Lane(lane), limit);
             if !best.is_empty() {
                 return best;
+            }
+        }
+        // With several NUMA nodes the sums are upper bounds only. The first host that is as good as can be is enough, if only
+        // one is wanted.
+        let single = limit == 1 && !matches!(self.preference, Preference::Weighed { .. });
+        if !self.one_node && single && self.allocator.keeps_whole() {
+            let rule = self.rule;
+            let mut one = |at: u32| hosts[at as usize].segments_for(memory, rule) == Some(1);
+            if let Some(host) = index.first_accepted(request.vcpus, memory, Lane(0), &mut one) {
+                return vec![host];
             }
         }
         // Each candidate is asked.

@@ -173,6 +173,33 @@ impl Treap {
         }
     }
 
+    /// As [`Treap::first_before`], of the hosts that `accept` accepts.
+    pub fn first_accepted(
+        &mut self,
+        root: u32,
+        lane: usize,
+        least: u32,
+        limit: Option<Key>,
+        accept: &mut impl FnMut(u32) -> bool,
+    ) -> Option<Key> {
+        if !self.reaches(root, lane, least) {
+            return None;
+        }
+        self.examined += 1;
+        let node = self.nodes[root as usize];
+        if let Some(key) = self.first_accepted(node.left, lane, least, limit, accept) {
+            return Some(key);
+        }
+        let key = self.key(root);
+        if limit.is_some_and(|limit| key >= limit) {
+            return None;
+        }
+        if node.lanes[lane] >= least && accept(root) {
+            return Some(key);
+        }
+        self.first_accepted(node.right, lane, least, limit, accept)
+    }
+
     /// The last host whose `lane` is at least `least`.
     pub fn last(&mut self, root: u32, lane: usize, least: u32) -> Option<Key> {
         if !self.reaches(root, lane, least) {
@@ -242,6 +269,11 @@ mod tests {
             prop_assert_eq!(treap.first_before(root, 3, least, None), fitting.first().copied());
             let before = Some((10, 30));
             prop_assert_eq!(treap.first_before(root, 3, least, before), fitting.first().copied().filter(|&key| Some(key) < before));
+            let even = fitting.iter().copied().find(|key| key.1 % 2 == 0);
+            let accepted = treap.first_accepted(root, 3, least, None, &mut |host| host % 2 == 0);
+            prop_assert_eq!(accepted, even);
+            let accepted = treap.first_accepted(root, 3, least, before, &mut |host| host % 2 == 0);
+            prop_assert_eq!(accepted, even.filter(|&key| Some(key) < before));
             prop_assert_eq!(treap.last(root, 3, least), fitting.last().copied());
             let mut found = Vec::new();
             treap.collect(root, 3, least, limit, &mut found);
