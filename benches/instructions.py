@@ -47,7 +47,7 @@ def store(compiler: str, counts: dict[str, float]) -> None:
     lines = [f"{name} = {count:.2f}" for name, count in (before | counts).items()]
     head = (
         "# SPDX-License-Identifier: MIT OR Apache-2.0\n"
-        "# Instructions an access (or a guest's fault), written by instructions.py --update.\n"
+        "# Instructions an access (or a guest's fault, or an event of a VM), written by instructions.py --update.\n"
         f'compiler = "{compiler}"\ntolerance = 0.03\n\n[instructions]\n'
     )
     STORED.write_text(head + "\n".join(lines) + "\n")

@@ -121,8 +121,8 @@ mod tests {
         assert_eq!(choose(&free, PageCount(45), OPT2), Some(vec![range(100, 30), range(200, 15)]));
         assert_eq!(choose(&free, PageCount(40), OPT2), Some(vec![range(100, 30), range(0, 10)]));
         assert_eq!(choose(&free, PageCount(61), OPT2), None);
-        let small_ones = Some(vec![range(0, 10), range(200, 20), range(100, 10)]);
-        assert_eq!(choose(&free, PageCount(40), AllocatorKind::CompromisOpt1), small_ones);
+        let small_ones = Some(vec![range(0, 10), range(200, 20), range(100, 5)]);
+        assert_eq!(choose(&free, PageCount(35), AllocatorKind::CompromisOpt1), small_ones);
     }
 
     #[test]

@@ -200,7 +200,7 @@ impl Buddy {
         assert_eq!(self.lists.len(), self.blocks.len());
         let (mut end, mut pages) = (0, 0);
         for (&start, &(order, at)) in &self.blocks {
-            assert!(start >= end && start % (1 << order) == 0 && order <= self.rules.max_order);
+            assert!(start >= end && start.is_multiple_of(1 << order) && order <= self.rules.max_order);
             assert_eq!(self.lists.get(&(self.zone(start), order, Reverse(at))), Some(&start));
             let buddy = start ^ (1 << order);
             let alone = order == self.rules.max_order || (self.rules.zones && (buddy == 0 || start == 0));

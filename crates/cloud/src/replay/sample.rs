@@ -122,7 +122,7 @@ impl Sampler {
         let free: u64 = cloud.hosts.iter().map(|host| host.free_pages().0).sum();
         let free_vcpus: u64 = cloud.hosts.iter().map(|host| u64::from(host.free_vcpus())).sum();
         let (used_pages, used_vcpus) = (self.usable.0 - free, self.vcpus - free_vcpus);
-        let wanted = !self.costly || self.next % (self.samples / COSTLY).max(1) == 0;
+        let wanted = !self.costly || self.next.is_multiple_of((self.samples / COSTLY).max(1));
         let unusable_share = wanted.then(|| self.unusable_share(cloud, free));
         if let Some(shares) = unusable_share.filter(|_| time_s >= self.measure_from_s) {
             self.unusable.0.iter_mut().zip(shares).for_each(|(sum, share)| *sum += share);
