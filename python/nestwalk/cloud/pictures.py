@@ -78,11 +78,11 @@ def curve_of(lines: Sequence[tuple[str, Sequence[Mapping[str, int]]]]) -> Pictur
         for mode in modes:
             total = mode["ds_vms"] + mode["ept_vms"]
             if total and mode["ept_vms"]:
-                rows.append({"title": title, "n": mode["n"], "share": mode["ept_vms"] / total})
+                rows.append({"title": title, "n": str(mode["n"]), "share": mode["ept_vms"] / total})
     if not rows:
         return None
     counts = [str(n) for n in range(1, 9)]
-    low = 10.0 ** math.floor(math.log10(min(float(row["share"]) for row in rows)))
+    low = min(10.0 ** math.floor(math.log10(min(float(row["share"]) for row in rows))), 0.1)
     picture: Picture = (
         alt.Chart(pl.DataFrame(rows))
         .mark_line(point=True, strokeWidth=1.8)
