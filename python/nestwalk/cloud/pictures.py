@@ -100,7 +100,7 @@ def curve_of(lines: Sequence[tuple[str, Sequence[Mapping[str, int]]]]) -> Pictur
                 scale=alt.Scale(type="log", domain=[low, 1]),
             ),
             color=alt.Color("title:N", sort=titles, title=None, scale=alt.Scale(domain=titles, range=LINE_COLOURS[1:])),
-            strokeDash=alt.StrokeDash("title:N", sort=titles, legend=None, scale=alt.Scale(domain=titles)),
+            strokeDash=alt.StrokeDash("title:N", sort=titles, legend=None),
         )
         .properties(width=WIDTH, height=220)
     )
