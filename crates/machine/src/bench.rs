@@ -17,7 +17,7 @@ use nestwalk_mmu::RunEnd;
 use nestwalk_os::manager::ptemagnet::PteMagnetConfig;
 use nestwalk_os::tables::asap::AsapConfig;
 use nestwalk_os::tables::hugegpt::HugeGptConfig;
-use nestwalk_os::{KernelConfig, ManagerConfig, Shadows, TablesConfig, VmaFlags};
+use nestwalk_os::{AllocatorKind, KernelConfig, ManagerConfig, Shadows, TablesConfig, VmaFlags};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Batch, Step, Workload};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -253,8 +253,8 @@ impl Technique {
                 Self { tables: [TablesConfig::HugeGpt(HugeGptConfig::default()), TablesConfig::Buddy], ..plain }
             }
             "nested_tenth_walks_segments" => {
-                let allocator = nestwalk_os::AllocatorKind::default();
-                Self { paging: PagingConfig::Segments { max: 1, fallback: Fallback::Ept, allocator }, ..plain }
+                let (fallback, allocator) = (Fallback::Ept, AllocatorKind::default());
+                Self { paging: PagingConfig::Segments { max: 1, fallback, allocator }, ..plain }
             }
             "nested_tenth_walks_shadow" => Self { paging: PagingConfig::Shadow, ..plain },
             "faults_ptemagnet" => Self { guest_manager: ManagerConfig::PteMagnet(PteMagnetConfig::default()), ..plain },

@@ -84,6 +84,9 @@ fn a_vm_in_segments_and_one_under_ept_share_a_host() {
     let beside = "[[colocated]]\nvm = 'own'\nworkload.generator = { kind = 'gups', footprint = '16 MiB', measured_accesses = 1000000000 }";
     let result = run(GUPS, &["paging = { kind = 'segments', max = 2 }", ""], beside).unwrap();
     assert_eq!(result.statistics.kernels[0].paging.as_deref(), Some("segments (1)"));
+    let opt1 = "paging = { kind = 'segments', max = 2, allocator = 'compromis-opt1' }";
+    let same = run(GUPS, &[opt1, ""], beside).unwrap();
+    assert_eq!(same.statistics.kernels[0].paging.as_deref(), Some("segments (1)"), "the options differ on aged memory");
     assert_eq!(result.row.host_references_per_walk, Some(0.0));
     let other = &result.statistics.colocated[0];
     assert!(other.host_pt_fragmentation.is_some(), "the hardware walks the host's table for the other VM");
@@ -154,5 +157,7 @@ fn mixes_that_cannot_be_are_refused_with_the_reason() {
     refused(&[sorted, sorted, sorted], prefetch, "with a VM on a VM the hardware walks a table that no kernel sorts");
     refused(&[&segments(0), ""], "", "there are registers for 1 to 8");
     refused(&[&segments(9), ""], "", "there are registers for 1 to 8");
+    let xen = "paging = { kind = 'segments', max = 1, allocator = 'xen' }";
+    refused(&[xen, ""], "", "give one of compromis-opt1, compromis-opt2, best-fit, first-fit");
     refused(&["", "manager = { kind = 'ptemagnet', size = '2 MiB' }"], "", "unknown");
 }
