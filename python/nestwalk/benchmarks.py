@@ -41,6 +41,10 @@ REFERENCES = {
     "nested_tenth_walks_segments": Reference("one access in ten walks, DS-1", 21e6),
     "nested_tenth_walks_shadow": Reference("one access in ten walks, shadow table", 21e6),
     "faults_ptemagnet": Reference("page faults of guest and host, PTEMagnet in the guest", 8.5e6),
+    "place_improv_1k_hosts": Reference("VMs' arrivals and departures, ImprovPlacement, 1,000 hosts", 4e6 / 60),
+    "place_improv_10k_hosts": Reference("the same, 10,000 hosts, 2 M VMs (goal: 60 s)", 4e6 / 60),
+    "place_improv_100k_hosts": Reference("the same, 100,000 hosts, 4 M VMs", 4e6 / 60),
+    "place_baseline_1k_hosts": Reference("the same, Xen's allocator and no ImprovPlacement, 1,000 hosts", 4e6 / 60),
     "faults_400_gib": Reference("populating a guest of 400 GiB (goals: 2 minutes, 12 GiB)", (400 << 18) / 120),
 }
 

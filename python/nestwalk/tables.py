@@ -28,6 +28,7 @@ WIDTH_WITH_CHANGES = 150
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NOTHING = "\N{EN DASH}"
+MILLION = 1_000_000
 QUICK = "Quick: only the beginning was measured. Leave out --quick for figures to rely on."
 INTERVALS = f"{PLUS_MINUS}: half of the 95 % interval."
 RELATIVE = "Relative time: estimated, against the first row (docs/model.md)."
@@ -208,7 +209,9 @@ def bench_page(
 
 
 def _millions(value: float | None) -> str:
-    return NOTHING if value is None else f"{value / 1e6:.1f} M"
+    if value is None:
+        return NOTHING
+    return f"{value / 1e6:.1f} M" if value >= MILLION else f"{value / 1e3:.0f} k"
 
 
 def facts(found: Mapping[str, Any]) -> Table:

@@ -188,6 +188,13 @@ def test_options_of_the_hypervisor(command: Command, busy_trace: Path) -> None:
     assert made(command, *opt2)["segments"] != {} != unplugged["segments"]
 
 
+def test_a_quick_replay_says_so(command: Command, busy_trace: Path) -> None:
+    value = made(command, busy_trace, *COLUMNS, "--quick", "--versions", "opt2")
+    assert (value["quick"], value["vms"]) == (True, 60)
+    assert any("one VM in 10" in note for note in value["trace"]["notes"])
+    assert made(command, busy_trace, *COLUMNS, "--versions", "opt2")["quick"] is False
+
+
 def test_a_boot_storm(command: Command, busy_trace: Path) -> None:
     value = made(command, busy_trace, *COLUMNS, "--boot-storm", "18000", "--versions", "opt2")
     assert 0 < value["vms"] < 600

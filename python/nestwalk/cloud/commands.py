@@ -84,9 +84,15 @@ def place(
             metavar="KEY=VALUE", help="An option of Nova's scheduler, such as host_subset_size=5; repeatable."
         ),
     ] = None,
-    map_host: Annotated[int, typer.Option(metavar="HOST", help="The host whose memory is drawn.", min=0)] = 0,
+    map_host: Annotated[
+        int | None,
+        typer.Option(metavar="HOST", help="The host whose memory is drawn (default: the first of the largest).", min=0),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 1,
     jobs: Annotated[int | None, typer.Option(help="Versions at a time (default: one for each processor).")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One VM in ten, on a smaller fleet: seconds instead of minutes.")
+    ] = False,
     json_: Json = False,
     out: Annotated[
         Path | None,
@@ -95,7 +101,7 @@ def place(
 ) -> None:
     """Replay a trace of VMs on a fleet: how many segments of memory each VM gets, and what that takes."""
     from nestwalk import files
-    from nestwalk.cloud import bundled, fleets, loaders
+    from nestwalk.cloud import bundled, fleets, loaders, transform
     from nestwalk.cloud import place as replays
     from nestwalk.progress import watch
 
@@ -119,6 +125,8 @@ def place(
     requests = loaders.load(bundled.file(trace), options)
     if boot_storm is not None:
         requests = _storm(requests, boot_storm)
+    if quick:
+        requests = transform.thinned(requests)
     plan = replays.plan(requests, fleet, chosen, settings, target_utilisation=target_utilisation)
     with watch(plan.titles) as watcher:
         done = replays.execute(plan, jobs=jobs, watcher=watcher)
@@ -127,7 +135,7 @@ def place(
 
         results.save(done, out, command=sys.argv[1:])
     if json_:
-        _print_json(done.to_json())
+        _print_json({**done.to_json(), "quick": quick})
         return
     from nestwalk.cloud import text
 

@@ -69,6 +69,17 @@ class Fleet:
         return sum(group["hosts"] for group in self.groups)
 
     @property
+    def largest_host(self) -> int:
+        """The number of the first host with most memory."""
+        first = 0
+        found, most = 0, -1
+        for group in self.groups:
+            if group["hosts"] and group["memory_pages"] > most:
+                found, most = first, group["memory_pages"]
+            first += group["hosts"]
+        return found
+
+    @property
     def needs_size(self) -> bool:
         """Whether groups have shares, not numbers."""
         return any(share is not None for share in self.shares)

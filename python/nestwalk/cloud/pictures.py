@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
 
-from nestwalk.charts import FONT, LABEL_WIDTH, LINE_COLOURS, WIDTH, Picture
+from nestwalk.charts import LABEL_WIDTH, LINE_COLOURS, WIDTH, Picture
 from nestwalk.cloud import sizes
 from nestwalk.cloud.requests import PAGE_BYTES
 
@@ -34,8 +35,6 @@ HOUR_S, DAY_S = 3600, 86_400
 SIZES_MAX = 24
 """Of more VM sizes than this, those with most VMs are drawn."""
 GIB = 1 << 30
-
-__all__ = ["FONT", "curve", "fleet", "memory_map", "shares", "sizes_by_segments"]
 
 
 def shares(done: Replay) -> Picture | None:
@@ -67,31 +66,43 @@ def shares(done: Replay) -> Picture | None:
 
 
 def curve(done: Replay) -> Picture | None:
-    """Share of VMs that a processor with n segments runs without a second table, n = 1 to 8."""
+    """VMs that a processor with n segments leaves to EPT or shadow paging, n = 1 to 8."""
+    return curve_of([(one.version.title, one.modes) for one in done.made])
+
+
+def curve_of(lines: Sequence[tuple[str, Sequence[Mapping[str, int]]]]) -> Picture | None:
+    """The same of any titles and modes. The scale is logarithmic: a line ends where no VM is left."""
+    titles = [title for title, _ in lines]
     rows: list[dict[str, Any]] = []
-    for one in done.made:
-        for mode in one.modes:
+    for title, modes in lines:
+        for mode in modes:
             total = mode["ds_vms"] + mode["ept_vms"]
-            if total:
-                rows.append({"title": one.version.title, "n": mode["n"], "share": mode["ds_vms"] / total})
+            if total and mode["ept_vms"]:
+                rows.append({"title": title, "n": str(mode["n"]), "share": mode["ept_vms"] / total})
     if not rows:
         return None
-    low = min(row["share"] for row in rows)
+    counts = [str(n) for n in range(1, 9)]
+    low = min(10.0 ** math.floor(math.log10(min(float(row["share"]) for row in rows))), 0.1)
     picture: Picture = (
         alt.Chart(pl.DataFrame(rows))
         .mark_line(point=True, strokeWidth=1.8)
         .encode(
-            x=alt.X("n:O", title="n: segments that a processor has", axis=alt.Axis(labelAngle=0)),
+            x=alt.X(
+                "n:O",
+                title="n: segments that a processor has",
+                axis=alt.Axis(labelAngle=0),
+                scale=alt.Scale(domain=counts),
+            ),
             y=alt.Y(
                 "share:Q",
-                title="VMs under DS-n",
+                title="VMs that need EPT or shadow paging",
                 axis=alt.Axis(format=".4~%"),
-                scale=alt.Scale(domain=[max(0.0, low - 0.05 * (1 - low) - 1e-6), 1]),
+                scale=alt.Scale(type="log", domain=[low, 1]),
             ),
-            color=_titles(done),
-            strokeDash=alt.StrokeDash("title:N", sort=done.plan.titles, legend=None),
+            color=alt.Color("title:N", sort=titles, title=None, scale=alt.Scale(domain=titles, range=LINE_COLOURS[1:])),
+            strokeDash=alt.StrokeDash("title:N", sort=titles, legend=None),
         )
-        .properties(width=WIDTH, height=240)
+        .properties(width=WIDTH, height=220)
     )
     return picture
 
@@ -106,7 +117,9 @@ def fleet(done: Replay) -> Picture | None:
                 "running VMs": point["running"],
                 "memory in use": point["memory_share"],
                 "virtual CPUs in use": point["vcpu_share"],
-                f"free memory that is unusable (n = {n})": point["unusable_share"][n - 1],
+                f"free memory that is unusable (n = {n})": point["unusable_share"][n - 1]
+                if point["unusable_share"]
+                else None,
             }
             rows += [
                 {"title": one.version.title, "time_s": point["time_s"], "what": what, "value": value}
@@ -126,7 +139,12 @@ def fleet(done: Replay) -> Picture | None:
             alt.Chart(frame.filter(pl.col("what") == what), title=alt.Title(what, anchor="start", fontSize=12))
             .mark_line(strokeWidth=1.5)
             .encode(
-                x=alt.X("time:Q", title=f"time of the trace, {unit}"),
+                x=alt.X(
+                    "time:Q",
+                    title=f"time of the trace, {unit}",
+                    axis=alt.Axis(format="~g"),
+                    scale=alt.Scale(nice=False),
+                ),
                 y=alt.Y("value:Q", title=None, axis=axis),
                 color=_titles(done),
                 strokeDash=alt.StrokeDash("title:N", sort=done.plan.titles, legend=None),
@@ -141,7 +159,7 @@ def sizes_by_segments(done: Replay) -> Picture | None:
     """VMs of each size by their number of segments, a panel for each version."""
     rows = []
     for one in done.made:
-        by_size = sorted(one.result["by_size"], key=lambda size: -size["vms"])[:SIZES_MAX]
+        by_size = sorted(one.result["by_size"], key=lambda size: -size["vms"]["placed"])[:SIZES_MAX]
         for size in by_size:
             for rank, key in enumerate(SEGMENT_COLOURS):
                 share = size["segments"]["shares"].get(key, 0.0)

@@ -122,7 +122,8 @@ class Settings:
     scheduler: Mapping[str, Any] = field(default_factory=dict)
     """Nova's options."""
     samples: int = 200
-    map_host: int = 0
+    map_host: int | None = None
+    """The host whose memory map is kept; if None, the first of those with most memory."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     """More options, as the engine takes them."""
 
@@ -174,6 +175,8 @@ class Replayed:
     options: Mapping[str, Any]
     result: Mapping[str, Any]
     """The deterministic part, as the engine has it."""
+    work: Mapping[str, int]
+    """Candidates and list entries that were looked at: the same in every run."""
     timing: Mapping[str, Any]
     """The measured part."""
     vms: pl.DataFrame
@@ -199,6 +202,7 @@ class Replayed:
             "segments": shares["shares"],
             "histogram": shares["histogram"],
             **result,
+            "work": dict(self.work),
             "options": dict(self.options),
             "latency_us": {
                 **microseconds(self.timing["placement"]),
@@ -259,14 +263,14 @@ class Replay:
         """For each version and VM size (and for all sizes): VMs by number of segments."""
         rows = []
         for one in self.made:
-            whole = {"memory_pages": None, "vms": one.result["vms"]["placed"], "segments": one.result["segments"]}
-            for size in (whole, *one.result.get("by_size", ())):
+            whole = {"memory_pages": None, "vms": one.result["vms"], "segments": one.result["segments"]}
+            for size in (whole, *one.result["by_size"]):
                 shares = size["segments"]["shares"]
                 rows.append(
                     {
                         "version": one.version.name,
                         "memory_pages": size["memory_pages"],
-                        "vms": size["vms"],
+                        "vms": size["vms"]["placed"],
                         **{f"segments_{key}": shares.get(key) for key in ("1", "2", "3", "more")},
                     }
                 )
@@ -326,7 +330,8 @@ def plan(
     need = fleets.demand(trace)
     ratio = float(nova.get("cpu_allocation_ratio", CPU_ALLOCATION_RATIO))
     sized = fleets.sized(fleet, need, target_utilisation, ratio)
-    return Plan(trace, sized, need, chosen, replace(settings, scheduler=nova))
+    drawn = sized.largest_host if settings.map_host is None else settings.map_host
+    return Plan(trace, sized, need, chosen, replace(settings, scheduler=nova, map_host=drawn))
 
 
 CPU_ALLOCATION_RATIO = 16.0
@@ -378,7 +383,7 @@ def run(
             "segments": unflatten(segments, pl.UInt32, 4),
         }
     ).with_columns(pl.when(outcome == OUTCOMES.index("placed")).then(pl.col("host", "segments")))
-    return Replayed(version, options, found["result"], found["timing"], vms)
+    return Replayed(version, options, found["result"], found["work"], found["timing"], vms)
 
 
 def all_of(

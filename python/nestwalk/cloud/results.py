@@ -58,9 +58,7 @@ def _plain(version: str, point: dict[str, Any]) -> dict[str, Any]:
     """A point of the series as one row: what is nested gets names of its own."""
     row: dict[str, Any] = {"version": version}
     for key, value in point.items():
-        if isinstance(value, dict):
-            row |= {f"{key}_{inner}": one for inner, one in value.items()}
-        elif isinstance(value, list):
+        if isinstance(value, list):
             row |= {f"{key}_{n}": one for n, one in enumerate(value, 1)}
         else:
             row[key] = value
@@ -91,7 +89,7 @@ def render(done: Replay, command: Sequence[str] = ()) -> str:
         vms=f"{len(plan.trace.frame):,}",
         hosts=f"{plan.fleet.hosts:,}",
         headings=[heading.replace("-\n", "").replace("\n", " ") for heading in text.HEADINGS],
-        rows=[text.cells(one) for one in done.made],
+        rows=[row for one in done.made for row in (text.cells(one), text.other_rule(one)) if row is not None],
         footnotes=text.footnotes(done),
         figures=_figures(done),
         machine=[],
@@ -114,7 +112,7 @@ def _figures(done: Replay) -> list[dict[str, Any]]:
             "curve",
             pictures.curve,
             "How many segments a processor should have",
-            "The share of VMs that a processor with n segments runs under DS-n; the others need EPT or shadow paging.",
+            "VMs with more than n segments need EPT or shadow paging. A line ends where none is left.",
         ),
         (
             "sizes",
@@ -126,7 +124,7 @@ def _figures(done: Replay) -> list[dict[str, Any]]:
             "fleet",
             pictures.fleet,
             "The fleet over time",
-            "Unusable is the free memory that no VM of the trace's sizes can have within n segments.",
+            "Unusable: free memory of a host in which a VM of the trace would fit, but not within n segments.",
         ),
         (
             "map",

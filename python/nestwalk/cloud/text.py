@@ -79,7 +79,22 @@ HEADINGS = (
 
 def versions(done: Replay) -> Table:
     """A row for each version."""
-    return table(HEADINGS, [cells(one) for one in done.made])
+    rows = []
+    for one in done.made:
+        rows.append(cells(one))
+        other = other_rule(one)
+        if other is not None:
+            rows.append(other)
+    return table(HEADINGS, rows)
+
+
+def other_rule(one: Replayed) -> list[str] | None:
+    """A row with the version's shares by the other rule of counting; None if they are the same."""
+    shares, other = one.result["segments"]["shares"], one.result["segments_other_rule"]["shares"]
+    if shares == other:
+        return None
+    rule = "in any order" if one.options["counting"] == "in-order" else "in order only"
+    return [f"  pieces {rule}", *(percent(other.get(key)) for key in COUNTS), *[""] * (len(HEADINGS) - 5)]
 
 
 def cells(one: Replayed) -> list[str]:
@@ -92,8 +107,8 @@ def cells(one: Replayed) -> list[str]:
         f"{value['placed']:,}",
         f"{value['unplaced']:,}",
         f"{value['refused']:,}",
-        percent(mean_share(value.get("series", ()), "memory_share")),
-        percent((value.get("unusable") or {}).get(str(one.options["ds_segments"]))),
+        percent(mean_share(value["series"], "memory_share")),
+        percent(value["unusable"][one.options["ds_segments"] - 1] if value["unusable"] else None),
         f"{number(value['latency_us']['mean'])} / {number(value['latency_us']['p99'])}",
         f"{number(allocation['mean'])} / {number(allocation['p99'])}",
     ]
@@ -109,23 +124,24 @@ def footnotes(done: Replay) -> list[str]:
     """What to know of the table: the fleet's size, what was assumed, and what was left out."""
     plan = done.plan
     need, settings = plan.demand, plan.settings
+    rule = ", in whatever order," if settings.any_order else " in the same order"
     plural = "" if settings.segments == 1 else "s"
-    unusable = f"free memory that no VM of the trace's sizes can have within {settings.segments} segment{plural}"
+    unusable = f"free memory that a VM of the trace cannot have within {settings.segments} segment{plural}, by its size"
     replays = f"{done.jobs} replay{'' if done.jobs == 1 else 's'}"
     lines = [
         f"Fleet: {plan.fleet.description}; {plan.fleet.sizing}.",
         f"Peak: {need.vms:,} VMs with {sizes.words(need.memory_pages)} and {need.vcpus:,} virtual CPUs.",
-        "Segments: pieces of host memory that are next to each other in the same order are one.",
+        f"Segments: what is contiguous in the guest and in the host{rule} is one.",
         f"Unusable: {unusable} (docs/cloud.md), mean over time.",
         f"Latencies are measured on this machine, {replays} at a time; all else repeats to the last bit.",
     ]
-    assumed = done.made[0].result.get("assumed", {})
-    if assumed.get("departures_drawn"):
+    assumed = done.made[0].result["assumed"]
+    if assumed["departures_drawn"]:
         lines.append(
             f"{assumed['departures_drawn']:,} departures are known within bounds only: each was drawn between its own, "
             f"by seed {settings.seed}."
         )
-    if assumed.get("departures_unknown"):
+    if assumed["departures_unknown"]:
         lines.append(f"{assumed['departures_unknown']:,} departures are not known: these VMs stay until the end.")
     lines += [f"{note[0].upper()}{note[1:]}." for note in plan.trace.notes]
     lines += [f"{sentence}." for sentence in plan.trace.malformed.sentences()]

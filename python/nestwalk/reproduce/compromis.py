@@ -11,12 +11,12 @@ import altair as alt
 import polars as pl
 
 from nestwalk import pool
-from nestwalk.charts import LABEL_WIDTH, LINE_COLOURS, WIDTH
+from nestwalk.charts import LABEL_WIDTH, WIDTH
 from nestwalk.cloud import bundled, fleets, loaders, place, synthetic
-from nestwalk.cloud.pictures import SEGMENT_COLOURS
+from nestwalk.cloud.pictures import SEGMENT_COLOURS, curve_of
 from nestwalk.errors import NestwalkError
 from nestwalk.reproduce import Plan, compromis_mmu
-from nestwalk.reproduce.plan import UNAVAILABLE, Experiment, Panel, Results, Run, Scale, Value, check, execute
+from nestwalk.reproduce.plan import UNAVAILABLE, Drawing, Experiment, Panel, Results, Run, Scale, Value, check, execute
 from nestwalk.reproduce.rehearsal import naming, rehearse
 from nestwalk.reproduce.side_by_side import Reproduction
 
@@ -34,7 +34,8 @@ QUICK_CLOUDS = 30
 """Of the private clouds, a quick run replays about so many."""
 
 FULL_UTILISATION = 0.95
-"""Of the experiments with a fuller fleet."""
+HALF_UTILISATION = 0.5
+"""Of the experiments with a fuller or an emptier fleet."""
 
 BITBRAINS = ("bitbrains_rnd/vms.csv", "vms.csv", "rnd", "fastStorage")
 """Where Bitbrains is looked for in the folder of traces: as reduced, or as published."""
@@ -103,6 +104,8 @@ class Summary:
     hosts: int
     vms: Mapping[str, int]
     histogram: Mapping[int, int]
+    any_order: Mapping[int, int]
+    """The histogram, if what is contiguous in the host is one segment in whatever order."""
     modes: Sequence[Mapping[str, int]]
     allocation: Mapping[str, float] | None
     """Latency as the engine has it; None of several replays."""
@@ -111,25 +114,32 @@ class Summary:
     def of(cls, parts: Sequence[tuple[int, place.Replayed]]) -> Summary:
         """The sum of replays, each with its number of hosts."""
         histogram: dict[int, int] = {}
+        any_order: dict[int, int] = {}
         vms: dict[str, int] = {}
         modes = [{"n": n, "ds_vms": 0, "ept_vms": 0} for n in range(1, 9)]
         for _, made in parts:
-            for count, number in made.result["segments"]["histogram"].items():
-                histogram[int(count)] = histogram.get(int(count), 0) + number
+            for total, key in ((histogram, "segments"), (any_order, "segments_other_rule")):
+                for count, number in made.result[key]["histogram"].items():
+                    total[int(count)] = total.get(int(count), 0) + number
             for key, number in made.result["vms"].items():
                 vms[key] = vms.get(key, 0) + number
-            for total, mode in zip(modes, made.modes, strict=True):
-                total["ds_vms"] += mode["ds_vms"]
-                total["ept_vms"] += mode["ept_vms"]
+            for both, mode in zip(modes, made.modes, strict=True):
+                both["ds_vms"] += mode["ds_vms"]
+                both["ept_vms"] += mode["ept_vms"]
         latency = parts[0][1].timing["allocation"] if len(parts) == 1 else None
-        return cls(sum(hosts for hosts, _ in parts), vms, dict(sorted(histogram.items())), modes, latency)
+        both_rules = (dict(sorted(histogram.items())), dict(sorted(any_order.items())))
+        return cls(sum(hosts for hosts, _ in parts), vms, both_rules[0], both_rules[1], modes, latency)
 
-    def share(self, key: str) -> float | None:
+    def share(self, key: str, *, any_order: bool = False) -> float | None:
         """Per cent of the placed VMs with ``1``, ``2``, ``3`` or ``more`` segments."""
         total = sum(self.histogram.values())
-        few = {name: self.histogram.get(int(name), 0) for name in ("1", "2", "3")}
-        few["more"] = total - sum(few.values())
-        return 100 * few[key] / total if total else None
+        return 100 * self.count(key, any_order=any_order) / total if total else None
+
+    def count(self, key: str, *, any_order: bool = False) -> int:
+        """Placed VMs with ``1``, ``2``, ``3`` or ``more`` segments."""
+        histogram = self.any_order if any_order else self.histogram
+        few = {name: histogram.get(int(name), 0) for name in ("1", "2", "3")}
+        return few[key] if key in few else sum(histogram.values()) - sum(few.values())
 
     def to_json(self) -> dict[str, Any]:
         """For ``results.json``. Latencies are measured; all else repeats."""
@@ -137,6 +147,7 @@ class Summary:
             "hosts": self.hosts,
             "vms": dict(self.vms),
             "histogram": {str(count): number for count, number in self.histogram.items()},
+            "histogram_any_order": {str(count): number for count, number in self.any_order.items()},
             "modes": [dict(mode) for mode in self.modes],
             "allocation_ns": dict(self.allocation) if self.allocation else None,
         }
@@ -301,7 +312,6 @@ def _replays(inputs: Traces, scale: CloudScale) -> list[Replaying]:
 def _experiments(inputs: Traces, settings: place.Settings, *, with_bitbrains: bool) -> list[Replaying]:
     """The replays that change one thing each."""
     base, opt2, dynamic = (place.VERSIONS[name] for name in ("baseline", "opt2", "dynamic"))
-    no_holes = {"vga_hole": False, "mmio_hole": False}
 
     def changed(**more: Any) -> place.Settings:
         return place.Settings(seed=settings.seed, samples=settings.samples, **more)
@@ -314,11 +324,16 @@ def _experiments(inputs: Traces, settings: place.Settings, *, with_bitbrains: bo
         title = f"experiment: Azure, {name}"
         return Replaying(f"exp-azure-{name}", title, lambda: [inputs.azure_thinned], dynamic, chosen, **more)
 
-    first = [
-        bitbrains("any-order", base, changed(any_order=True)),
-        bitbrains("no-vga", base, changed(engine={"xen": {"vga_hole": False}})),
-        bitbrains("both", base, changed(any_order=True, engine={"xen": no_holes})),
-        bitbrains("lower", base, changed(engine={"xen": {**no_holes, "split": "lower"}})),
+    baselines: dict[str, dict[str, Any]] = {
+        "pvh": {"chosen": changed(engine={"xen": {"vga_hole": False}})},
+        "no-holes": {"chosen": changed(engine={"xen": {"vga_hole": False, "mmio_hole": False}})},
+        "lower": {"chosen": changed(engine={"xen": {"split": "lower"}})},
+        "small": {"chosen": changed(engine={"xen": {"extents_1g": False}})},
+        "half": {"chosen": settings, "utilisation": HALF_UTILISATION},
+        "crowded": {"chosen": settings, "utilisation": FULL_UTILISATION},
+    }
+    first = [bitbrains(name, base, **options) for name, options in baselines.items()]
+    first += [
         bitbrains("full", opt2, settings, utilisation=FULL_UTILISATION),
         bitbrains("holes", opt2, settings, hosts="paper-holes"),
     ]
@@ -345,11 +360,20 @@ def _experiment(paper: Paper, traces: Traces, runs: Sequence[Run], replays: Mapp
         if f"{name}-baseline" in replays
     ]
     panels += [
-        Panel(name, "VMs under DS-n on a processor with n segments", _drawn(_draw_curve, replays, name))
+        Panel(
+            name,
+            "VMs that a processor with n segments leaves to EPT (a line ends where none is left)",
+            _drawn(_draw_curve, replays, name),
+        )
         for name in titles
         if f"{name}-baseline" in replays
     ]
-    return Experiment(runs, measure, panels, notes)
+
+    def bars(results: Results) -> Sequence[tuple[str, str, float]]:
+        return _bars(_link(replays, results)) if replays else []
+
+    link = Drawing("link", "a program's time in every VM of the trace, above native", "%", bars)
+    return Experiment(runs, measure, [*panels, link], notes)
 
 
 def _drawn(
@@ -360,23 +384,27 @@ def _drawn(
 
 def _measure(paper: Paper, traces: Traces, replays: Mapping[str, Summary], results: Results) -> dict[str, Value]:
     """Our values by the paper's keys."""
-
-    def share(name: str, key: str) -> Value:
-        if name not in replays:
-            return NO_BITBRAINS
-        found = replays[name].share(key)
-        return UNAVAILABLE + "no VM was placed" if found is None else found
-
     values: dict[str, Value] = {}
     for key in paper.claims:
-        parts = key.split("-")
-        if parts[0] in {"bitbrains", "azure", "private"} and parts[-1] in {"1", "2", "3", "more"}:
-            values[key] = share("-".join(parts[:2]), parts[-1])
-        elif parts[0] == "exp":
-            values[key] = share(key, "1")
+        where = replay_of(key)
+        if where is not None:
+            name, count, any_order = where
+            found = replays[name].share(count, any_order=any_order) if name in replays else NO_BITBRAINS
+            values[key] = UNAVAILABLE + "no VM was placed" if found is None else found
     whole = replays["azure-dynamic"]
     values["azure-unplaced"] = 100 * whole.vms["unplaced"] / whole.vms["requests"]
     return {**values, **_rates(traces, replays), **_latency(replays), **_link(replays, results)}
+
+
+def replay_of(key: str) -> tuple[str, str, bool] | None:
+    """The replay whose share a claim is, the number of segments, and whether they count in any order."""
+    parts = key.split("-")
+    count = parts.pop() if parts[-1] in SEGMENT_COLOURS else "1"
+    if parts[0] == "exp":
+        return "-".join(parts), count, key.endswith(("-1", "-2"))
+    if parts[0] not in {"bitbrains", "azure", "private"} or len(parts) != 2 or parts[1] == "unplaced":  # noqa: PLR2004
+        return None
+    return ("-".join([parts[0], "baseline"]), count, True) if parts[1] == "any" else ("-".join(parts), count, False)
 
 
 def _rates(traces: Traces, replays: Mapping[str, Summary]) -> dict[str, Value]:
@@ -428,16 +456,36 @@ def _link(replays: Mapping[str, Summary], results: Results) -> dict[str, Value]:
     return values
 
 
+LINKS = {
+    "ept": "EPT everywhere",
+    "baseline": "BaseLine",
+    "dynamic": "DynamicOptionSelec",
+    "ds1": "DS-1 everywhere",
+}
+
+
+def _bars(values: Mapping[str, Value]) -> list[tuple[str, str, float]]:
+    """Program, series, per cent."""
+    found = []
+    for program in PROGRAMS:
+        for key, title in LINKS.items():
+            value = values[f"link-{program}-{key}"]
+            if isinstance(value, float):
+                found.append((program, title, value))
+    return found
+
+
 def _notes(paper: Paper, replays: Mapping[str, Summary]) -> dict[str, str]:
-    """What a row's value stands on: hosts, and VMs that were left out."""
+    """What a row's value stands on: VMs in whole numbers, hosts, and VMs that were left out."""
     found: dict[str, str] = {}
     for key in paper.claims:
-        name = key if key.startswith("exp-") else "-".join(key.split("-")[:2])
-        summary = replays.get(name)
-        if summary is None:
+        where = replay_of(key)
+        summary = replays.get(where[0]) if where else None
+        if where is None or summary is None:
             continue
         lost = summary.vms["unplaced"] + summary.vms["refused"]
-        text = f"{summary.vms['placed']:,} VMs, {summary.hosts:,} hosts"
+        count = summary.count(where[1], any_order=where[2])
+        text = f"{count:,} of {summary.vms['placed']:,} VMs on {summary.hosts:,} hosts"
         found[key] = f"{text}, {lost:,} VMs not placed." if lost else f"{text}."
     return found
 
@@ -464,27 +512,8 @@ def _draw_shares(replays: Mapping[str, Summary], name: str) -> Picture | None:
 
 
 def _draw_curve(replays: Mapping[str, Summary], name: str) -> Picture | None:
-    rows = []
-    for version in place.VERSIONS.values():
-        for mode in replays[f"{name}-{version.name}"].modes:
-            total = mode["ds_vms"] + mode["ept_vms"]
-            if total:
-                rows.append({"title": version.title, "n": mode["n"], "share": mode["ds_vms"] / total})
-    if not rows:
-        return None
-    scale = alt.Scale(domain=_titles(), range=LINE_COLOURS[1:])
-    picture: Picture = (
-        alt.Chart(pl.DataFrame(rows))
-        .mark_line(point=True, strokeWidth=1.8)
-        .encode(
-            x=alt.X("n:O", title="n: segments that a processor has", axis=alt.Axis(labelAngle=0)),
-            y=alt.Y("share:Q", title="VMs under DS-n", axis=alt.Axis(format=".3~%")),
-            color=alt.Color("title:N", sort=_titles(), title=None, scale=scale),
-            strokeDash=alt.StrokeDash("title:N", sort=_titles(), legend=None),
-        )
-        .properties(width=WIDTH, height=180)
-    )
-    return picture
+    versions = place.VERSIONS.values()
+    return curve_of([(version.title, replays[f"{name}-{version.name}"].modes) for version in versions])
 
 
 def _titles() -> list[str]:
