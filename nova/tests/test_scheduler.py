@@ -17,7 +17,7 @@ LIVE_MAX = 260
 
 
 def run(
-    scheduler: dict[str, object], option: int, seed: int, *, check: bool = False
+    scheduler: dict[str, list[str]], option: int, seed: int, *, check: bool = False
 ) -> tuple[dict[int, int], int]:
     """Boots and deletes VMs on 24 hosts of 64 GiB, mostly full; VMs by number of segments, requests refused."""
     dice = random.Random(seed)
@@ -101,6 +101,27 @@ def test_a_filter_that_keeps_the_best_host_only_would_block_requests_for_several
         fleet = cloud.Cloud(hosts, 2)
         assert [row[0] for row in fleet.select(5, 1)] == [hosts[0]]
         assert {row[0].name for row in fleet.select(5, 1, count=3)} == {host.name for host in hosts}
+
+
+def test_a_host_that_lies_gets_no_more_than_it_has_room_for() -> None:
+    """It publishes one large segment whatever is free. It is preferred wrongly, and no boot fails for it."""
+    with cloud.configured(cloud.PLUGIN, min_candidates=1):
+        hosts = [cloud.Host(number, 16, 64) for number in range(4)]
+        fleet = cloud.Cloud(hosts, 2)
+        lie = hosts[0].layout
+        for host in hosts[1:]:
+            for base in (3, 8, 12):
+                host.memory[base] = "other"
+            host.publish()
+        first = []
+        while sum(host.free_gib // 5 for host in hosts):
+            (booted,) = fleet.boot(5, 1)
+            first.append(booted[0])
+            for host in hosts[1:]:
+                host.publish()
+            assert hosts[0].layout == lie
+        assert first[:3] == [hosts[0]] * 3
+        assert len(first) == 3 + 3 * 2
 
 
 def test_alternates_are_kept_for_a_second_attempt() -> None:

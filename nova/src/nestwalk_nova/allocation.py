@@ -66,7 +66,7 @@ def allocate(free: Runs, units: int, option: str) -> Allocation | None:
     if units_of(free) < units:
         return None
     sizes, counts = [size for size, _ in free], dict(free)
-    pieces = []
+    pieces: list[int] = []
     missing = units
     while missing > 0:
         size = _next(

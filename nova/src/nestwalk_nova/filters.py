@@ -61,4 +61,5 @@ def _most_segments(ranks: list[int], settings: Any) -> int:
     """The rank up to which hosts are kept."""
     ascending = sorted(ranks)
     enough = ascending[min(settings.min_candidates, len(ascending)) - 1]
-    return max(ascending[0] + int(settings.slack), enough)
+    least: int = ascending[0] + settings.slack
+    return max(least, enough)
