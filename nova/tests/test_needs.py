@@ -10,13 +10,15 @@ from typing import Any
 import nova.conf
 import pytest
 from nova import objects
-from nova.scheduler import host_manager
+from nova.scheduler import host_manager, weights
 from oslo_utils import importutils
 
 import cloud
 from nestwalk_nova import STATS_KEY, conf, needs
 from nestwalk_nova.allocation import runs_of
 from nestwalk_nova.encoding import Layout, encode
+from nestwalk_nova.filters import FewestSegmentsFilter
+from nestwalk_nova.weights import FewestSegmentsWeigher
 
 CONF = nova.conf.CONF
 GIB = 1024
@@ -142,8 +144,6 @@ def test_slack_and_number_of_candidates() -> None:
         ({"mode": "off"}, "abcd"),
     ):
         with cloud.configured(cloud.PLUGIN, **options):
-            from nestwalk_nova.filters import FewestSegmentsFilter
-
             states = []
             for name, sizes in hosts.items():
                 state = host(sizes)
@@ -153,10 +153,23 @@ def test_slack_and_number_of_candidates() -> None:
             assert "".join(state.host for state in found) == kept, options
 
 
+def test_weights_are_scaled_and_an_aggregate_has_precedence() -> None:
+    with cloud.configured(cloud.PLUGIN, weight_multiplier=10.0):
+        states = [host(sizes) for sizes in ([4], [2, 2], [1, 1, 1, 1])]
+        states[1].aggregates = [
+            objects.Aggregate(id=1, metadata={"nestwalk_weight_multiplier": "6"}, hosts=["host"])
+        ]
+        states.append(host([4], age_s=10_000))
+        weighed = weights.HostWeightHandler().get_weighed_objects(
+            [FewestSegmentsWeigher()], states, cloud.request_spec(4, 1)
+        )
+        # 1, 2, more than 3 and not known, between the least and the greatest of these.
+        found = {id(one.obj): one.weight for one in weighed}
+        assert [found[id(state)] for state in states] == [10.0, 6 * 2 / 3, 0.0, 0.0]
+
+
 def test_a_rebuild_stays_where_it_is() -> None:
     with cloud.configured(cloud.PLUGIN, mode="require"):
-        from nestwalk_nova.filters import FewestSegmentsFilter
-
         spec = cloud.request_spec(4, 1, scheduler_hints={"_nova_check_type": ["rebuild"]})
         assert len(FewestSegmentsFilter().filter_all([host([1])], spec)) == 1
 
