@@ -102,9 +102,13 @@ def test_what_nova_consumes_is_taken_from_the_layout(numa: bool) -> None:
 def test_only_vms_of_huge_pages_if_so_configured() -> None:
     with cloud.configured(cloud.PLUGIN, flavors="hugepages"):
         state = host([1, 1])
-        for spec in (cloud.request_spec(2, 1), cloud.request_spec(2, 1, numa_topology=topology(2))):
+        for spec in (
+            cloud.request_spec(2, 1),
+            cloud.request_spec(2, 1, numa_topology=topology(2, page_kib=-1)),
+        ):
             assert needs.ranks([state], spec, CONF.nestwalk) is None
         assert rank(state, 2, numa_topology=topology(2, page_kib=1 << 20)) == 2
+        assert rank(state, 2, numa_topology=topology(2, page_kib=-2)) == 2
 
 
 @pytest.mark.parametrize(
