@@ -157,7 +157,7 @@ class Placement:
     def get_allocation_candidates(
         self, _context: Any, resources: Any
     ) -> tuple[list[Any], dict[str, Any], str]:
-        asked = resources.get_request_group(None).resources
+        asked = dict(resources.get_request_group(None).resources)
         gib, vcpus = asked["MEMORY_MB"] // GIB, asked["VCPU"]
         fitting = [host for host in self.cloud.hosts if self.room(host, gib, vcpus)]
         requests = [

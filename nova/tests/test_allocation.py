@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,33 @@ def test_option_1_keeps_the_largest_segment_if_it_can(sizes: list[int], units: i
     # It is only touched where the others do not suffice, or where it is exactly what is missing.
     if largest in made.pieces[:-1]:
         assert sum(sizes) - sizes.count(largest) * largest < units
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=60), st.integers(1, 200), OPTION)
+def test_many_equal_segments_are_taken_as_the_naive_program_takes_them(
+    sizes: list[int], units: int, option: str
+) -> None:
+    free, base = [], 0
+    for size in sizes:
+        free.append((base, size))
+        base += size + 1
+    expected = make_vectors.allocate(free, units, OPTIONS.index(option) + 1)
+    made = allocate(runs_of(sizes), units, option)
+    if expected is None or made is None:
+        assert expected is None
+        assert made is None
+        return
+    pieces: list[tuple[int, int]] = expected["pieces"]  # type: ignore[assignment]
+    assert list(made.pieces) == [size for _, size in pieces]
+
+
+def test_a_layout_of_a_million_segments_is_allocated_at_once() -> None:
+    begun = time.process_time()
+    for option in OPTIONS:
+        made = allocate(((1, 1 << 20),), (1 << 20) - 5, option)
+        assert made is not None
+        assert made.free == ((1, 5),)
+    assert time.process_time() - begun < 2
 
 
 @given(SIZES, st.integers(0, 1300), OPTION, st.integers(1, 8))

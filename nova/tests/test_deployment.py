@@ -32,7 +32,7 @@ GIB = 1024
 
 def _driver_module(folder: Path) -> types.ModuleType:
     """`nova.virt.nestwalk_test`: the shipped driver, with a file for each of the hosts in this process."""
-    from nova.virt import nestwalk  # type: ignore[attr-defined]
+    from nova.virt import nestwalk
 
     class LibvirtDriver(nestwalk.LibvirtDriver):  # type: ignore[misc]
         def segments_file(self, nodename: str) -> Path:

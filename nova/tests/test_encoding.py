@@ -71,7 +71,8 @@ def test_the_bound_holds_and_only_the_smallest_go(layout: Layout, bound: int) ->
 
 def test_a_host_of_4_tib_with_all_sizes_there_can_be_stays_within_the_limit() -> None:
     # Distinct sizes 1, 2, 3 ... whose sum is 4 TiB in blocks of 4 MiB: no free list of that host has a longer text.
-    sizes, total = [], 0
+    sizes: list[int] = []
+    total = 0
     while total + len(sizes) + 1 <= 1 << 20:
         sizes.append(len(sizes) + 1)
         total += sizes[-1]

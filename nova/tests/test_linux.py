@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -177,6 +179,21 @@ def test_agent_goes_on_after_trouble_and_leaves_no_file(
         1,
         0,
     ]
+
+
+def test_the_agent_ends_when_systemd_says_so(tmp_path: Path) -> None:
+    root, path = hosts.gigantic(tmp_path / "host", [(1, "..#.")]), tmp_path / "segments"
+    command = [sys.executable, "-m", "nestwalk_nova.agent", *options(root, path, tmp_path), "agent"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        for _ in range(1000):
+            if path.exists():
+                break
+            time.sleep(0.02)
+        process.terminate()
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert error == f"nestwalk-nova: writing free segments (hugetlb) to {path}\n"
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

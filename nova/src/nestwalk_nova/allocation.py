@@ -66,12 +66,19 @@ def allocate(free: Runs, units: int, option: str) -> Allocation | None:
     if units_of(free) < units:
         return None
     sizes, counts = [size for size, _ in free], dict(free)
-    pieces = []
+    pieces: list[int] = []
     missing = units
     while missing > 0:
-        size = _next(
-            sizes, counts, missing, small=option == OPT1 and bool(pieces or missing > sizes[-1])
-        )
+        beyond = missing - sizes[-1]
+        small = option == OPT1 and (beyond > 0 or bool(pieces))
+        size = _next(sizes, counts, missing, small=small)
+        if beyond > 0:
+            # As long as more is missing than the largest has, none fits exactly: the choice stays.
+            many = min(counts[size], -(-beyond // size))
+            _remove(sizes, counts, size, many)
+            pieces += [size] * many
+            missing -= many * size
+            continue
         taken = min(size, missing)
         _remove(sizes, counts, size)
         if taken < size:
@@ -104,8 +111,8 @@ def _next(sizes: list[int], counts: dict[int, int], missing: int, *, small: bool
     return sizes[0] if small else sizes[-1]
 
 
-def _remove(sizes: list[int], counts: dict[int, int], size: int) -> None:
-    counts[size] -= 1
+def _remove(sizes: list[int], counts: dict[int, int], size: int, many: int = 1) -> None:
+    counts[size] -= many
     if counts[size] == 0:
         del counts[size], sizes[bisect_left(sizes, size)]
 

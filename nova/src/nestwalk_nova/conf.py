@@ -96,7 +96,7 @@ SCHEDULER_OPTS = [
             (
                 "hugepages",
                 (
-                    "Only VMs with a page size in their flavor or image (hw:mem_page_size) are. For others all "
+                    "Only VMs in huge pages (hw:mem_page_size other than small) are. For others all "
                     "hosts are alike."
                 ),
             ),

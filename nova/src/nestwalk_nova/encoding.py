@@ -70,7 +70,7 @@ class Layout:
 
 
 def encode(layout: Layout, length_max: int = LENGTH_MAX) -> str:
-    """The layout as text of at most `length_max` characters, without the smallest segments if need be.
+    """The layout as text of at most `length_max` characters; the smallest segments go first.
 
     Raises:
         LayoutError: not even a layout without segments is that short.

@@ -60,5 +60,6 @@ def _instances(spec: Any) -> int:
 def _most_segments(ranks: list[int], settings: Any) -> int:
     """The rank up to which hosts are kept."""
     ascending = sorted(ranks)
-    enough = ascending[min(settings.min_candidates, len(ascending)) - 1]
-    return max(ascending[0] + int(settings.slack), enough)
+    candidates: int = min(settings.min_candidates, len(ascending))
+    slack: int = settings.slack
+    return max(ascending[0] + slack, ascending[candidates - 1])

@@ -34,6 +34,10 @@ LOG = logging.getLogger(__name__)
 
 ABSENT = "it publishes none"
 
+#: `InstanceNUMACell.pagesize` of cells in small pages: none asked for, `hw:mem_page_size` small
+#: (nova.virt.hardware.MEMPAGES_SMALL), or 4 KiB. For "large" and "any" Nova takes the largest.
+_SMALL_PAGES = (None, -1, 4)
+
 
 class Demand(NamedTuple):
     """The memory that a request asks for."""
@@ -70,7 +74,7 @@ def demand_of(spec: Any, flavors: str = "all") -> Demand | None:
     topology = spec.numa_topology if "numa_topology" in spec else None
     if topology is None:
         return Demand((spec.memory_mb,), separate=False) if flavors == "all" else None
-    if flavors != "all" and not all(cell.pagesize for cell in topology.cells):
+    if flavors != "all" and any(cell.pagesize in _SMALL_PAGES for cell in topology.cells):
         return None
     return Demand(tuple(cell.memory for cell in topology.cells), separate=True)
 
