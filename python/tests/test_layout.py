@@ -42,9 +42,9 @@ def test_no_number_is_cut_and_no_row_loses_its_name(rows: list[tuple[str, list[s
         found = re.findall(r"\d+\.\d+ (?:±|\+-)\d+\.\d+", text)
         wanted = [value for _, values in rows for value in values]
         assert [value.replace("+-", "±") for value in found] == wanted
-        letters = re.sub(r"\s|name|head\d|line", "", text)
+        letters = re.sub("name|head|line|[^a-g,]", "", text)  # a folded name has numbers between its parts
         for name, _ in rows:
-            assert re.sub(r"\s", "", name) in letters
+            assert name.replace(" ", "") in letters
 
 
 def test_csv_has_texts_in_place_of_lists() -> None:
