@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import GENERATOR, REPOSITORY, Command, Made
@@ -17,33 +18,36 @@ import nestwalk
 from nestwalk import _native, pool, progress, say
 from nestwalk.result import Result
 
+api: Any = nestwalk
+"""The package, unchecked: what is wrong on purpose is no error of types here."""
+
 RAW = REPOSITORY / "linux" / "data" / "stock-trace.zst"
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: nestwalk.compare(configurations=[]), "empty list"),
-        (lambda: nestwalk.compare(configurations="vm-4k"), "must be a list"),
-        (lambda: nestwalk.compare(configurations=["vm-4k", 3]), "must be a name"),
-        (lambda: nestwalk.compare(machine=None), "machine must be a name"),
-        (lambda: nestwalk.compare(machine=""), "machine is empty"),
-        (lambda: nestwalk.compare(trace=""), "trace is empty"),
-        (lambda: nestwalk.compare(trace=7), "trace must be a name"),
-        (lambda: nestwalk.compare(matrix=None), "matrix must be a name"),
-        (lambda: nestwalk.compare(seed=-1), "seed = -1"),
-        (lambda: nestwalk.compare(seed=2**63), "give a whole number from 0 to 9223372036854775807"),
-        (lambda: nestwalk.compare(seed=1.5), "seed = 1.5"),
-        (lambda: nestwalk.compare(seed=True), "seed = True"),
-        (lambda: nestwalk.compare(jobs=0), "give 1 or more"),
-        (lambda: nestwalk.compare(jobs="2"), "give 1 or more"),
-        (lambda: nestwalk.survey(programs=[]), "empty list"),
-        (lambda: nestwalk.survey(programs="redis"), "must be a list"),
-        (lambda: nestwalk.survey(seed=-1), "seed = -1"),
-        (lambda: nestwalk.run(None), "scenario must be a name"),
-        (lambda: nestwalk.run("gups-vm", seed=-1), "seed = -1"),
-        (lambda: nestwalk.trace_info(""), "trace is empty"),
-        (lambda: nestwalk.trace_check("a\0b"), "null character"),
+        (lambda: api.compare(configurations=[]), "empty list"),
+        (lambda: api.compare(configurations="vm-4k"), "must be a list"),
+        (lambda: api.compare(configurations=["vm-4k", 3]), "must be a name"),
+        (lambda: api.compare(machine=None), "machine must be a name"),
+        (lambda: api.compare(machine=""), "machine is empty"),
+        (lambda: api.compare(trace=""), "trace is empty"),
+        (lambda: api.compare(trace=7), "trace must be a name"),
+        (lambda: api.compare(matrix=None), "matrix must be a name"),
+        (lambda: api.compare(seed=-1), "seed = -1"),
+        (lambda: api.compare(seed=2**63), "give a whole number from 0 to 9223372036854775807"),
+        (lambda: api.compare(seed=1.5), "seed = 1.5"),
+        (lambda: api.compare(seed=True), "seed = True"),
+        (lambda: api.compare(jobs=0), "give 1 or more"),
+        (lambda: api.compare(jobs="2"), "give 1 or more"),
+        (lambda: api.survey(programs=[]), "empty list"),
+        (lambda: api.survey(programs="redis"), "must be a list"),
+        (lambda: api.survey(seed=-1), "seed = -1"),
+        (lambda: api.run(None), "scenario must be a name"),
+        (lambda: api.run("gups-vm", seed=-1), "seed = -1"),
+        (lambda: api.trace_info(""), "trace is empty"),
+        (lambda: api.trace_check("a\0b"), "null character"),
         (_native._panic, "bug in Nestwalk.*as asked for"),
     ],
 )
@@ -113,8 +117,8 @@ def test_a_notebook_sees_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 
     shell = types.SimpleNamespace(kernel=object())
     display = types.SimpleNamespace(display=lambda *_, **__: Handle())
-    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "IPython.display", display)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
     nestwalk.comparison("bfs", quick=True, configurations=["vm-4k"])
     assert shown[0].startswith("0 of 1 runs done")
     assert any(text.startswith("1 of 1 runs done, 100 %") for text in shown)
