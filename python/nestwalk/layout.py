@@ -53,7 +53,8 @@ def fitted(thing: RenderableType, console: Console) -> RenderableType:
     widths = [max(_width(row[column]) for row in (headings, *rows)) for column in range(len(headings))]
     gap = _gap(thing)
     numbers = sum(width + gap for width in widths[1:])
-    if min(widths[0], NAME_WIDTH_MIN) + numbers <= console.width:
+    edge = gap if thing.pad_edge else 0
+    if min(widths[0], NAME_WIDTH_MIN) + numbers + edge <= console.width:
         return _rewritten(thing, headings, rows)
     if INDENT + numbers - gap <= console.width:
         return _in_two_lines(thing, headings, rows, widths, gap)

@@ -167,7 +167,7 @@ const SCENARIO: &[Key] = &[
     key("sampling.warm", 0, ACCESSES_MAX, "accesses"),
     key("sampling.measure", 0, ACCESSES_MAX, "accesses"),
     key("sampling.window", 1, ACCESSES_MAX, "accesses"),
-    key("asap.registers", 1, 4096, "registers"),
+    key("asap.registers", 1, 32, "registers"),
     key("asap.guest_levels[]", 1, 4, "levels"),
     key("asap.host_levels[]", 1, 4, "levels"),
     key("colocated[].count", 1, 4096, "programs"),
