@@ -170,6 +170,24 @@ def test_fork_and_thread_are_told_apart_and_the_child_is_not_recorded(threaded):
     assert ended == [e.result for e in threaded.events(0) if e.op == raw.CLONE and e.flags == 1]
 
 
+def test_children_and_exec_are_warned_of(threaded, alone, tmp_path):
+    assert "warning: 2 child processes were not recorded" in threaded.summary
+    assert "warning" not in alone.summary
+    done = run("--out", tmp_path / "shell.raw", "--", "/bin/sh", "-c", "exec true")
+    assert done.returncode == 0, done.stderr
+    assert "replaces itself by another one (exec)" in done.stderr
+
+
+def test_only_the_file_itself_is_replaced(known, tmp_path):
+    (tmp_path / "stream.raw.part").write_text("somebody's own")
+    (tmp_path / "link.raw").symlink_to("stream.raw")
+    assert run("--out", tmp_path / "link.raw", "--", known).returncode == 7
+    assert (tmp_path / "link.raw").is_symlink()
+    assert (tmp_path / "stream.raw").stat().st_size > 0
+    assert {path.name for path in tmp_path.iterdir()} == {"link.raw", "stream.raw", "stream.raw.part"}
+    assert (tmp_path / "stream.raw.part").read_text() == "somebody's own"
+
+
 def test_instructions_of_a_thread_never_go_back(threaded):
     for tid in (0, 1):
         counts = [b.instructions for b in threaded.blocks if b.tid == tid]

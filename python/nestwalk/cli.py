@@ -191,7 +191,7 @@ def run(
         from nestwalk import tables
 
         _print(*tables.result_page(done, quick=quick))
-    _wrote(out)
+    _wrote(form, out)
 
 
 @app.command()
@@ -457,16 +457,20 @@ def _deliver(
             store.add_page(out, done.page())
         if report is not None:
             files.write_file(report, done.page())
-    _wrote(out, report)
+    _wrote(form, out, report)
 
 
-def _wrote(*paths: Path | None) -> None:
-    """Says where the results are: on standard error, so that standard output is the results alone."""
+def _wrote(form: str, *paths: Path | None) -> None:
+    """Says where the results are: below the table, or on standard error where standard output is for a program."""
     from nestwalk import files
 
     for path in paths:
         if path is not None and path != files.STDOUT:
-            say.note(f"wrote {files.shown(path)}")
+            text = f"wrote {files.shown(path)}"
+            if form == "text" and files.STDOUT not in paths:
+                typer.echo(text)
+            else:
+                say.note(text)
 
 
 def _print_csv(frame: pl.DataFrame) -> None:

@@ -7,6 +7,7 @@ wide, each number gets its heading beside it. No number is ever cut, and no colu
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import IO, TYPE_CHECKING
 
@@ -34,7 +35,10 @@ INDENT = 2
 def console(stream: IO[str] | None = None) -> Console:
     """Standard output (or ``stream``), wide enough for a table where it is a file."""
     stream = stream or sys.stdout
-    return Console(file=stream) if stream.isatty() else Console(file=stream, width=WIDTH_OF_A_FILE, soft_wrap=False)
+    if not stream.isatty():
+        return Console(file=stream, width=WIDTH_OF_A_FILE, soft_wrap=False)
+    size = shutil.get_terminal_size()  # rich itself takes every dumb terminal for one of 80 columns
+    return Console(file=stream, width=size.columns, height=size.lines)
 
 
 def fitted(thing: RenderableType, console: Console) -> RenderableType:
@@ -49,7 +53,8 @@ def fitted(thing: RenderableType, console: Console) -> RenderableType:
     widths = [max(_width(row[column]) for row in (headings, *rows)) for column in range(len(headings))]
     gap = _gap(thing)
     numbers = sum(width + gap for width in widths[1:])
-    if min(widths[0], NAME_WIDTH_MIN) + numbers <= console.width:
+    edge = gap if thing.pad_edge else 0
+    if min(widths[0], NAME_WIDTH_MIN) + numbers + edge <= console.width:
         return _rewritten(thing, headings, rows)
     if INDENT + numbers - gap <= console.width:
         return _in_two_lines(thing, headings, rows, widths, gap)

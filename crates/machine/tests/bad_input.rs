@@ -49,8 +49,8 @@ fn a_program_larger_than_its_memory() {
 
 #[test]
 fn too_many_or_too_few_kernels() {
-    assert!(error("machine = 'zen4'\nkernels = []", "").contains("0 kernels"));
-    assert!(error("machine = 'zen4'", &"[[kernels]]\n".repeat(4)).contains("4 kernels"));
+    assert!(error("machine = 'zen4'\nkernels = []", "").contains("kernels: there are 0: give one"));
+    assert!(error("machine = 'zen4'", &"[[kernels]]\n".repeat(4)).contains("kernels: there are 4: give one"));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_machine_that_cannot_be_built() {
     let path = dir.path().join("scenario.toml");
     let result = nestwalk_machine::run(&text, &path, Path::new("."), &mut |_| ControlFlow::Continue(()));
     let message = result.unwrap_err().to_string();
-    assert!(message.contains("machine zen4") && message.contains("ways"), "{message}");
+    assert!(message.contains("broken.toml:") && message.contains("mmu.l1d.ways = 0: give 1 to 64 ways"), "{message}");
 }
 
 proptest::proptest! {
@@ -112,11 +112,11 @@ fn an_asap_that_its_kernels_do_not_serve() {
     let message = error("machine = 'zen4'", &format!("{sorted}[asap]\nguest_levels = [4]"));
     assert!(message.contains("level 4 is the root"), "{message}");
     let message = error("machine = 'zen4'", &format!("{sorted}[asap]\nguest_levels = [5]"));
-    assert!(message.contains("levels are 1 (PTE) to 4"), "{message}");
+    assert!(message.contains("asap.guest_levels = 5: give 1 to 4 levels"), "{message}");
     let message = error("machine = 'zen4'", &format!("{sorted}[asap]"));
     assert!(message.contains("there is nothing to prefetch"), "{message}");
     let message = error("machine = 'zen4'", &format!("{sorted}[asap]\nguest_levels = [1]\nregisters = 0"));
-    assert!(message.contains("registers = 0; a prefetcher has 1 to 32"), "{message}");
+    assert!(message.contains("asap.registers = 0: give 1 to 32 registers"), "{message}");
     let message = error("machine = 'zen4'", "[[kernels]]\ntables = { kind = 'asap', levels = 0 }");
     assert!(message.contains("tables.levels"), "{message}");
 }

@@ -155,8 +155,8 @@ fn mixes_that_cannot_be_are_refused_with_the_reason() {
     refused(&[shadow, sorted], prefetch, "tables that the hardware walks in two dimensions");
     refused(&[&segments(1), sorted], prefetch, "tables that the hardware walks in two dimensions");
     refused(&[sorted, sorted, sorted], prefetch, "with a VM on a VM the hardware walks a table that no kernel sorts");
-    refused(&[&segments(0), ""], "", "there are registers for 1 to 8");
-    refused(&[&segments(9), ""], "", "there are registers for 1 to 8");
+    refused(&[&segments(0), ""], "", "give 1 to 8 segments");
+    refused(&[&segments(9), ""], "", "give 1 to 8 segments");
     let xen = "paging = { kind = 'segments', max = 1, allocator = 'xen' }";
     refused(&[xen, ""], "", "give one of compromis-opt1, compromis-opt2, best-fit, first-fit");
     refused(&["", "manager = { kind = 'ptemagnet', size = '2 MiB' }"], "", "unknown");

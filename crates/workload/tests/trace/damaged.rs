@@ -6,7 +6,7 @@ use nestwalk_workload::trace::format::{HEADER_BYTES, TRAILER_BYTES, checksum};
 use nestwalk_workload::trace::{ConvertOptions, SampleOptions, SteadyFrom, Strata, Trace, check, fuzz_one};
 use proptest::prelude::*;
 
-use crate::capture::{Capture, Place, Touch, mmap, munmap};
+use crate::capture::{Capture, Place, Touch, convert_file, mmap, munmap};
 
 /// A small trace with every kind of record.
 fn sampled_trace() -> (Place, Vec<u8>) {
@@ -159,6 +159,34 @@ fn a_capture_that_ends_inside_a_block_is_taken_up_to_there() {
     }
     let whole = Place::new().convert(&capture.bytes, &ConvertOptions::default()).unwrap();
     assert_eq!(whole.metadata.warning, None);
+}
+
+#[test]
+fn a_capture_of_a_driver_warns_that_its_children_are_missing() {
+    let clone = |flags: u32| (7, flags, 0, 0, 0, 1);
+    let warning = |flags: &[u32]| {
+        let mut capture = Capture::default();
+        capture.accesses(0, &[Touch::load(0x1000); 10]);
+        for &flags in flags {
+            capture.events(0, &[clone(flags)]);
+        }
+        Place::new().convert(&capture.bytes, &ConvertOptions::default()).unwrap().metadata.warning
+    };
+    assert_eq!(warning(&[0]), None, "a thread is in the capture");
+    let said = warning(&[1, 0, 1]).unwrap();
+    assert!(said.contains("first process only: 2;") && said.contains("sh -c"), "{said}");
+}
+
+#[test]
+fn the_source_of_a_conversion_is_never_replaced_by_its_outcome() {
+    let mut capture = Capture::default();
+    capture.accesses(0, &[Touch::load(0x1000); 10]);
+    let place = Place::new();
+    let path = place.path("both");
+    std::fs::write(&path, &capture.bytes).unwrap();
+    let error = convert_file(&path, &path, &ConvertOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("both the source and the destination"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), capture.bytes);
 }
 
 #[test]
