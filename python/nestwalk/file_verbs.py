@@ -30,7 +30,9 @@ def detect(
         Path | None,
         typer.Option("-o", "--out", metavar="FILE", help="Write the machine file there (default: print it)."),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call it (default: as the processor).")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What to call it (default: as the processor).")
+    ] = None,
     cpuid: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Another processor's CPUID, as `cpuid -1 -r` or InstLatx64 writes it."),

@@ -199,7 +199,7 @@ class _Walk:
         return any(self.resolve(one).get("properties") for one in (*node.get("oneOf", ()), *node.get("anyOf", ())))
 
 
-def _leaf(path: str, node: Schema, items: Schema | None, required: bool, when: str) -> Key:  # noqa: FBT001
+def _leaf(path: str, node: Schema, items: Schema | None, required: bool, when: str) -> Key:
     about = items if items is not None else node
     kinds = about.get("type", "string")
     kinds = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind != "null"]

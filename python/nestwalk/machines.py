@@ -154,9 +154,7 @@ class _Maker:
         self._timing()
         self._mmu()
         description = f"{brand} ({where}), detected; the rest as {self.base}"
-        return Detected(
-            name or _slug(brand), description, self.processor, self.nearest, self.values, self.notes
-        )
+        return Detected(name or _slug(brand), description, self.processor, self.nearest, self.values, self.notes)
 
     def _about(self, brand: str, where: str) -> None:
         kind = "the same microarchitecture" if self.nearest["same"] else "the nearest bundled machine, not the same"
@@ -219,7 +217,9 @@ class _Maker:
     def _memory_latency(self) -> None:
         """Memory answers in ns, whatever the core's clock is."""
         mhz = next(value.value for value in self.values if value.key == "frequency_mhz")
-        base_mhz, base_cycles = (int(self.lines[key]["value"]) for key in ("frequency_mhz", "mmu.memory_latency_cycles"))
+        base_mhz, base_cycles = (
+            int(self.lines[key]["value"]) for key in ("frequency_mhz", "mmu.memory_latency_cycles")
+        )
         cycles = round(base_cycles * int(str(mhz)) / base_mhz)
         source = f"the {1000 * base_cycles / base_mhz:.1f} ns of {self.base} at this clock"
         self._add("mmu.memory_latency_cycles", cycles, source, assumed=True)
@@ -246,7 +246,7 @@ class _Maker:
         if name == "llc":
             self._policy(found.get("inclusive") if found else None, source)
 
-    def _policy(self, inclusive: bool | None, source: str) -> None:  # noqa: FBT001
+    def _policy(self, inclusive: bool | None, source: str) -> None:
         base = _parsed(self.lines["mmu.llc.policy"]["value"])
         if inclusive is None:
             self._assume("mmu.llc.policy")
@@ -356,5 +356,7 @@ def checked(made: Detected) -> str:
             check(str(path))
         except NestwalkError as error:
             what = str(error).removeprefix(str(path))
-            raise NestwalkError(f"what this processor says of itself makes no machine that can be simulated{what}") from error
+            raise NestwalkError(
+                f"what this processor says of itself makes no machine that can be simulated{what}"
+            ) from error
     return text

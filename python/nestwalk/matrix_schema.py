@@ -25,7 +25,11 @@ _FILE = {
     "program": {"description": "A program of `nestwalk matrix`."},
 }
 
-_NAME = {**_TEXT, "pattern": "^[^./][^/]*$|^$", "description": "Short, for scripts and files; no slash, no leading dot."}
+_NAME = {
+    **_TEXT,
+    "pattern": "^[^./][^/]*$|^$",
+    "description": "Short, for scripts and files; no slash, no leading dot.",
+}
 _ENTRY = {
     "name": _NAME,
     "title": {**_TEXT, "description": "For tables; the name if it is left out."},
@@ -64,7 +68,10 @@ _LIMIT = {
     "title": {**_TEXT, "description": "For tables."},
     "description": {**_TEXT, "description": "One line about it."},
     "of": {**_TEXT, "description": "The configuration from whose counters it follows."},
-    "kind": {"enum": list(LIMITS), "description": "The least that walks can cost: each reference an L1-D hit, or no walk."},
+    "kind": {
+        "enum": list(LIMITS),
+        "description": "The least that walks can cost: each reference an L1-D hit, or no walk.",
+    },
 }
 _LEFT_OUT = {
     "what": {**_TEXT, "description": "The mix."},

@@ -116,7 +116,9 @@ def alternatives(line: str) -> list[str]:
     """Of a line such as ``nestwalk machine show|check NAME`` each that it stands for, as far as verbs go."""
     words = line.split(" ")
     for number, word in enumerate(words):
-        if re.fullmatch(r"[a-z]+(\|[a-z]+)+", word) and all(re.fullmatch(r"[a-z]+", before) for before in words[:number]):
+        if re.fullmatch(r"[a-z]+(\|[a-z]+)+", word) and all(
+            re.fullmatch(r"[a-z]+", before) for before in words[:number]
+        ):
             inner = root()
             for before in words[1:number]:
                 inner = getattr(inner, "commands", {}).get(before)
