@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""MkDocs' hooks: the pages in the order of docs/README.md, and links that hold on the site as they do in the repository.
+"""MkDocs' hooks: pages in the order of docs/README.md, links that hold on the site as they do in the repository.
 
-Markdown files outside docs/ are taken in under ``repository/``; a link to any other file leads to the repository's page.
+Markdown files outside docs/ are taken in under ``repository/``; a link to any other file leads to the repository's
+page.
 """
 
 from __future__ import annotations

@@ -240,8 +240,7 @@ def _number(value: float) -> str:
         return "2^63 - 1"
     if isinstance(value, int) and value > _LARGE and value & (value - 1) == 0:
         return f"2^{value.bit_length() - 1}"
-    text = f"{value:,}".replace(",", " ") if isinstance(value, int) else f"{value:g}"
-    return text
+    return f"{value:,}".replace(",", " ") if isinstance(value, int) else f"{value:g}"
 
 
 def _one_line(text: str) -> str:

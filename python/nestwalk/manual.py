@@ -55,7 +55,8 @@ def _page(command: Any, context: Any, path: str) -> str:
         f".B {_roff(path)}",
         _roff(" ".join(command.collect_usage_pieces(context))),
     ]
-    options, arguments = [], []
+    options: list[tuple[str, str]] = []
+    arguments: list[tuple[str, str]] = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None and not getattr(parameter, "hidden", False):

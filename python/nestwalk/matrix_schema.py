@@ -28,7 +28,7 @@ _FILE = {
 _NAME = {
     **_TEXT,
     "pattern": "^[^./][^/]*$|^$",
-    "description": "Short, for scripts and files; no slash, no leading dot.",
+    "description": "For scripts and files; no slash, no leading dot.",
 }
 _ENTRY = {
     "name": _NAME,
