@@ -44,11 +44,9 @@ class Job:
 
     def explain(self, message: str) -> str:
         """An error of the engine, with the place that the user knows in place of lines that nobody wrote."""
-        return (
-            re.sub(rf"^{re.escape(str(self.path))}:\d+:\d+: ", lambda _: f"{self.place}: ", message)
-            if self.place
-            else message
-        )
+        if not self.place:
+            return message
+        return re.sub(rf"^{re.escape(str(self.path))}(:\d+:\d+)?: ", lambda _: f"{self.place}: ", message)
 
     def message(self) -> dict[str, str]:
         """What a worker is told."""
@@ -110,7 +108,8 @@ def run_all(jobs: Sequence[Job], processes: int, watcher: Watcher) -> list[dict[
                 results[index] = message["result"]
                 watcher.finished(index)
             else:
-                raise NestwalkError(f"{jobs[index].name}: {jobs[index].explain(message['error'])}")
+                job, said = jobs[index], jobs[index].explain(message["error"])
+                raise NestwalkError(said if job.place and said.startswith(job.place) else f"{job.name}: {said}")
     finally:
         crew.stop()
     return [results[index] for index in range(len(jobs))]
@@ -160,6 +159,8 @@ class _Crew:
             self.messages.put((index, None))
             try:
                 self._follow(process, index, job)
+            except Exception as error:  # noqa: BLE001 (a thread that ends without a word would be waited for for ever)
+                self.messages.put((index, {"error": f"this is a bug in Nestwalk, please report it: {error!r}"}))
             finally:
                 with self._lock:
                     self._processes.discard(process)

@@ -289,7 +289,7 @@ fn sequential(scale: Scale) -> Vec<Access> {
 
 /// A VM, its program's memory mapped but not yet touched.
 fn virtual_machine(scale: Scale, technique: &Technique) -> Result<(Stack, Place), MachineError> {
-    let failed = |source| MachineError::Os { name: "bench".into(), kernel: "bench".into(), source };
+    let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
     let (mut stack, first) = (Stack::default(), Cpu(0));
     let [guest_tables, host_tables] = technique.tables.clone();
     let host_config = KernelConfig { tables: host_tables, ..KernelConfig::new(scale.host()) };
@@ -319,7 +319,7 @@ fn virtual_machine(scale: Scale, technique: &Technique) -> Result<(Stack, Place)
 }
 
 fn populate(stack: &mut Stack, place: &Place, scale: Scale) -> Result<(), MachineError> {
-    let failed = |source| MachineError::Os { name: "bench".into(), kernel: "bench".into(), source };
+    let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
     for page in 0..scale.footprint.0 {
         stack.fault(place, 1, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
     }
@@ -356,7 +356,7 @@ fn walks(
     let (mut stack, place) = virtual_machine(scale, technique)?;
     populate(&mut stack, &place, scale)?;
     if stack.shadows(&place) {
-        let failed = |source| MachineError::Os { name: "bench".into(), kernel: "bench".into(), source };
+        let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
         for page in 0..scale.footprint.0 {
             stack.shadow_fault(&place, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
         }

@@ -96,7 +96,7 @@ pub(crate) fn stack(
         let config = config.map_err(|what| configuration.scenario_error(what))?;
         let above = sizes.get(layer + 1).copied();
         let failed =
-            |source| MachineError::Os { name: scenario.name.clone(), kernel: role(layer, depth).into(), source };
+            |source| MachineError::Os { place: configuration.file(), kernel: role(layer, depth).into(), source };
         let floor = match (kernel.paging, above) {
             (PagingConfig::Segments { max, .. }, Some(above)) => {
                 let (mut floor, segments) = add_vm_in_segments(&mut stack, &config, above, max).map_err(failed)?;

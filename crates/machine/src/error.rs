@@ -55,10 +55,10 @@ pub enum MachineError {
         what: String,
     },
     /// The simulated kernel refused or ran out of memory.
-    #[error("scenario {}: {kernel} kernel: {source}", name.escape_debug())]
+    #[error("{place}: {kernel} kernel: {source}")]
     Os {
-        /// Which scenario.
-        name: String,
+        /// Its file, or which scenario.
+        place: String,
         /// Which of its kernels.
         kernel: String,
         /// Why.
@@ -122,7 +122,7 @@ fn plain(message: &str) -> String {
     if message.contains("wanted exactly 1 element") {
         return "this table names what it is by its one key, and has another number of keys: keep one".into();
     }
-    if message.contains("recursion limit") {
+    if message.contains("recursion limit") || message.contains("max recursion depth") {
         return "tables and arrays are nested too deeply: take some levels out".into();
     }
     let sorts = [
@@ -135,6 +135,7 @@ fn plain(message: &str) -> String {
         ("a boolean", "true or false"),
         ("a map", "a table"),
         ("a sequence", "an array"),
+        ("variant identifier", "a name"),
     ];
     let message = sorts
         .iter()
@@ -143,6 +144,10 @@ fn plain(message: &str) -> String {
             (after == *sort).then(|| format!("{before}expected {words}"))
         })
         .unwrap_or_else(|| message.to_owned());
+    let tagged = "expected internally tagged enum ";
+    if let Some((before, _)) = message.rsplit_once(tagged) {
+        return format!("{before}expected a table such as {{ kind = \"...\" }}");
+    }
     message.rsplit_once("expected struct ").map_or(message.clone(), |(before, _)| format!("{before}expected a table"))
 }
 
@@ -181,6 +186,27 @@ mod tests {
             Some("manager".to_owned())
         );
         assert_eq!(unknown_key("missing field `name`"), None);
+    }
+
+    #[test]
+    fn messages_are_in_the_words_of_the_file() {
+        #[derive(serde::Deserialize, Debug)]
+        #[serde(rename_all = "snake_case")]
+        enum One {
+            Trace(#[expect(dead_code)] String),
+            Preset(#[expect(dead_code)] String),
+        }
+        #[derive(serde::Deserialize, Debug)]
+        struct Holder {
+            #[expect(dead_code)]
+            workload: Option<One>,
+            #[expect(dead_code)]
+            count: Option<u16>,
+        }
+        let said = |text: &str| plain(toml::from_str::<Holder>(text).unwrap_err().message());
+        assert!(said("workload = { trace = 'a', preset = 'b' }").contains("keep one"));
+        assert!(said("count = 'x'").ends_with("expected a whole number from 0 to 65535"));
+        assert!(said(&format!("x = {}{}", "[".repeat(500), "]".repeat(500))).contains("nested too deeply"));
     }
 
     #[test]

@@ -185,7 +185,7 @@ fn place(
     next: &mut Next,
 ) -> Result<(Place, Option<Range<usize>>), MachineError> {
     let failed = |source| MachineError::Os {
-        name: configuration.scenario.name.clone(),
+        place: configuration.file(),
         kernel: format!("colocated program {}: its", one.entry + 1),
         source,
     };

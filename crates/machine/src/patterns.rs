@@ -180,7 +180,7 @@ impl Guest {
 }
 
 fn failed(source: nestwalk_os::OsError) -> MachineError {
-    MachineError::Os { name: "patterns".into(), kernel: "guest".into(), source }
+    MachineError::Os { place: "patterns".into(), kernel: "guest".into(), source }
 }
 
 /// `linux/guest/frag.c`: touches every page of its memory once.

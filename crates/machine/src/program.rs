@@ -357,7 +357,11 @@ impl Program {
 
 #[cold]
 fn failed(scenario: &str, place: &Place, layer: usize, source: OsError) -> MachineError {
-    MachineError::Os { name: scenario.to_owned(), kernel: role(layer, place.depth()).into(), source }
+    MachineError::Os {
+        place: format!("scenario {}", scenario.escape_debug()),
+        kernel: role(layer, place.depth()).into(),
+        source,
+    }
 }
 
 /// Applies the shootdowns that kernels asked for to the cores.

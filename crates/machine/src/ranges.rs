@@ -102,7 +102,7 @@ macro_rules! kernel_keys {
             key(concat!($before, ".start.kept_permille"), 0, 1000, SHARE),
             key(concat!($before, ".tables.pool_permille"), 0, 1000, SHARE),
             key(concat!($before, ".tables.levels"), 1, 4, "levels"),
-            key(concat!($before, ".tables.seed"), 0, SEED_MAX, "seed"),
+            key(concat!($before, ".tables.seed"), 0, SEED_MAX, ""),
             key(concat!($before, ".manager.threshold_permille"), 0, 1000, SHARE),
             key(concat!($before, ".manager.cgroup_limit_min"), 0, MEMORY_MAX, BYTES),
             key(concat!($before, ".manager.khugepaged.scan_sleep_ms"), 0, 1_000_000_000, "ms"),
@@ -126,7 +126,7 @@ macro_rules! generator_keys {
             key(concat!($before, ".warm_accesses"), 0, ACCESSES_MAX, "accesses"),
             key(concat!($before, ".measured_accesses"), 1, ACCESSES_MAX, "accesses"),
             key(concat!($before, ".threads"), 1, 4096, "threads"),
-            key(concat!($before, ".seed"), 0, SEED_MAX, "seed"),
+            key(concat!($before, ".seed"), 0, SEED_MAX, ""),
             key(concat!($before, ".local_permille"), 0, 995, SHARE),
             key(concat!($before, ".instructions_per_kiloaccess"), 1000, 1_000_000_000, "instructions"),
             key(concat!($before, ".small_mappings"), 0, 10_000, "mappings"),
@@ -159,7 +159,7 @@ const PRESET_FILE: [Key; 25] = generator_keys!("generator");
 
 /// The numbers of a scenario that are in no kernel and no generator.
 const SCENARIO: &[Key] = &[
-    key("seed", 0, SEED_MAX, "seed"),
+    key("seed", 0, SEED_MAX, ""),
     key("cgroup_limit", 1 << 12, MEMORY_MAX, BYTES),
     key("colocated_lead_ms", 0, 1_000_000_000, "ms"),
     key("sampling.measured_accesses_max", 1, ACCESSES_MAX, "accesses"),
@@ -173,9 +173,9 @@ const SCENARIO: &[Key] = &[
     key("colocated[].count", 1, 4096, "programs"),
     key("colocated[].cgroup_limit", 1 << 12, MEMORY_MAX, BYTES),
     key("workload.churn.size", 1 << 16, MEMORY_MAX, BYTES),
-    key("workload.churn.seed", 0, SEED_MAX, "seed"),
+    key("workload.churn.seed", 0, SEED_MAX, ""),
     key("colocated[].workload.churn.size", 1 << 16, MEMORY_MAX, BYTES),
-    key("colocated[].workload.churn.seed", 0, SEED_MAX, "seed"),
+    key("colocated[].workload.churn.seed", 0, SEED_MAX, ""),
     key("workload.preset.divide_footprint", 1, 1 << 34, "times"),
     key("workload.preset.data_accesses[]", 0, ACCESSES_MAX, "accesses"),
     key("colocated[].workload.preset.divide_footprint", 1, 1 << 34, "times"),
@@ -223,21 +223,21 @@ impl File {
     }
 }
 
-/// Where the value at `path` (as [`Key::path`], without wildcards) is in `text`: line and column of it, or of the deepest
-/// table on the way that is there; 1 and 1 if none is.
-pub(crate) fn place(text: &str, path: &str) -> (usize, usize) {
-    let Ok(document) = DeTable::parse(text) else { return (1, 1) };
-    let mut table = document.get_ref();
-    let mut at = 0;
-    for name in path.split('.') {
-        let Some(value) = get(table, name) else { break };
-        at = value.span().start;
-        match value.get_ref() {
-            DeValue::Table(inner) => table = inner,
-            _ => break,
+/// How a message names the value at `path` (as [`Key::path`], without wildcards) of `text`, the file `file`: with line and
+/// column of it, or of the deepest table on the way that is there, if any is.
+pub(crate) fn place(file: &Path, text: &str, path: &str) -> String {
+    let mut at = None;
+    if let Ok(document) = DeTable::parse(text) {
+        let mut table = document.get_ref();
+        for name in path.split('.') {
+            let Some(value) = get(table, name) else { break };
+            at = Some(value.span().start);
+            let DeValue::Table(inner) = value.get_ref() else { break };
+            table = inner;
         }
     }
-    crate::error::line_and_column(text, at)
+    let place = at.map(|at| crate::error::line_and_column(text, at));
+    place.map_or(file.display().to_string(), |(line, column)| format!("{}:{line}:{column}", file.display()))
 }
 
 fn get<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValue<'i>>> {
@@ -283,7 +283,7 @@ fn check_value(value: &Spanned<DeValue<'_>>, key: &Key, path: &Path, text: &str)
     };
     let range = match key.unit {
         BYTES => format!("{:?} to {:?}", size::format(key.least), size::format(key.most)),
-        unit => format!("{} to {} {unit}", key.least, key.most),
+        unit => format!("{} to {} {unit}", key.least, key.most).trim_end().to_owned(),
     };
     if fits { Ok(()) } else { Err(refused(value, key, path, text, &format!("give {range}"))) }
 }

@@ -208,7 +208,9 @@ impl Configuration {
             let failed = |source| MachineError::Mmu { name: scenario.machine.clone(), source };
             machine.mmu = machine.mmu.with_clustered_tlb().map_err(failed)?;
         }
-        machine.mmu.validate().map_err(|source| MachineError::Mmu { name: scenario.machine.clone(), source })?;
+        if let Err(error) = machine.mmu.validate() {
+            return Err(refuse_machine(&scenario.machine, &base, &error.to_string()));
+        }
         let costs = Shelf::Costs.load(&scenario.costs, &base)?;
         let source = (path.to_owned(), text.to_owned());
         let configuration = Self { scenario, machine, costs, base, source };
@@ -275,13 +277,27 @@ impl Configuration {
         // Most sentences begin with the key that they are about.
         let key = what.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.')).next().unwrap_or_default();
         let (path, text) = &self.source;
-        let (line, column) = ranges::place(text, key);
-        MachineError::Scenario { place: format!("{}:{line}:{column}", path.display()), what }
+        MachineError::Scenario { place: ranges::place(path, text, key), what }
+    }
+
+    /// Its file, for messages.
+    pub(crate) fn file(&self) -> String {
+        self.source.0.display().to_string()
     }
 
     fn refuse(&self, what: String) -> Result<(), MachineError> {
         Err(self.scenario_error(what))
     }
+}
+
+/// What is wrong with the structures of the machine `name`. Such a sentence begins with a part of the file in brackets.
+fn refuse_machine(name: &str, base: &Path, what: &str) -> MachineError {
+    let (path, text) = match Shelf::Machines.text(name, base) {
+        Ok(found) => found,
+        Err(error) => return error,
+    };
+    let part = what.trim_start_matches('[').split(']').next().unwrap_or_default();
+    MachineError::Config { place: ranges::place(&path, &text, &format!("mmu.{part}")), what: what.to_owned() }
 }
 
 impl KernelScenario {

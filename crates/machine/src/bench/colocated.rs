@@ -73,7 +73,7 @@ pub(super) fn faults(scale: Scale, repetitions: u32, watch: &mut dyn Watch) -> R
 }
 
 fn machine(scale: Scale) -> Result<Machine, MachineError> {
-    let failed = |source| MachineError::Os { name: "bench".into(), kernel: "bench".into(), source };
+    let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
     let base = std::path::Path::new("");
     let costs: Costs = Shelf::Costs.load("linux-6.1", base)?;
     let machine: MachineConfig = Shelf::Machines.load("broadwell-asap", base)?;

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Of the Python interface and the command: what is impossible or contradictory is an error, and never ignored."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import GENERATOR, REPOSITORY, Command, Made
+
+import nestwalk
+from nestwalk import _native, pool, progress, say
+from nestwalk.result import Result
+
+RAW = REPOSITORY / "linux" / "data" / "stock-trace.zst"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: nestwalk.compare(configurations=[]), "empty list"),
+        (lambda: nestwalk.compare(configurations="vm-4k"), "must be a list"),
+        (lambda: nestwalk.compare(configurations=["vm-4k", 3]), "must be a name"),
+        (lambda: nestwalk.compare(machine=None), "machine must be a name"),
+        (lambda: nestwalk.compare(machine=""), "machine is empty"),
+        (lambda: nestwalk.compare(trace=""), "trace is empty"),
+        (lambda: nestwalk.compare(trace=7), "trace must be a name"),
+        (lambda: nestwalk.compare(matrix=None), "matrix must be a name"),
+        (lambda: nestwalk.compare(seed=-1), "seed = -1"),
+        (lambda: nestwalk.compare(seed=2**63), "give a whole number from 0 to 9223372036854775807"),
+        (lambda: nestwalk.compare(seed=1.5), "seed = 1.5"),
+        (lambda: nestwalk.compare(seed=True), "seed = True"),
+        (lambda: nestwalk.compare(jobs=0), "give 1 or more"),
+        (lambda: nestwalk.compare(jobs="2"), "give 1 or more"),
+        (lambda: nestwalk.survey(programs=[]), "empty list"),
+        (lambda: nestwalk.survey(programs="redis"), "must be a list"),
+        (lambda: nestwalk.survey(seed=-1), "seed = -1"),
+        (lambda: nestwalk.run(None), "scenario must be a name"),
+        (lambda: nestwalk.run("gups-vm", seed=-1), "seed = -1"),
+        (lambda: nestwalk.trace_info(""), "trace is empty"),
+        (lambda: nestwalk.trace_check("a\0b"), "null character"),
+        (_native._panic, "bug in Nestwalk.*as asked for"),
+    ],
+)
+def test_impossible_arguments_are_clear_errors(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(nestwalk.NestwalkError, match=said) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_other_latencies_are_checked(made: Made) -> None:
+    result = Result(json.loads((made.folder / "out" / "results.json").read_text(encoding="utf-8"))["runs"][0])
+    for wrong in (-1, 1.5, True, 10**9):
+        with pytest.raises(nestwalk.NestwalkError, match="give a whole number from 0"):
+            result.walk_latency(memory=wrong)  # type: ignore[arg-type]
+
+
+def test_the_engine_and_the_object_agree_on_percentiles(made: Made) -> None:
+    runs = json.loads((made.folder / "out" / "results.json").read_text(encoding="utf-8"))["runs"]
+    for run in runs:
+        for key, percent in (("p50", 50), ("p95", 95), ("p99", 99)):
+            assert Result(run).latency_percentile(percent) == run["statistics"]["walk_latency_cycles"][key]
+
+
+def test_the_composed_table_of_a_vm_in_a_vm_names_its_levels(tmp_path: Path) -> None:
+    kernels = '[[kernels]]\nlevels = {}\nmanager = {{ kind = "linux4k" }}\n'
+    text = GENERATOR.format(accesses=2000).partition("[[kernels]]")[0]
+    for levels in ((4, 5, 4), (5, 4, 4)):
+        path = tmp_path / "nested.toml"
+        path.write_text(text + "".join(kernels.format(number) for number in levels), encoding="utf-8")
+        result = nestwalk.run(path)
+        host = result.references.filter(table="host")
+        assert result.levels("host") == levels[1]
+        names = dict(zip(host["level"], host["level_name"], strict=True))
+        assert names[levels[1]] == "PGD"
+        assert max(names) == levels[1]
+
+
+def test_a_panic_says_nothing_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(nestwalk.NestwalkError, match=r"panic at .*lib\.rs"):
+        _native._panic()
+    assert capfd.readouterr().err == ""
+
+
+def test_the_version_and_short_names() -> None:
+    assert nestwalk.__version__ == _native.version()
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", nestwalk.__version__)
+
+
+def test_objects_have_a_short_repr(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.toml"
+    path.write_text(GENERATOR.format(accesses=5000), encoding="utf-8")
+    found = [repr(nestwalk.run(path)), repr(nestwalk.comparison("bfs", quick=True, configurations=["vm-4k"]))]
+    assert found[0].startswith("<Result tiny: ")
+    assert found[1] == "<Comparison of bfs on broadwell-asap: 1 runs, seed 1, quick>"
+    assert all(len(text) < 100 for text in found)
+
+
+def test_a_notebook_sees_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, content: dict[str, str], *, raw: bool) -> None:
+            assert raw
+            shown.append(content["text/plain"])
+
+    shell = types.SimpleNamespace(kernel=object())
+    display = types.SimpleNamespace(display=lambda *_, **__: Handle())
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython.display", display)  # type: ignore[arg-type]
+    nestwalk.comparison("bfs", quick=True, configurations=["vm-4k"])
+    assert shown[0].startswith("0 of 1 runs done")
+    assert any(text.startswith("1 of 1 runs done, 100 %") for text in shown)
+    assert shown[-1] == ""
+    shell.kernel = None
+    with progress.of_notebook(["a"]) as watcher:
+        assert isinstance(watcher, pool.Silent)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--sample-windows", "3", "--period", "1k"], "exclude each other"),
+        (["--period", "1k", "--skip-start", "1", "--steady-from", "2"], "exclude each other"),
+        (["--sample-windows", "3", "--windows-max", "2"], "--windows-max needs --period"),
+        (["--windows-max", "2"], "--windows-max needs --period"),
+        *(
+            ([option, "1"], f"{option} is about sampling")
+            for option in ("--warm", "--window", "--skip-start", "--steady-from", "--budget", "--seed")
+        ),
+        (["--sample-windows", "0"], "give 1 or more"),
+        (["--period", "-1"], "-1: give a whole number from 0"),
+        (["--period", "1.5M"], "1.5M: give a whole number"),
+        (["--level", "23"], "1 to 22"),
+    ],
+)
+def test_no_option_of_a_conversion_is_ignored(command: Command, tmp_path: Path, options: list[str], said: str) -> None:
+    done = command("trace", "convert", RAW, "x.nwt", *options)
+    assert done.returncode == 2
+    assert said in done.stderr.replace("'", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_trace_is_checked_whole(command: Command, tmp_path: Path) -> None:
+    whole = REPOSITORY / "data" / "traces" / "bfs.nwt"
+    found = json.loads(command("trace", "check", "bfs", "--json").stdout)
+    assert (found["schema"], found["whole"]) == (1, True)
+    assert found["accesses"] == nestwalk.trace_info("bfs")["accesses"]
+    content = bytearray(whole.read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "bad.nwt").write_bytes(content)
+    assert command("trace", "info", "bad.nwt").returncode == 0  # it reads the tables only
+    done = command("trace", "check", "bad.nwt")
+    assert done.returncode == 2
+    assert "bad.nwt: at byte" in done.stderr
+
+
+def test_quiet_and_verbose(command: Command) -> None:
+    row = ("compare", "--quick", "--trace", "bfs", "--only", "vm-4k", "--no-report")
+    assert "[1/1]" in command(*row).stderr
+    assert command(*row, "-q").stderr == ""
+    assert "contradict" in command(*row, "-q", "-v").stderr
+    refused = command("compare", "--machine", "x", "-v").stderr
+    assert "Traceback" in refused
+    assert refused.splitlines()[-1].startswith("nestwalk: error: ")
+    assert say.level() is say.Level.NORMAL
+
+
+def test_csv(command: Command) -> None:
+    done = command("compare", "--quick", "--trace", "bfs", "--only", "vm-4k", "--csv")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("configuration,walks_per_kiloaccess,")
+    assert lines[1].startswith("vm-4k,")
+    assert command("compare", "--csv", "--json").returncode == 2
+
+
+MATRIX = 'schema = 1\n[[configuration]]\nname = "mine"\nscenario = {{ {} }}\n'
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ("kernels = [{ cpus = 0 }]", "mine.toml: mine: kernels.cpus = 0"),
+        ("kernels = [{ cups = 1 }]", "mine.toml: mine: unknown field `cups`"),
+        ("kernels = []", "mine.toml: mine: kernels"),
+        ("asap = { }, kernels = [{}]", "mine.toml: mine: asap"),
+    ],
+)
+def test_a_matrix_is_named_and_not_a_file_that_nobody_wrote(
+    command: Command, tmp_path: Path, part: str, said: str
+) -> None:
+    (tmp_path / "mine.toml").write_text(MATRIX.format(part), encoding="utf-8")
+    done = command("compare", "--matrix", "mine.toml", "--trace", "bfs", "--quick")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", [["--seed", "7"], ["--quick"], []])
+def test_a_scenario_is_named_with_its_own_lines_whatever_the_options(
+    command: Command, tmp_path: Path, options: list[str]
+) -> None:
+    text = "# a comment that no rewriting keeps\n\n" + GENERATOR.format(accesses=1000).replace("kernels", "kernel", 1)
+    (tmp_path / "tiny.toml").write_text(text, encoding="utf-8")
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if line == "[[kernel]]")
+    assert f"tiny.toml:{line}:" in command("run", "tiny.toml", *options).stderr
+
+
+def test_a_seed_that_no_file_can_hold_is_named_as_such(command: Command) -> None:
+    for verb in (["run", "gups-vm"], ["compare"], ["matrix"], ["reproduce", "asap"]):
+        done = command(*verb, "--seed", str(2**63))
+        assert "seed = 9223372036854775808: give a whole number from 0 to" in done.stderr
+        assert ".toml" not in done.stderr
