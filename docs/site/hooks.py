@@ -25,6 +25,9 @@ OUTSIDE = ("*.md", "capture/**/*.md", "fuzz/**/*.md", "linux/**/*.md", "nova/**/
 """Markdown files that are taken in."""
 
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+HEAD = re.compile(r"\A(\s*<!--.*?-->)+", re.DOTALL)
+"""Comments before the title, which keep MkDocs from finding it."""
+
 FENCE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 URL = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["package"]["repository"]
 
@@ -67,7 +70,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Rewrites the links of a page."""
     here = PurePosixPath(page.file.src_uri)
     source = here.relative_to("repository") if here.parts[0] == "repository" else PurePosixPath("docs") / here
-    parts = FENCE.split(markdown)
+    parts = FENCE.split(HEAD.sub("", markdown))
     return "".join(part if number % 2 else _relinked(part, here, source) for number, part in enumerate(parts))
 
 

@@ -37,7 +37,7 @@ _ENTRY = {
     "scenario": {
         **_PART,
         "default": {},
-        "description": "What it is: any part of a scenario file. Workload, machine and seed come from the command line.",
+        "description": "Any part of a scenario file. Workload, machine and seed come from the command line.",
     },
 }
 
