@@ -29,6 +29,7 @@ HEAD = re.compile(r"\A(\s*<!--.*?-->)+", re.DOTALL)
 """Comments before the title, which keep MkDocs from finding it."""
 
 FENCE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
+ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):<code>~?")
 URL = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["package"]["repository"]
 
 
@@ -72,6 +73,11 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     source = here.relative_to("repository") if here.parts[0] == "repository" else PurePosixPath("docs") / here
     parts = FENCE.split(HEAD.sub("", markdown))
     return "".join(part if number % 2 else _relinked(part, here, source) for number, part in enumerate(parts))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Takes the roles out of docstrings (``:func:`run```), which mkdocstrings leaves as they are."""
+    return ROLE.sub("<code>", html).replace("<p>::</p>\n", "")
 
 
 def _relinked(text: str, here: PurePosixPath, source: PurePosixPath) -> str:
