@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""MkDocs' hooks: the pages in the order of docs/README.md, and links that hold on the site as they do in the repository.
+"""MkDocs' hooks: pages in the order of docs/README.md, links that hold on the site as they do in the repository.
 
-Markdown files outside docs/ are taken in under ``repository/``; a link to any other file leads to the repository's page.
+Markdown files outside docs/ are taken in under ``repository/``; a link to any other file leads to the repository's
+page.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ OUTSIDE = ("*.md", "capture/**/*.md", "fuzz/**/*.md", "linux/**/*.md", "nova/**/
 """Markdown files that are taken in."""
 
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+HEAD = re.compile(r"\A(\s*<!--.*?-->)+", re.DOTALL)
+"""Comments before the title, which keep MkDocs from finding it."""
+
 FENCE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
+ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):<code>~?")
 URL = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["package"]["repository"]
 
 
@@ -66,8 +71,13 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Rewrites the links of a page."""
     here = PurePosixPath(page.file.src_uri)
     source = here.relative_to("repository") if here.parts[0] == "repository" else PurePosixPath("docs") / here
-    parts = FENCE.split(markdown)
+    parts = FENCE.split(HEAD.sub("", markdown))
     return "".join(part if number % 2 else _relinked(part, here, source) for number, part in enumerate(parts))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Takes the roles out of docstrings (``:func:`run```), which mkdocstrings leaves as they are."""
+    return ROLE.sub("<code>", html).replace("<p>::</p>\n", "")
 
 
 def _relinked(text: str, here: PurePosixPath, source: PurePosixPath) -> str:

@@ -40,8 +40,10 @@ def _run(arguments: list[str]) -> int:
         # Whoever read our output has had enough.
         streams.give_up()
         return EXIT_ERROR
-    except SystemExit:  # typer's answer to the same
-        streams.give_up()
+    except SystemExit as ended:
+        if not ended.code:  # a shell asked for completions, and has them
+            return 0
+        streams.give_up()  # typer's answer to the same as above
         return EXIT_ERROR
     except Exception as error:  # noqa: BLE001 (the one place where whatever goes wrong becomes one line)
         return _say(error)

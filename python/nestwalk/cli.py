@@ -26,14 +26,13 @@ app = App(
     help="What page walks cost a program in a virtual machine, and which technique gives that time back.",
     epilog=f"Exit codes: 0 done; {EXIT_ERROR} bad input (one line on standard error says what, where and what to do); "
     f"{EXIT_INTERRUPTED} interrupted. Nothing is left half-written.",
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 trace_app = App(help="Convert and look at traces.")
 app.add_typer(trace_app, name="trace")
 app.add_typer(file_verbs.machine_app, name="machine")
-app.command()(file_verbs.keys)
 cloud.register(app)
 
 MachineName = Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")]
@@ -393,6 +392,9 @@ def info(
     from nestwalk import traces
 
     _print_facts(traces.trace_info(trace), as_json=json_)
+
+
+app.command()(file_verbs.keys)
 
 
 def _print_facts(found: dict[str, Any], *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import Annotated, Any
 
 import typer

@@ -199,7 +199,7 @@ class _Walk:
         return any(self.resolve(one).get("properties") for one in (*node.get("oneOf", ()), *node.get("anyOf", ())))
 
 
-def _leaf(path: str, node: Schema, items: Schema | None, required: bool, when: str) -> Key:  # noqa: FBT001
+def _leaf(path: str, node: Schema, items: Schema | None, required: bool, when: str) -> Key:
     about = items if items is not None else node
     kinds = about.get("type", "string")
     kinds = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind != "null"]
@@ -240,8 +240,7 @@ def _number(value: float) -> str:
         return "2^63 - 1"
     if isinstance(value, int) and value > _LARGE and value & (value - 1) == 0:
         return f"2^{value.bit_length() - 1}"
-    text = f"{value:,}".replace(",", " ") if isinstance(value, int) else f"{value:g}"
-    return text
+    return f"{value:,}".replace(",", " ") if isinstance(value, int) else f"{value:g}"
 
 
 def _one_line(text: str) -> str:

@@ -246,7 +246,7 @@ class _Maker:
         if name == "llc":
             self._policy(found.get("inclusive") if found else None, source)
 
-    def _policy(self, inclusive: bool | None, source: str) -> None:  # noqa: FBT001
+    def _policy(self, inclusive: bool | None, source: str) -> None:
         base = _parsed(self.lines["mmu.llc.policy"]["value"])
         if inclusive is None:
             self._assume("mmu.llc.policy")
@@ -294,8 +294,9 @@ class _Maker:
             here, there = (next((tlb for tlb in group if size in tlb["sizes"]), None) for group in (arrays, base))
             if here and there and (here["entries"], here["ways"]) != (there["entries"], there["ways"]):
                 self.notes.append(
-                    f"{name}, {size}: {here['source']} says {here['entries']} entries in {here['ways']} ways; {self.base}, "
-                    f"the same microarchitecture, has {there['entries']} in {there['ways']} (docs/machines.md)."
+                    f"{name}, {size}: {here['source']} says {here['entries']} entries in {here['ways']} ways; "
+                    f"{self.base}, the same microarchitecture, has {there['entries']} in {there['ways']} "
+                    "(docs/machines.md)."
                 )
 
 
@@ -356,7 +357,5 @@ def checked(made: Detected) -> str:
             check(str(path))
         except NestwalkError as error:
             what = str(error).removeprefix(str(path))
-            raise NestwalkError(
-                f"what this processor says of itself makes no machine that can be simulated{what}"
-            ) from error
+            raise NestwalkError(f"what this processor says makes no machine to simulate{what}") from error
     return text

@@ -28,7 +28,7 @@ _FILE = {
 _NAME = {
     **_TEXT,
     "pattern": "^[^./][^/]*$|^$",
-    "description": "Short, for scripts and files; no slash, no leading dot.",
+    "description": "For scripts and files; no slash, no leading dot.",
 }
 _ENTRY = {
     "name": _NAME,
@@ -37,7 +37,7 @@ _ENTRY = {
     "scenario": {
         **_PART,
         "default": {},
-        "description": "What it is: any part of a scenario file. Workload, machine and seed come from the command line.",
+        "description": "Any part of a scenario file. Workload, machine and seed come from the command line.",
     },
 }
 

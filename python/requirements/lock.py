@@ -27,6 +27,7 @@ OPTIONS = [
     "--upgrade",
 ]
 SOURCES = {
+    "docs": ["--group", "pyproject.toml:docs"],
     "run": ["pyproject.toml", "--group", "pyproject.toml:build"],
     "dev": ["pyproject.toml", "--group", "pyproject.toml:build", "--group", "pyproject.toml:dev"],
 }

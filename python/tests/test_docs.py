@@ -4,16 +4,31 @@
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import REPOSITORY
+import typer.main
+from support import EXECUTABLE, REPOSITORY
 
 from nestwalk import techniques
 
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-PAGES = [*sorted(REPOSITORY.glob("docs/**/*.md")), REPOSITORY / "README.md"]
-LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+OUTSIDE = ("*.md", "capture/**/*.md", "fuzz/**/*.md", "linux/**/*.md", "nova/**/*.md")
+PAGES = sorted(
+    page for pattern in ("docs/**/*.md", *OUTSIDE) for page in REPOSITORY.glob(pattern) if page.name != "CHANGELOG.md"
+)
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+
+FENCE = re.compile(r"^(?P<mark><!-- run -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
+INDENTED = re.compile(r"(?:^|\n\n)((?: {4}\S.*\n)+)")
+INLINE = re.compile(r"`((?:\./dev )?nestwalk [^`\n]+)`")
+RUN_SECONDS_MAX = 120
 
 
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,13 +43,126 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "did you mean 'broadwell-asap'?" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "page", [*sorted(REPOSITORY.glob("docs/**/*.md")), REPOSITORY / "README.md"], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def lines(text: str) -> Iterator[str]:
+    """Lines of a shell, without prompts and comments, those that end in a backslash joined."""
+    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+        yield line.strip().removeprefix("$ ").partition(" #")[0].strip()
+
+
+def command_lines(text: str) -> list[str]:
+    """What a page says to type that begins with nestwalk, as whole lines or in a sentence."""
+    blocks = [match["text"] for match in FENCE.finditer(text) if match["language"] in {"sh", "bash", "console", ""}]
+    prose = FENCE.sub("", text)
+    blocks += INDENTED.findall(prose)
+    found = [line for block in blocks for line in lines(block)] + INLINE.findall(prose)
+    found = [re.sub(r"^(sudo )?(\./dev |\.venv/bin/)?nestwalk ", "nestwalk ", line) for line in found]
+    dev = [line.replace("./dev compare", "nestwalk compare", 1) for line in found if line.startswith("./dev compare")]
+    return [line for line in found if line.startswith("nestwalk ")] + dev
+
+
+@cache
+def root() -> Any:
+    """The command."""
+    from nestwalk.cli import app
+
+    return typer.main.get_command(app)
+
+
+def words_of(line: str) -> list[str]:
+    """The words of a command line or of a synopsis, without brackets and what the shell takes."""
+    line = re.split(r"\s[|<>&;]|\s\d>", line.replace("[", " ").replace("]", " ").replace("...", " "))[0]
+    return [word for word in shlex.split(line)[1:] if word != "|"]
+
+
+def check_words(words: list[str]) -> None:
+    """That the verb exists and has these options; values may be placeholders."""
+    command = root()
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        assert words[0] in command.commands, f"there is no verb {words[0]!r}"
+        command, words = command.commands[words[0]], words[1:]
+    context = command.context_class(command, info_name="nestwalk")
+    known = {option for parameter in command.get_params(context) for option in parameter.opts}
+    for word in words:
+        if word == "--":
+            break
+        option = word.partition("=")[0]
+        if re.fullmatch(r"--?[a-z][a-z-]*", option):
+            assert option in known, f"{command.name} has no option {option}"
+
+
+COMMAND_LINES = [
+    pytest.param(line, id=f"{page.relative_to(REPOSITORY)}:{line[:60]}")
+    for page in PAGES
+    for line in dict.fromkeys(command_lines(page.read_text(encoding="utf-8")))
+]
+
+
+def test_there_are_command_lines_to_check() -> None:
+    assert len(COMMAND_LINES) > 50
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_a_command_line_has_a_verb_and_its_options(line: str) -> None:
+    for one in alternatives(line):
+        check_words(words_of(one))
+
+
+def alternatives(line: str) -> list[str]:
+    """Of a line such as ``nestwalk machine show|check NAME`` each that it stands for, as far as verbs go."""
+    words = line.split(" ")
+    for number, word in enumerate(words):
+        if re.fullmatch(r"[a-z]+(\|[a-z]+)+", word) and all(
+            re.fullmatch(r"[a-z]+", before) for before in words[:number]
+        ):
+            inner = root()
+            for before in words[1:number]:
+                inner = getattr(inner, "commands", {}).get(before)
+            if hasattr(inner, "commands"):
+                return [" ".join([*words[:number], one, *words[number + 1 :]]) for one in word.split("|")]
+    return [line]
+
+
+@pytest.mark.parametrize(
+    "line", ["nestwalk compair", "nestwalk compare --trase redis", "nestwalk machine detekt", "nestwalk keys --schemas"]
+)
+def test_a_wrong_command_line_is_found(line: str) -> None:
+    with pytest.raises(AssertionError):
+        check_words(words_of(line))
+
+
+RUNS = [
+    pytest.param(match["text"], id=f"{page.relative_to(REPOSITORY)}:{number}")
+    for page in PAGES
+    for number, match in enumerate(
+        (match for match in FENCE.finditer(page.read_text(encoding="utf-8")) if match["mark"]), start=1
+    )
+]
+
+
+def test_some_blocks_are_run() -> None:
+    assert len(RUNS) >= 2
+
+
+@pytest.mark.parametrize("block", RUNS)
+def test_a_block_runs_as_it_stands(block: str, tmp_path: Path) -> None:
+    shell = shutil.which("sh") or "/bin/sh"
+    done = subprocess.run(
+        [shell, "-eu", "-c", block],
+        cwd=tmp_path,
+        env={"PATH": f"{EXECUTABLE.parent}:/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_SECONDS_MAX,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_settings_have_every_file_that_the_techniques_name() -> None:
