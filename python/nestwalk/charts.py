@@ -86,7 +86,7 @@ _FROM_TEN = alt.Scale(type="log", nice=False, domainMin=10, clamp=True)
 Colours = Mapping[str, str]
 """Titles of configurations and their colours."""
 
-Picture = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart
+Picture = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart | alt.ConcatChart
 
 
 def latency(labelled: Labelled, colours: Colours | None = None, layout: Layout = WIDE) -> Picture:
@@ -255,39 +255,47 @@ def heat(cells: pl.DataFrame, layout: Layout = WIDE) -> Picture:
     """
     order = {key: cells[key].unique(maintain_order=True).to_list() for key in ("title", "program", "variant")}
     span = min(1.0, max(HEAT_SPAN_MIN, *(abs(value - 1) for value in cells["against"].to_list())))
-    base = alt.Chart(cells).encode(
-        y=alt.Y("title:N", sort=order["title"], title=None, axis=_heat_names(layout)),
-        x=alt.X("program:N", sort=order["program"], title=None, axis=alt.Axis(labelAngle=-40, orient="top")),
-    )
     scale = alt.Scale(
         range=["#2166ac", "#92c5de", "#f7f7f7", "#f4a582", "#b2182b"],
         domain=[1 - span, 1 - span / 2, 1, 1 + span / 2, 1 + span],
         clamp=True,
     )
-    legend = alt.Legend(
-        orient="top", direction="horizontal", gradientLength=180, titleLimit=300, values=[1 - span, 1, 1 + span]
-    )
+    ends = [1 - span, 1, 1 + span]
+    legend = alt.Legend(orient="top", direction="horizontal", gradientLength=180, titleLimit=300, values=ends)
     colour = alt.Color("against:Q", scale=scale, title="of the baseline's (1: the same)", legend=legend)
     # Strong colours at both ends need light ink.
     strong = f"abs(datum.against - 1) > {0.7 * span}"
     ink = alt.condition(strong, alt.value("#ffffff"), alt.value("#222222"))
-    labels = base.mark_text(fontSize=10).encode(text="label:N", color=ink)
-    fields = base.mark_rect().encode(color=colour)
-    height = alt.Step(16 if layout.label_width else 30)
-    layers: Picture = alt.layer(fields, labels).properties(width=alt.Step(46), height=height)
-    if len(order["variant"]) == 1:
-        return layers
-    header = alt.Header(labelFontSize=13, labelOrient="top", labelPadding=52)
-    facet = alt.Facet("variant:N", sort=order["variant"], title=None, header=header)
-    picture: Picture = layers.facet(facet, columns=2 if layout.label_width else 1, spacing=24)
+    columns = 2 if layout.label_width else 1
+    panels = []
+    for place, variant in enumerate(order["variant"]):
+        names = _heat_names(layout) if place % columns == 0 else None
+        base = alt.Chart(cells.filter(pl.col("variant") == variant)).encode(
+            y=alt.Y("title:N", scale=alt.Scale(domain=order["title"]), title=None, axis=names),
+            x=alt.X(
+                "program:N",
+                scale=alt.Scale(domain=order["program"]),
+                title=None,
+                axis=alt.Axis(labelAngle=-40, orient="top"),
+            ),
+        )
+        fields = base.mark_rect().encode(color=colour)
+        labels = base.mark_text(fontSize=10).encode(text="label:N", color=ink)
+        size = {"width": alt.Step(46), "height": alt.Step(16)} if layout.label_width else _HEAT_NARROW
+        title = variant if len(order["variant"]) > 1 else ""
+        panels.append(alt.layer(fields, labels).properties(title=title, **size))
+    picture: Picture = alt.concat(*panels, columns=columns, spacing=20) if len(panels) > 1 else panels[0]
     return picture
 
 
+_HEAT_NARROW = {"width": alt.Step(38), "height": alt.Step(30)}
+
+
 def _heat_names(layout: Layout) -> alt.Axis:
-    """Names beside the fields; on a phone in two lines."""
+    """Names beside the fields; on a phone a part a line."""
     if layout.label_width:
         return alt.Axis(labelLimit=layout.label_width + 40)
-    return alt.Axis(labelLimit=120, labelFontSize=9, labelExpr="split(datum.label, ' + ')")
+    return alt.Axis(labelLimit=135, labelFontSize=9, labelExpr="split(datum.label, /, | \\+ /)")
 
 
 def _order(labelled: Labelled) -> tuple[list[str], list[str]]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nestwalk import sections
+from nestwalk import sections, whole_run
 from nestwalk.result import SERVERS, Result
 
 if TYPE_CHECKING:
@@ -156,6 +156,13 @@ def row(run: Result) -> Table:
             table.add_row(heading.replace("\n", " "), text)
     cycles = number(run.row["cycles_per_access"], 2, run.row["cycles_per_access_ci95"])
     table.add_row("estimated cycles an access", cycles)
+    whole = whole_run.row(run)
+    for heading, key, decimals in (
+        ("page faults, whole run", "whole_run_faults", 0),
+        ("VM exits, whole run", "whole_run_exits", 0),
+        ("kernels' share of the time, whole run", "whole_run_kernel_share", None),
+    ):
+        table.add_row(heading, f"{whole[key]:,}".replace(",", " ") if decimals == 0 else number(whole[key], decimals))
     return table
 
 
