@@ -35,6 +35,8 @@ WHOLE_COLOURS = {
 LINE_COLOURS = ["#7f8c99", "#2f6fa7", "#d1495b", "#e39b2d", "#4f9d69", "#8b6bb1", "#3bb3b3", "#a0704f"]
 """Of rows that have no colour of their own."""
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
+TENTH = 0.1
+"""Intervals of shares below this get a digit."""
 HEAT_SPAN_MIN = 0.05
 """The colours of a heat map span at least this much on each side of 1."""
 
@@ -129,11 +131,19 @@ def _latency_of(frame: pl.DataFrame, scale: alt.Scale, layout: Layout) -> Pictur
     return picture.properties(width=layout.width, height=alt.Step(layout.step))
 
 
-def time(labelled: Labelled, whole: Mapping[str, float] | None = None, layout: Layout = WIDE) -> Picture:
-    """What time is spent on, in per cent of the plain VM's (``whole``: its cycles an access), least first."""
+def time(
+    labelled: Labelled,
+    whole: Mapping[str, float] | None = None,
+    layout: Layout = WIDE,
+    ci95: Mapping[tuple[str, str], float] | None = None,
+) -> Picture:
+    """What time is spent on, in per cent of the plain VM's (``whole``: its cycles an access), least first.
+
+    ``ci95`` has half of the 95 % interval of a row's share, by title and variant, where it is known.
+    """
     frame = frames.time(labelled, whole)
     title = "per cent of the plain VM's time" if whole else "per cent of the time"
-    return _by_variant(frame, lambda own: _parts(own, PART_COLOURS, title, layout))
+    return _by_variant(frame, lambda own: _parts(own, PART_COLOURS, title, layout, ci95))
 
 
 def whole_run(labelled: Labelled, whole: Mapping[str, float], layout: Layout = WIDE) -> Picture:
@@ -143,11 +153,20 @@ def whole_run(labelled: Labelled, whole: Mapping[str, float], layout: Layout = W
     return _by_variant(frame, lambda own: _parts(own, WHOLE_COLOURS, title, layout))
 
 
-def _parts(frame: pl.DataFrame, colours: dict[str, str], title: str, layout: Layout) -> Picture:
+def _parts(
+    frame: pl.DataFrame,
+    colours: dict[str, str],
+    title: str,
+    layout: Layout,
+    ci95: Mapping[tuple[str, str], float] | None = None,
+) -> Picture:
     """Stacked bars, the shortest first, with their sum behind them."""
-    sums = frame.group_by("title", maintain_order=True).agg(pl.col("share").sum()).sort("share")
-    sums = sums.with_columns((100 * pl.col("share")).round(0).cast(pl.Int64).cast(pl.String).alias("label"))
-    end = float(sums["share"].max() or 1.0) * (1.06 if layout.label_width else 1.14)  # type: ignore[arg-type]
+    sums = frame.group_by("title", "variant", maintain_order=True).agg(pl.col("share").sum()).sort("share")
+    halves = [(ci95 or {}).get((name, variant)) for name, variant in sums.select("title", "variant").iter_rows()]
+    labels_of = [_per_cent(share, half) for share, half in zip(sums["share"], halves, strict=True)]
+    sums = sums.with_columns(pl.Series("label", labels_of, dtype=pl.String))
+    room = (1.12 if layout.label_width else 1.25) if any(halves) else (1.06 if layout.label_width else 1.14)
+    end = max([*sums["share"].to_list(), 0.01]) * room
     names = alt.Y("title:N", sort=sums["title"].to_list(), title=None, axis=layout.names)
     reach = alt.Scale(domain=[0, end], nice=False)
     share = alt.X(
@@ -163,6 +182,14 @@ def _parts(frame: pl.DataFrame, colours: dict[str, str], title: str, layout: Lay
     labels = alt.Chart(sums).mark_text(align="left", **place).encode(x="share:Q", y=names, text="label:N")
     picture: Picture = alt.layer(bars, labels)
     return picture.properties(width=layout.width, height=alt.Step(layout.step))
+
+
+def _per_cent(share: float, ci95: float | None) -> str:
+    value = f"{100 * share:.0f}"
+    if not ci95:
+        return value
+    digits = 2 if ci95 < TENTH / 200 else 1 if ci95 < TENTH else 0
+    return f"{100 * share:.{digits}f} \N{PLUS-MINUS SIGN}{100 * ci95:.{digits}f}"
 
 
 def references(labelled: Labelled, layout: Layout = WIDE) -> Picture:

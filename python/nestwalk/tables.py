@@ -117,7 +117,7 @@ def comparison_page(done: Comparison, seconds: float, width: int) -> list[Render
 
     plan = done.plan
     head = f"{plan.program.title} on {plan.machine}, seed {plan.seed}, in {seconds:.1f} s"
-    page: list[RenderableType] = [Text(head), Text(), *answers.verdict_of(done), comparison(done, width)]
+    page: list[RenderableType] = [*answers.verdict_of(done), Text(head), Text(), comparison(done, width)]
     if plan.quick:
         page.append(Text(QUICK))
     if width >= WIDTH_WITH_INTERVALS:

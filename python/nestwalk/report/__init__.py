@@ -91,7 +91,7 @@ def _figures(done: Comparison) -> list[dict[str, Any]]:
     labelled, colours = done.labelled, done.colours
     time, whole = done.plain_cycles("cycles_per_access"), done.plain_cycles("whole_run_cycles_per_access")
     makers: dict[str, tuple[Labelled, Callable[[Labelled, Layout], Picture]]] = {
-        "time": (labelled, lambda rows, layout: charts.time(rows, time, layout)),
+        "time": (labelled, lambda rows, layout: charts.time(rows, time, layout, done.time_intervals)),
     }
     if whole:
         makers["whole-run"] = (

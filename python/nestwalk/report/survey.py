@@ -108,7 +108,7 @@ def _sections(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         head = ", ".join(text for text in (row["program"], row["variant"]) if text)
         if not sections or sections[-1]["head"] != head:
             sections.append({"head": head, "rows": []})
-        sections[-1]["rows"].append({"title": row["title"], "values": tables.cells(row, intervals=False)})
+        sections[-1]["rows"].append({"title": row["title"], "values": tables.cells(row)})
     return sections
 
 
