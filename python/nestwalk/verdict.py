@@ -31,6 +31,9 @@ NEEDS: dict[str | None, str] = {
 SMALL = 0.0005
 """Intervals below this get a digit more."""
 
+LISTED_MAX = 6
+"""A line lists no more than so many rows or groups of equals; the table has all."""
+
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 MINUS = "\N{MINUS SIGN}"
 
@@ -160,12 +163,12 @@ class Group:
                 f"{short(row.title)} {_signed(row.gain.value)}" for tier in self.tiers(rows) for row in tier
             )
             return f"Given back by {NEEDS[who]} (no interval is known, so the order means nothing): {listed}."
-        gains = [_tier(tier) for tier in self.tiers([row for row in rows if row.finding == "gives back"])]
+        gains = _tiers(self.tiers([row for row in rows if row.finding == "gives back"]))
         parts = [f"Given back by {NEEDS[who]}: {', '.join(gains) or 'nothing'}."]
         same = [short(row.title) for row in rows if row.finding == "equal"]
         if same:
             parts.append(f"No difference within the interval: {_listed(same)}.")
-        worse = [_tier(tier) for tier in self.tiers([row for row in rows if row.finding == "takes more"])]
+        worse = _tiers(self.tiers([row for row in rows if row.finding == "takes more"])[::-1])
         if worse:
             parts.append(f"More time: {', '.join(worse)}.")
         return " ".join(parts)
@@ -179,6 +182,9 @@ class Group:
             f"{short(row.title)} {'at most ' if row.lower_bound else ''}{_signed(row.whole_run_gain or 0.0)}"
             for row in ordered
         ]
+        if len(parts) > 2 * LISTED_MAX:
+            left = len(parts) - LISTED_MAX - LISTED_MAX // 2
+            parts = [*parts[:LISTED_MAX], f"{left} more in between", *parts[-(LISTED_MAX // 2) :]]
         return [f"Over the whole run, first touches, faults and exits included: {', '.join(parts)}."]
 
     def _kernel_work_lines(self) -> list[str]:
@@ -318,6 +324,13 @@ def percent(share: Estimate) -> str:
 def _signed(share: float) -> str:
     rounded = round(100 * share, 1)
     return f"{rounded:+.1f} %".replace("-", MINUS) if rounded else "0.0 %"
+
+
+def _tiers(tiers: Sequence[Tier]) -> list[str]:
+    """The first of ``tiers``, and how many rows are left out."""
+    left = sum(len(tier) for tier in tiers[LISTED_MAX:])
+    more = [f"{left} more, which are smaller"] if left else []
+    return [*map(_tier, tiers[:LISTED_MAX]), *more]
 
 
 def _tier(tier: Tier) -> str:

@@ -66,6 +66,14 @@ def test_what_does_not_differ_from_the_plain_vm_gives_nothing_back() -> None:
     assert [entry["finding"] for entry in made.advice] == ["equal", "takes more"]
 
 
+def test_a_line_says_how_many_rows_it_leaves_out() -> None:
+    made = group(*(row(f"r{place}", (20 - place) / 100, 0.001) for place in range(10)))
+    line = made.class_line("settings")
+    assert "r5 15.0 ±0.1 %, 4 more, which are smaller." in line
+    assert "r6" not in line
+    assert len(made.advice) == 10
+
+
 def test_without_an_interval_nothing_is_ranked() -> None:
     made = group(row("a", 0.1, None), row("b", 0.2, None))
     assert names(made, *made.candidates) == [["b"], ["a"]]
