@@ -31,6 +31,7 @@ WHOLE_COLOURS = {
     "zeroing pages": "#4f9d69",
     "VM exits": "#d1495b",
     frames.OTHER: "#8b6bb1",
+    frames.UNSEEN: "#e8a0a8",
 }
 LINE_COLOURS = ["#7f8c99", "#2f6fa7", "#d1495b", "#e39b2d", "#4f9d69", "#8b6bb1", "#3bb3b3", "#a0704f"]
 """Of rows that have no colour of their own."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import intervals
+from nestwalk import intervals, whole_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,8 +54,8 @@ class Candidate:
     """The share of the plain VM's time that it gives back; negative where it takes more."""
     whole_run_gain: float | None = None
     """The same over the whole run, first touches, faults and exits included; None where that is unavailable."""
-    lower_bound: bool = False
-    """Whether its kernel work is counted in part only, so that the whole run's gain is smaller than it seems."""
+    estimated: bool = False
+    """Whether a part of its kernel work is estimated, because a sampled trace does not show it."""
     kernel_work: float | None = None
     """Its kernel work of the whole run over the plain VM's."""
 
@@ -179,7 +179,7 @@ class Group:
             return self._kernel_work_lines()
         ordered = sorted(rows, key=lambda row: -(row.whole_run_gain or 0.0))
         parts = [
-            f"{short(row.title)} {'at most ' if row.lower_bound else ''}{_signed(row.whole_run_gain or 0.0)}"
+            f"{short(row.title)} {'about ' if row.estimated else ''}{_signed(row.whole_run_gain or 0.0)}"
             for row in ordered
         ]
         if len(parts) > 2 * LISTED_MAX:
@@ -253,7 +253,7 @@ def _group(done: Comparison, variant: str) -> Group | None:
     }
     plain_cell, base = plain
     rows = [row for row in done.rows if row["configuration"] in results or row["of"] in results]
-    candidates, stock = [], sum(base.whole_run["cycles"].values())
+    candidates, stock = [], whole_run.row(base)["whole_run_kernel_cycles"]
     for row in rows:
         run = results.get(row["configuration"])
         gain = intervals.gain(run, base) if run is not None else _computed(row)
@@ -270,7 +270,7 @@ def _group(done: Comparison, variant: str) -> Group | None:
                     row["how"] or "",
                     gain,
                     None if whole is None else 1 - whole,
-                    run is not None and run.whole_run["lower_bound"] is not None,
+                    run is not None and run.whole_run["estimated_cycles"] > 0,
                     work / stock if work is not None and stock else None,
                 )
             )

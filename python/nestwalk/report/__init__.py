@@ -49,7 +49,7 @@ def render(done: Comparison) -> str:
 def _whole_notes(done: Comparison) -> list[str]:
     reason = next((result.whole_run["unavailable"] for result in done.results if result.whole_run["unavailable"]), None)
     first = answers.WHOLE_RUN if reason is None else f"The time of the whole run is {reason}."
-    return [first, *answers.lower_bounds(done)]
+    return [first, *answers.estimated(done)]
 
 
 def _tables(done: Comparison, wanted: tuple[tuple[str, str, int | None], ...]) -> list[dict[str, Any]]:
