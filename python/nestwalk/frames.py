@@ -23,10 +23,10 @@ PREFIXES = {"guest": "", "host": "h"}
 """What stands before a level's name in pictures."""
 PARTS = {"work": "instructions", "data": "waiting for data", "walk": "page walks", "os": "kernel work"}
 """What time is spent on, in the order of stacking, by its key in the statistics."""
-OWN = "the program, its data and walks"
+OWN = "program and walks"
 LARGE_KINDS = ("page faults", "zeroing pages", "VM exits")
 OTHER = "other kernel work"
-UNSEEN = "exits between windows, estimated"
+UNSEEN = "exits, estimated"
 """What the whole run is spent on, likewise."""
 
 
