@@ -57,18 +57,18 @@ def whole_run(done: Comparison) -> list[RenderableType]:
         for row in rows:
             table.add_row(row["title"], *cells(row, columns))
     notes = [WHOLE_RUN if reason is None else f"The time of the whole run is {reason}."]
-    notes += lower_bounds(done)
+    notes += estimated(done)
     return [Text("The whole run", style="bold"), table, *map(Text, notes), Text()]
 
 
-def lower_bounds(done: Comparison) -> list[str]:
-    """Why the kernel work of some rows is a lower bound: sentences."""
-    cells_of: dict[str, list[str]] = {}
-    for cell, result in zip(done.plan.matrix.cells, done.results, strict=True):
-        if result.whole_run["lower_bound"]:
-            titles = cells_of.setdefault(result.whole_run["lower_bound"], [])
-            titles += [cell.configuration.title] if cell.configuration.title not in titles else []
-    return [f"Kernel work of {', '.join(titles)} is {why}." for why, titles in cells_of.items()]
+def estimated(done: Comparison) -> list[str]:
+    """What part of the kernel work is an estimate, and of which rows: a sentence, if there is any."""
+    runs = zip(done.plan.matrix.cells, done.results, strict=True)
+    titles = dict.fromkeys(cell.configuration.title for cell, run in runs if run.whole_run["estimated_cycles"])
+    if not titles:
+        return []
+    why = "the trace is sampled, and exits between its windows are taken to be as frequent as in them"
+    return [f"Kernel work of these rows is estimated in part: {'; '.join(titles)}. For {why}."]
 
 
 def cells(row: dict[str, Any], columns: tuple[tuple[str, str, int | None], ...] = WHOLE_COLUMNS) -> list[str]:

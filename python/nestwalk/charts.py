@@ -31,10 +31,13 @@ WHOLE_COLOURS = {
     "zeroing pages": "#4f9d69",
     "VM exits": "#d1495b",
     frames.OTHER: "#8b6bb1",
+    frames.UNSEEN: "#e8a0a8",
 }
 LINE_COLOURS = ["#7f8c99", "#2f6fa7", "#d1495b", "#e39b2d", "#4f9d69", "#8b6bb1", "#3bb3b3", "#a0704f"]
 """Of rows that have no colour of their own."""
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
+TENTH = 0.1
+"""Intervals of shares below this get a digit."""
 HEAT_SPAN_MIN = 0.05
 """The colours of a heat map span at least this much on each side of 1."""
 
@@ -86,7 +89,7 @@ _FROM_TEN = alt.Scale(type="log", nice=False, domainMin=10, clamp=True)
 Colours = Mapping[str, str]
 """Titles of configurations and their colours."""
 
-Picture = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart
+Picture = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart | alt.ConcatChart
 
 
 def latency(labelled: Labelled, colours: Colours | None = None, layout: Layout = WIDE) -> Picture:
@@ -129,11 +132,19 @@ def _latency_of(frame: pl.DataFrame, scale: alt.Scale, layout: Layout) -> Pictur
     return picture.properties(width=layout.width, height=alt.Step(layout.step))
 
 
-def time(labelled: Labelled, whole: Mapping[str, float] | None = None, layout: Layout = WIDE) -> Picture:
-    """What time is spent on, in per cent of the plain VM's (``whole``: its cycles an access), least first."""
+def time(
+    labelled: Labelled,
+    whole: Mapping[str, float] | None = None,
+    layout: Layout = WIDE,
+    ci95: Mapping[tuple[str, str], float] | None = None,
+) -> Picture:
+    """What time is spent on, in per cent of the plain VM's (``whole``: its cycles an access), least first.
+
+    ``ci95`` has half of the 95 % interval of a row's share, by title and variant, where it is known.
+    """
     frame = frames.time(labelled, whole)
     title = "per cent of the plain VM's time" if whole else "per cent of the time"
-    return _by_variant(frame, lambda own: _parts(own, PART_COLOURS, title, layout))
+    return _by_variant(frame, lambda own: _parts(own, PART_COLOURS, title, layout, ci95))
 
 
 def whole_run(labelled: Labelled, whole: Mapping[str, float], layout: Layout = WIDE) -> Picture:
@@ -143,11 +154,20 @@ def whole_run(labelled: Labelled, whole: Mapping[str, float], layout: Layout = W
     return _by_variant(frame, lambda own: _parts(own, WHOLE_COLOURS, title, layout))
 
 
-def _parts(frame: pl.DataFrame, colours: dict[str, str], title: str, layout: Layout) -> Picture:
+def _parts(
+    frame: pl.DataFrame,
+    colours: dict[str, str],
+    title: str,
+    layout: Layout,
+    ci95: Mapping[tuple[str, str], float] | None = None,
+) -> Picture:
     """Stacked bars, the shortest first, with their sum behind them."""
-    sums = frame.group_by("title", maintain_order=True).agg(pl.col("share").sum()).sort("share")
-    sums = sums.with_columns((100 * pl.col("share")).round(0).cast(pl.Int64).cast(pl.String).alias("label"))
-    end = float(sums["share"].max() or 1.0) * (1.06 if layout.label_width else 1.14)  # type: ignore[arg-type]
+    sums = frame.group_by("title", "variant", maintain_order=True).agg(pl.col("share").sum()).sort("share")
+    halves = [(ci95 or {}).get((name, variant)) for name, variant in sums.select("title", "variant").iter_rows()]
+    labels_of = [_per_cent(share, half) for share, half in zip(sums["share"], halves, strict=True)]
+    sums = sums.with_columns(pl.Series("label", labels_of, dtype=pl.String))
+    room = (1.12 if layout.label_width else 1.25) if any(halves) else (1.06 if layout.label_width else 1.14)
+    end = max([*sums["share"].to_list(), 0.01]) * room
     names = alt.Y("title:N", sort=sums["title"].to_list(), title=None, axis=layout.names)
     reach = alt.Scale(domain=[0, end], nice=False)
     share = alt.X(
@@ -163,6 +183,14 @@ def _parts(frame: pl.DataFrame, colours: dict[str, str], title: str, layout: Lay
     labels = alt.Chart(sums).mark_text(align="left", **place).encode(x="share:Q", y=names, text="label:N")
     picture: Picture = alt.layer(bars, labels)
     return picture.properties(width=layout.width, height=alt.Step(layout.step))
+
+
+def _per_cent(share: float, ci95: float | None) -> str:
+    value = f"{100 * share:.0f}"
+    if not ci95:
+        return value
+    digits = 2 if ci95 < TENTH / 200 else 1 if ci95 < TENTH else 0
+    return f"{100 * share:.{digits}f} \N{PLUS-MINUS SIGN}{100 * ci95:.{digits}f}"
 
 
 def references(labelled: Labelled, layout: Layout = WIDE) -> Picture:
@@ -255,39 +283,47 @@ def heat(cells: pl.DataFrame, layout: Layout = WIDE) -> Picture:
     """
     order = {key: cells[key].unique(maintain_order=True).to_list() for key in ("title", "program", "variant")}
     span = min(1.0, max(HEAT_SPAN_MIN, *(abs(value - 1) for value in cells["against"].to_list())))
-    base = alt.Chart(cells).encode(
-        y=alt.Y("title:N", sort=order["title"], title=None, axis=_heat_names(layout)),
-        x=alt.X("program:N", sort=order["program"], title=None, axis=alt.Axis(labelAngle=-40, orient="top")),
-    )
     scale = alt.Scale(
         range=["#2166ac", "#92c5de", "#f7f7f7", "#f4a582", "#b2182b"],
         domain=[1 - span, 1 - span / 2, 1, 1 + span / 2, 1 + span],
         clamp=True,
     )
-    legend = alt.Legend(
-        orient="top", direction="horizontal", gradientLength=180, titleLimit=300, values=[1 - span, 1, 1 + span]
-    )
+    ends = [1 - span, 1, 1 + span]
+    legend = alt.Legend(orient="top", direction="horizontal", gradientLength=180, titleLimit=300, values=ends)
     colour = alt.Color("against:Q", scale=scale, title="of the baseline's (1: the same)", legend=legend)
     # Strong colours at both ends need light ink.
     strong = f"abs(datum.against - 1) > {0.7 * span}"
     ink = alt.condition(strong, alt.value("#ffffff"), alt.value("#222222"))
-    labels = base.mark_text(fontSize=10).encode(text="label:N", color=ink)
-    fields = base.mark_rect().encode(color=colour)
-    height = alt.Step(16 if layout.label_width else 30)
-    layers: Picture = alt.layer(fields, labels).properties(width=alt.Step(46), height=height)
-    if len(order["variant"]) == 1:
-        return layers
-    header = alt.Header(labelFontSize=13, labelOrient="top", labelPadding=52)
-    facet = alt.Facet("variant:N", sort=order["variant"], title=None, header=header)
-    picture: Picture = layers.facet(facet, columns=2 if layout.label_width else 1, spacing=24)
+    columns = 2 if layout.label_width else 1
+    panels = []
+    for place, variant in enumerate(order["variant"]):
+        names = _heat_names(layout) if place % columns == 0 else None
+        base = alt.Chart(cells.filter(pl.col("variant") == variant)).encode(
+            y=alt.Y("title:N", scale=alt.Scale(domain=order["title"]), title=None, axis=names),
+            x=alt.X(
+                "program:N",
+                scale=alt.Scale(domain=order["program"]),
+                title=None,
+                axis=alt.Axis(labelAngle=-40, orient="top"),
+            ),
+        )
+        fields = base.mark_rect().encode(color=colour)
+        labels = base.mark_text(fontSize=10).encode(text="label:N", color=ink)
+        size = {"width": alt.Step(46), "height": alt.Step(16)} if layout.label_width else _HEAT_NARROW
+        title = variant if len(order["variant"]) > 1 else ""
+        panels.append(alt.layer(fields, labels).properties(title=title, **size))
+    picture: Picture = alt.concat(*panels, columns=columns, spacing=20) if len(panels) > 1 else panels[0]
     return picture
 
 
+_HEAT_NARROW = {"width": alt.Step(38), "height": alt.Step(30)}
+
+
 def _heat_names(layout: Layout) -> alt.Axis:
-    """Names beside the fields; on a phone in two lines."""
+    """Names beside the fields; on a phone a part a line."""
     if layout.label_width:
         return alt.Axis(labelLimit=layout.label_width + 40)
-    return alt.Axis(labelLimit=120, labelFontSize=9, labelExpr="split(datum.label, ' + ')")
+    return alt.Axis(labelLimit=135, labelFontSize=9, labelExpr="split(datum.label, /, | \\+ /)")
 
 
 def _order(labelled: Labelled) -> tuple[list[str], list[str]]:

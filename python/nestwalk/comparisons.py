@@ -200,7 +200,13 @@ class Comparison:
         """What the program's time is spent on, in per cent of the plain VM's."""
         from nestwalk import charts
 
-        return charts.time(self.labelled, self.plain_cycles("cycles_per_access"))
+        return charts.time(self.labelled, self.plain_cycles("cycles_per_access"), ci95=self.time_intervals)
+
+    @property
+    def time_intervals(self) -> dict[tuple[str, str], float]:
+        """Half of the interval of each row's time against its plain VM, by title and variant, where it is known."""
+        rows = [row for row in self.rows if row["against_baseline_ci95"] is not None]
+        return {(row["title"], row["variant"]): row["against_baseline_ci95"] for row in rows}
 
     def plot_whole_run(self) -> Picture:
         """The same over the whole run, with first touches, faults and exits."""

@@ -23,9 +23,10 @@ PREFIXES = {"guest": "", "host": "h"}
 """What stands before a level's name in pictures."""
 PARTS = {"work": "instructions", "data": "waiting for data", "walk": "page walks", "os": "kernel work"}
 """What time is spent on, in the order of stacking, by its key in the statistics."""
-OWN = "the program, its data and walks"
+OWN = "program and walks"
 LARGE_KINDS = ("page faults", "zeroing pages", "VM exits")
 OTHER = "other kernel work"
+UNSEEN = "exits, estimated"
 """What the whole run is spent on, likewise."""
 
 
@@ -122,6 +123,7 @@ def whole_run(labelled: Labelled, whole: Mapping[str, float]) -> pl.DataFrame:
             continue
         work = {KINDS[kind]: cycles / accesses for kind, cycles in result.whole_run["cycles"].items()}
         parts = {OWN: own, **{part: work.pop(part, 0.0) for part in LARGE_KINDS}, OTHER: sum(work.values())}
+        parts[UNSEEN] = result.whole_run["estimated_cycles"] / accesses
         for rank, (part, cycles) in enumerate(parts.items()):
             share = cycles / whole[variant]
             found.append({"title": title, "variant": variant, "part": part, "rank": rank, "share": share})

@@ -63,7 +63,8 @@ class Result:
         """What the kernels did from beginning to end.
 
         ``accesses``, ``faults``, ``exits``, ``cycles`` by kind, the same by ``kernels``, and ``boot_cycles``.
-        ``unavailable`` says why there are no ``accesses``, ``lower_bound`` why counts are one; either may be None.
+        ``unavailable`` says why there are no ``accesses``, or is None. ``estimated_cycles`` are of what is not seen
+        between the windows of a sampled trace.
         """
         value: dict[str, Any] = self.json["whole_run"]
         return value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from nestwalk import sections
+from nestwalk import sections, whole_run
 from nestwalk.result import SERVERS, Result
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def comparison_page(done: Comparison, seconds: float, width: int) -> list[Render
 
     plan = done.plan
     head = f"{plan.program.title} on {plan.machine}, seed {plan.seed}, in {seconds:.1f} s"
-    page: list[RenderableType] = [Text(head), Text(), *answers.verdict_of(done), comparison(done, width)]
+    page: list[RenderableType] = [*answers.verdict_of(done), Text(head), Text(), comparison(done, width)]
     if plan.quick:
         page.append(Text(QUICK))
     page += _left_out(width)
@@ -157,6 +157,13 @@ def row(run: Result) -> Table:
             table.add_row(heading.replace("\n", " "), text)
     cycles = number(run.row["cycles_per_access"], 2, run.row["cycles_per_access_ci95"])
     table.add_row("estimated cycles an access", cycles)
+    whole = whole_run.row(run)
+    for heading, key, decimals in (
+        ("page faults, whole run", "whole_run_faults", 0),
+        ("VM exits, whole run", "whole_run_exits", 0),
+        ("kernels' share of the time, whole run", "whole_run_kernel_share", None),
+    ):
+        table.add_row(heading, f"{whole[key]:,}".replace(",", " ") if decimals == 0 else number(whole[key], decimals))
     return table
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import intervals
+from nestwalk import intervals, whole_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +30,9 @@ NEEDS: dict[str | None, str] = {
 
 SMALL = 0.0005
 """Intervals below this get a digit more."""
+
+LISTED_MAX = 6
+"""A line lists no more than so many rows or groups of equals; the table has all."""
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 MINUS = "\N{MINUS SIGN}"
@@ -51,8 +54,8 @@ class Candidate:
     """The share of the plain VM's time that it gives back; negative where it takes more."""
     whole_run_gain: float | None = None
     """The same over the whole run, first touches, faults and exits included; None where that is unavailable."""
-    lower_bound: bool = False
-    """Whether its kernel work is counted in part only, so that the whole run's gain is smaller than it seems."""
+    estimated: bool = False
+    """Whether a part of its kernel work is estimated, because a sampled trace does not show it."""
     kernel_work: float | None = None
     """Its kernel work of the whole run over the plain VM's."""
 
@@ -160,12 +163,12 @@ class Group:
                 f"{short(row.title)} {_signed(row.gain.value)}" for tier in self.tiers(rows) for row in tier
             )
             return f"Given back by {NEEDS[who]} (no interval is known, so the order means nothing): {listed}."
-        gains = [_tier(tier) for tier in self.tiers([row for row in rows if row.finding == "gives back"])]
+        gains = _tiers(self.tiers([row for row in rows if row.finding == "gives back"]))
         parts = [f"Given back by {NEEDS[who]}: {', '.join(gains) or 'nothing'}."]
         same = [short(row.title) for row in rows if row.finding == "equal"]
         if same:
             parts.append(f"No difference within the interval: {_listed(same)}.")
-        worse = [_tier(tier) for tier in self.tiers([row for row in rows if row.finding == "takes more"])]
+        worse = _tiers(self.tiers([row for row in rows if row.finding == "takes more"])[::-1])
         if worse:
             parts.append(f"More time: {', '.join(worse)}.")
         return " ".join(parts)
@@ -176,9 +179,12 @@ class Group:
             return self._kernel_work_lines()
         ordered = sorted(rows, key=lambda row: -(row.whole_run_gain or 0.0))
         parts = [
-            f"{short(row.title)} {'at most ' if row.lower_bound else ''}{_signed(row.whole_run_gain or 0.0)}"
+            f"{short(row.title)} {'about ' if row.estimated else ''}{_signed(row.whole_run_gain or 0.0)}"
             for row in ordered
         ]
+        if len(parts) > 2 * LISTED_MAX:
+            left = len(parts) - LISTED_MAX - LISTED_MAX // 2
+            parts = [*parts[:LISTED_MAX], f"{left} more in between", *parts[-(LISTED_MAX // 2) :]]
         return [f"Over the whole run, first touches, faults and exits included: {', '.join(parts)}."]
 
     def _kernel_work_lines(self) -> list[str]:
@@ -247,7 +253,7 @@ def _group(done: Comparison, variant: str) -> Group | None:
     }
     plain_cell, base = plain
     rows = [row for row in done.rows if row["configuration"] in results or row["of"] in results]
-    candidates, stock = [], sum(base.whole_run["cycles"].values())
+    candidates, stock = [], whole_run.row(base)["whole_run_kernel_cycles"]
     for row in rows:
         run = results.get(row["configuration"])
         gain = intervals.gain(run, base) if run is not None else _computed(row)
@@ -264,7 +270,7 @@ def _group(done: Comparison, variant: str) -> Group | None:
                     row["how"] or "",
                     gain,
                     None if whole is None else 1 - whole,
-                    run is not None and run.whole_run["lower_bound"] is not None,
+                    run is not None and run.whole_run["estimated_cycles"] > 0,
                     work / stock if work is not None and stock else None,
                 )
             )
@@ -318,6 +324,13 @@ def percent(share: Estimate) -> str:
 def _signed(share: float) -> str:
     rounded = round(100 * share, 1)
     return f"{rounded:+.1f} %".replace("-", MINUS) if rounded else "0.0 %"
+
+
+def _tiers(tiers: Sequence[Tier]) -> list[str]:
+    """The first of ``tiers``, and how many rows are left out."""
+    left = sum(len(tier) for tier in tiers[LISTED_MAX:])
+    more = [f"{left} more, which are smaller"] if left else []
+    return [*map(_tier, tiers[:LISTED_MAX]), *more]
 
 
 def _tier(tier: Tier) -> str:

@@ -2,8 +2,9 @@
 """The whole run beside the steady state: what first touches, faults and exits cost, as values of a row.
 
 The engine counts and costs what the kernels did for the program from its beginning to its end (``whole_run`` of a
-result). The time of the whole run is that work, and the measured part's other cycles an access for each of the
-program's accesses: an assumption, as a program that still fills its memory may run differently.
+result), and estimates what comes between the windows of a sampled trace. The time of the whole run is that work, and
+the measured part's other cycles an access for each of the program's accesses: an assumption, as a program that still
+fills its memory may run differently.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def row(result: Result) -> dict[str, Any]:
     The last two are None where the program's length is not known; ``result.whole_run["unavailable"]`` says why.
     """
     whole = result.whole_run
-    kernel = sum(whole["cycles"].values())
+    kernel = sum(whole["cycles"].values()) + whole["estimated_cycles"]
     own = own_cycles_per_access(result)
     accesses = whole["accesses"]
     total = None if own is None or not accesses else own + kernel / accesses

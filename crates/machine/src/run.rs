@@ -23,7 +23,7 @@ use crate::sampler::{Sampler, Stretch};
 use crate::scenario::Configuration;
 use crate::spread::Spread;
 use crate::stack::Stack;
-use crate::whole::{Extent, WholeRun, snapshot, whole_run};
+use crate::whole::{Extent, Parts, WholeRun, snapshot, whole_run};
 use crate::windows::Windows;
 
 /// How far a run is.
@@ -71,6 +71,10 @@ pub(crate) struct Run<'a> {
     /// The measured pieces added up.
     measured: Counters,
     measured_instructions: u64,
+    /// What the kernels did meanwhile.
+    measured_work: Work,
+    /// Accesses of the whole program before its first window, and those of them that were simulated.
+    first_window: Option<(u64, u64)>,
     warm_accesses: u64,
     populated_pages: u64,
     accesses: u64,
@@ -161,6 +165,8 @@ impl<'a> Run<'a> {
             piece_accesses: 0,
             measured: Counters::default(),
             measured_instructions: 0,
+            measured_work: Work::default(),
+            first_window: None,
             warm_accesses: 0,
             populated_pages: 0,
             accesses: 0,
@@ -185,7 +191,12 @@ impl<'a> Run<'a> {
         self.begin(on_progress)?;
         loop {
             match workload.next(&mut batch)? {
-                Step::Phase(phase) => self.enter(phase)?,
+                Step::Phase(phase) => {
+                    if phase != Phase::Populate && self.first_window.is_none() {
+                        self.first_window = workload.program_accesses().map(|before| (before, self.accesses));
+                    }
+                    self.enter(phase)?;
+                }
                 Step::Event(event) => self.event(&event)?,
                 Step::Touches => self.touch(&batch)?,
                 Step::Accesses => self.access(&batch)?,
@@ -228,8 +239,12 @@ impl<'a> Run<'a> {
     fn whole_run(&mut self, boot: &Work, accesses: Option<u64>) -> WholeRun {
         self.program.read(&mut self.meter, &self.stack);
         let frozen = self.configuration.scenario.kernels.last().is_some_and(|kernel| kernel.dump.is_some());
-        let extent = Extent { accesses, simulated: self.accesses, frozen };
-        whole_run(&self.stack, self.program.place(), &self.meter, self.program.work(), boot, extent)
+        let (before, simulated_before) = self.first_window.unwrap_or_default();
+        let after = accesses.unwrap_or_default().saturating_sub(before);
+        let skipped = after.saturating_sub(self.accesses - simulated_before);
+        let extent = Extent { accesses, skipped, measured: self.measured.tlb.accesses, frozen };
+        let parts = Parts { boot, windows: &self.measured_work, extent };
+        whole_run(&self.stack, self.program.place(), &self.meter, self.program.work(), parts)
     }
 
     /// Lets those beside the program run as long as they are to run before it.
@@ -403,6 +418,8 @@ impl<'a> Run<'a> {
         let counted = self.hardware.counters(self.tenant).minus(&start.cores);
         let instructions = self.measured_instructions - start.instructions;
         self.windows.add(self.window(&counted, instructions, &start.work));
+        let done = since(self.program.work(), &start.work);
+        self.measured_work.iter_mut().zip(&done).for_each(|(sum, done)| sum.add(done));
         self.measured = self.measured.plus(&counted);
     }
 

@@ -23,8 +23,9 @@ pub struct WholeRun {
     pub accesses: Option<u64>,
     /// Why no time of the whole run can be given: a sentence.
     pub unavailable: Option<String>,
-    /// Why the counts are a lower bound, if they are: a sentence.
-    pub lower_bound: Option<String>,
+    /// Cycles of what is not counted, as it comes between the windows of a sampled trace, where only first touches and memory
+    /// events are known: exits of a shadow table, reclaim and swap. It is taken to be as frequent there as in the windows.
+    pub estimated_cycles: u64,
     /// Page faults of all kinds.
     pub faults: u64,
     /// Exits of the VM (of all VMs, where one runs in another).
@@ -57,18 +58,27 @@ const NO_LENGTH: &str = "unavailable, because this program is made up: its memor
                          accesses between them, and it has no end of its own";
 const FROZEN: &str =
     "unavailable, because the guest's page tables were found ready, so nothing is known of how they were made";
-const SHADOW_SAMPLED: &str = "a lower bound, because the trace is sampled: an entry of the shadow table that was taken out and \
-                              used again between two windows is not seen";
-
 /// What is known of the workload for this.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     /// Accesses of the program until the run ended, skipped ones included, if known.
     pub accesses: Option<u64>,
-    /// Accesses that were simulated.
-    pub simulated: u64,
+    /// Accesses between the first window and the end that were not simulated.
+    pub skipped: u64,
+    /// Accesses that were measured.
+    pub measured: u64,
     /// Whether the guest's tables were found ready.
     pub frozen: bool,
+}
+
+/// Parts of that work, and what it was done for.
+pub(crate) struct Parts<'a> {
+    /// Before the program began.
+    pub boot: &'a Work,
+    /// While it was measured.
+    pub windows: &'a Work,
+    /// How far it went.
+    pub extent: Extent,
 }
 
 /// Counters of the kernels of `place`, by layer.
@@ -80,15 +90,9 @@ pub(crate) fn snapshot(stack: &Stack, place: &Place) -> Work {
     work
 }
 
-/// The whole of `work`, which was done for the program on `place`; `boot` of it was done before the program began.
-pub(crate) fn whole_run(
-    stack: &Stack,
-    place: &Place,
-    meter: &Meter,
-    work: &Work,
-    boot: &Work,
-    extent: Extent,
-) -> WholeRun {
+/// The whole of `work`, which was done for the program on `place`.
+pub(crate) fn whole_run(stack: &Stack, place: &Place, meter: &Meter, work: &Work, parts: Parts<'_>) -> WholeRun {
+    let Parts { boot, windows, extent } = parts;
     let own = since(work, boot);
     let mut whole = WholeRun { boot_cycles: meter.cycles(stack, place, boot), ..Default::default() };
     for (layer, done) in own.iter().enumerate().take(place.depth()) {
@@ -106,9 +110,24 @@ pub(crate) fn whole_run(
         _ => None,
     };
     whole.accesses = extent.accesses.filter(|_| whole.unavailable.is_none());
-    let sampled = extent.accesses.is_some_and(|all| all > extent.simulated);
-    whole.lower_bound = (sampled && stack.shadows(place)).then(|| SHADOW_SAMPLED.to_owned());
+    whole.estimated_cycles = unseen(stack, place, meter, windows, extent);
     whole
+}
+
+/// Cycles of what recurs without a first touch, in the accesses that were skipped; `windows` is what was done while measuring.
+fn unseen(stack: &Stack, place: &Place, meter: &Meter, windows: &Work, extent: Extent) -> u64 {
+    if extent.measured == 0 {
+        return 0;
+    }
+    let shadowed = stack.shadows(place);
+    let recurs = |kind: &str| kind == Kind::Reclaim.name() || (shadowed && kind == Kind::Exits.name());
+    let kernels = windows.iter().enumerate().take(place.depth());
+    let seen: u64 = kernels
+        .flat_map(|(layer, done)| of_kernel(stack, place, meter, layer, done).cycles)
+        .filter(|(kind, _)| recurs(kind))
+        .map(|(_, cycles)| cycles)
+        .sum();
+    (u128::from(seen) * u128::from(extent.skipped) / u128::from(extent.measured)) as u64
 }
 
 fn of_kernel(stack: &Stack, place: &Place, meter: &Meter, layer: usize, done: &OsCounters) -> WholeKernel {

@@ -77,10 +77,20 @@ fn a_trace_stands_for_all_accesses_of_its_program() {
     let whole = &sampled.whole_run;
     assert!(whole.accesses.unwrap() > sampled.statistics.total.accesses + sampled.statistics.warm_accesses);
     assert!(whole.faults >= sampled.statistics.populated_pages);
-    assert_eq!((&whole.unavailable, &whole.lower_bound), (&None, &None));
+    assert_eq!((&whole.unavailable, whole.estimated_cycles), (&None, 0));
     // Part of it only: fewer accesses, and the faults until then.
     let part =
         run("sampling = { measured_accesses_max = 100000 }\n[workload]\ntrace = 'bfs'", &[PLAIN; 2].concat()).whole_run;
     assert!(part.accesses < whole.accesses);
     assert!(part.faults <= whole.faults);
+}
+
+#[test]
+fn exits_between_windows_are_as_frequent_as_in_them() {
+    let result = run("[workload]\ntrace = 'bfs'", &format!("{PLAIN}paging = {{ kind = 'shadow' }}\n{PLAIN}"));
+    let (whole, total) = (&result.whole_run, &result.statistics.total);
+    assert!(whole.estimated_cycles > 0, "this program's windows have exits");
+    // All kernel work of the windows, as often as they fit into the program, is more than what was skipped after the first.
+    let most = total.cycles.os as f64 / total.accesses as f64 * whole.accesses.unwrap() as f64;
+    assert!((whole.estimated_cycles as f64) < most, "{} and {most}", whole.estimated_cycles);
 }

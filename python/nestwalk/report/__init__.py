@@ -49,7 +49,7 @@ def render(done: Comparison) -> str:
 def _whole_notes(done: Comparison) -> list[str]:
     reason = next((result.whole_run["unavailable"] for result in done.results if result.whole_run["unavailable"]), None)
     first = answers.WHOLE_RUN if reason is None else f"The time of the whole run is {reason}."
-    return [first, *answers.lower_bounds(done)]
+    return [first, *answers.estimated(done)]
 
 
 def _tables(done: Comparison, wanted: tuple[tuple[str, str, int | None], ...]) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def _figures(done: Comparison) -> list[dict[str, Any]]:
     labelled, colours = done.labelled, done.colours
     time, whole = done.plain_cycles("cycles_per_access"), done.plain_cycles("whole_run_cycles_per_access")
     makers: dict[str, tuple[Labelled, Callable[[Labelled, Layout], Picture]]] = {
-        "time": (labelled, lambda rows, layout: charts.time(rows, time, layout)),
+        "time": (labelled, lambda rows, layout: charts.time(rows, time, layout, done.time_intervals)),
     }
     if whole:
         makers["whole-run"] = (

@@ -34,7 +34,7 @@ def render(done: Survey) -> str:
             {"drawn": _heat(_fields(rows, chosen.baseline, value, decimals)), **text}
             for value, decimals, text in _FIGURES
         ],
-        headings=[heading.replace("\n", " ") for heading, _, _ in tables.COLUMNS],
+        headings=[" ".join(heading.split()) for heading, _, _ in tables.columns(rows)],
         verdicts=[(one.plan.program.name, one.verdict) for one in done.comparisons],
         sections=_sections(rows),
         entries=_entries(done),
@@ -104,11 +104,13 @@ def _fields(rows: Sequence[Mapping[str, Any]], baseline: str, value: str, decima
 def _sections(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The table, a section for each program and variant."""
     sections: list[dict[str, Any]] = []
+    wanted = tables.columns(rows)
     for row in rows:
         head = ", ".join(text for text in (row["program"], row["variant"]) if text)
         if not sections or sections[-1]["head"] != head:
             sections.append({"head": head, "rows": []})
-        sections[-1]["rows"].append({"title": row["title"], "values": tables.cells(row, intervals=False)})
+        values = zip(tables.cells(row, wanted), [row.get(key) for _, key, _ in wanted], strict=True)
+        sections[-1]["rows"].append({"title": row["title"], "values": list(values)})
     return sections
 
 
