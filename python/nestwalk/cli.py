@@ -291,6 +291,12 @@ def convert(
     windows_max: Annotated[
         int | None, typer.Option(parser=_count, metavar="N", help="With --period: at most N windows.")
     ] = None,
+    collapse: Annotated[
+        int,
+        typer.Option(
+            parser=_count, metavar="N", help="With --filter: of so many before a window, each line's last access."
+        ),
+    ] = 0,
     warm: Annotated[int, typer.Option(parser=_count, metavar="N", help="Accesses of a window that warm up.")] = 10**6,
     window: Annotated[
         int, typer.Option(parser=_count, metavar="N", help="Accesses of a window that are measured.")
@@ -303,6 +309,14 @@ def convert(
         int | None, typer.Option(parser=_count, metavar="BYTES", help="About how large DST may become.")
     ] = None,
     seed: Annotated[int, typer.Option(help="What the places of the windows follow from.", min=0)] = 1,
+    filter_: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            metavar="SIZES",
+            help="Leave out and count what small filters hold: default, exact, or sizes (docs/trace-format.md).",
+        ),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Convert a capture to a trace, whole or sampled. Numbers may end in k, M or G."""
@@ -313,6 +327,7 @@ def convert(
         windows=sample_windows,
         period=period,
         windows_max=windows_max,
+        collapse=collapse,
         warm=warm,
         window=window,
         seed=seed,
@@ -331,6 +346,7 @@ def convert(
             level=level,
             total=total,
             sample=None if sample_windows is None and period is None else sample,
+            filter_=filter_,
             progress=share(watcher),
         )
     _print_facts(found, as_json=json_)

@@ -27,6 +27,8 @@ class Sample:
     """Or: a window in every so many accesses."""
     windows_max: int | None = None
     """At most so many of them."""
+    collapse: int = 0
+    """Accesses before a window's warm-up of which only the last one to each line is kept; needs a filter."""
     warm: int = 1_000_000
     """Accesses of a window that warm up."""
     window: int = 200_000
@@ -74,6 +76,7 @@ def trace_convert(
     level: int | None = None,
     total: int | None = None,
     sample: Sample | None = None,
+    filter_: str | None = None,
     progress: Callable[[int, int | None], bool] | None = None,
 ) -> dict[str, Any]:
     """Converts a capture to a trace, which is there whole or not at all.
@@ -88,6 +91,8 @@ def trace_convert(
         level: zstd's level, 1 to 22.
         total: Accesses of the capture, where it cannot be read twice.
         sample: What to keep; everything if None.
+        filter_: Leave out and count what two small LRU filters hold, one over lines and one over pages: ``default``,
+            ``exact``, or their sizes (``docs/trace-format.md``); everything is kept if None.
         progress: Told of accesses done and to be done (if known); ends the conversion by returning False.
 
     Returns:
@@ -105,6 +110,7 @@ def trace_convert(
         "level": level,
         "total": total,
         "sample": None if sample is None else asdict(sample),
+        "filter": filter_,
     }
     found: dict[str, Any] = json.loads(
         _native.trace_convert(str(source), str(destination), json.dumps(options), progress)
