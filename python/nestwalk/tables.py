@@ -32,7 +32,7 @@ WIDTH_WITH_CHANGES = 150
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NOTHING = "\N{EN DASH}"
-QUICK = "Quick: only the beginning was measured. Leave out --quick for figures to rely on."
+QUICK = "Quick: less was measured. Leave out --quick for figures to rely on."
 INTERVALS = f"{PLUS_MINUS}: half of the 95 % interval."
 RELATIVE = "Relative time: estimated, against the first row (docs/model.md)."
 
