@@ -187,3 +187,30 @@ fn a_collapsed_stretch_has_each_line_once_and_stands_for_all_of_it() {
     let error = place.convert(&capture.bytes, &without).unwrap_err().to_string();
     assert!(error.contains("needs a filter"), "{error}");
 }
+
+/// A trace of the version before there were filters, from the first 2 M accesses of a redis-server: 4 windows of 2,000 + 3,000
+/// accesses.
+#[test]
+fn a_trace_of_version_1_is_still_read() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/version1.nwt");
+    let about = info(&path).unwrap();
+    assert_eq!((about.format.as_str(), about.accesses, about.represented_accesses), ("nwt 1", 20_000, 20_000));
+    let kinds: Vec<_> = about.stretches.iter().map(|s| (s.kind, s.phase, s.count, s.accesses)).collect();
+    let windows = [("whole", "warm", 4, 8_000), ("whole", "measure", 4, 12_000)];
+    assert!(windows.iter().all(|window| kinds.contains(window)), "{kinds:?}");
+    let checked = check(&path).unwrap();
+    assert_eq!((checked.accesses, checked.absorbed, checked.instructions), (20_000, 0, about.instructions));
+    let mut workload = TraceWorkload::open(&path, PlayOptions::default()).unwrap();
+    let played = totals(&mut workload);
+    assert_eq!((played.0, played.1, played.3), (20_000, 0, about.instructions));
+    // The same bytes under the new version's header are the same trace; filtered records under the old one are refused.
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[..32].copy_from_slice(&nestwalk_workload::trace::format::file_header(2));
+    assert_eq!(Trace::from_bytes(bytes).unwrap().records().len(), workload.trace().records().len());
+    let (capture, _) = program();
+    let place = Place::new();
+    place.convert(&capture.bytes, &ConvertOptions { filter: Some(SMALL), ..ConvertOptions::default() }).unwrap();
+    let mut bytes = std::fs::read(place.path("trace.nwt")).unwrap();
+    bytes[..32].copy_from_slice(&nestwalk_workload::trace::format::file_header(1));
+    assert!(Trace::from_bytes(bytes).unwrap_err().to_string().contains("version 1"));
+}
