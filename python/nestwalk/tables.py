@@ -33,6 +33,10 @@ WIDTH_WITH_CHANGES = 150
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NOTHING = "\N{EN DASH}"
 QUICK = "Quick: less was measured. Leave out --quick for figures to rely on."
+FILTERED_BESIDE = (
+    "The trace is filtered: with a co-runner its data accesses, and so the relative time, come out too fast "
+    "(docs/fidelity.md)."
+)
 INTERVALS = f"{PLUS_MINUS}: half of the 95 % interval."
 RELATIVE = "Relative time: estimated, against the first row (docs/model.md)."
 
@@ -105,7 +109,18 @@ def comparison_page(done: Comparison, seconds: float, width: int) -> list[Render
     if width >= WIDTH_WITH_INTERVALS:
         page.append(Text(INTERVALS))
     page.append(Text(RELATIVE))
+    if _filtered_beside_corunner(done):
+        page.append(Text(FILTERED_BESIDE))
     return page
+
+
+def _filtered_beside_corunner(done: Comparison) -> bool:
+    """Whether the trace leaves out accesses that the co-runner of some row would have made slower."""
+    from nestwalk import traces
+
+    trace = done.plan.program.workload.get("trace")
+    shared = any(result.configuration["scenario"]["corunner"] != "none" for result in done.results)
+    return isinstance(trace, str) and shared and traces.trace_info(trace)["filter"] is not None
 
 
 def survey_page(done: Survey, width: int) -> list[RenderableType]:
