@@ -6,6 +6,9 @@ from collections.abc import Callable
 def version() -> str:
     """The version of engine and package."""
 
+def ratio(windows: list[tuple[int, int]]) -> tuple[float | None, float | None]:
+    """The ratio of the sums of numerators and denominators over windows, and half of its 95 % interval."""
+
 def catalog(traces: str) -> str:
     """What there is by kind, each a list of `name` and `description`; bundled traces lie in `traces`."""
 

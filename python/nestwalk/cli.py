@@ -313,6 +313,12 @@ def convert(
     windows_max: Annotated[
         int | None, typer.Option(parser=_count, metavar="N", help="With --period: at most N windows.")
     ] = None,
+    collapse: Annotated[
+        int,
+        typer.Option(
+            parser=_count, metavar="N", help="With --filter: of so many before a window, each line's last access."
+        ),
+    ] = 0,
     warm: Annotated[
         int | None, typer.Option(parser=_count, metavar="N", help="Accesses of a window that warm up (default: 1M).")
     ] = None,
@@ -331,6 +337,14 @@ def convert(
     seed: Annotated[
         int | None, typer.Option(help="What the places of the windows follow from (default: 1).", min=0)
     ] = None,
+    filter_: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            metavar="SIZES",
+            help="Leave out and count what small filters hold: default, exact, or sizes (docs/trace-format.md).",
+        ),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Convert a capture to a trace, whole or sampled. Numbers may end in k, M or G."""
@@ -343,6 +357,7 @@ def convert(
         windows=sample_windows,
         period=period,
         windows_max=windows_max,
+        collapse=collapse,
         warm=warm,
         window=window,
         seed=seed,
@@ -361,6 +376,7 @@ def convert(
             level=level,
             total=total,
             sample=sample,
+            filter_=filter_,
             progress=share(watcher),
         )
     if found.get("warning"):

@@ -92,7 +92,7 @@ class Plan:
             "workload": dict(self.program.quick if self.quick else self.program.workload),
         }
         if self.quick and "trace" in self.program.workload:
-            table["sampling"] = scenario.quick_sampling(None)
+            table["sampling"] = scenario.quick_sampling(None, self.program.workload["trace"])
         text = scenario.write(matrix.merge(table, cell.scenario))
         return pool.Job(name, text, Path(f"{name}.toml"), f"{self.matrix.place}: {cell.name}")
 
@@ -161,6 +161,7 @@ class Comparison:
             "title": configuration.title,
             "variant": variant.title,
             "relative_time": _quotient(values["cycles_per_access"], first),
+            "relative_time_ci95": None if limit else relative_interval(result, self.results[0]),
             "kind": kind,
             **_acting(configuration),
             "of": _named(limit.of, variant) if limit else None,
@@ -327,6 +328,20 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     text = {*_TEXT_KEYS, "program"}
     schema = {key: pl.String if key in text else pl.Float64 for key in order}
     return pl.DataFrame(rows, schema={**schema, "changes": pl.List(pl.String)})
+
+
+def relative_interval(result: Result, first: Result) -> float | None:
+    """Half of the 95 % interval of ``relative_time``: over pairs of windows of the same accesses in both runs.
+
+    None for the first run itself, where the windows are too few, and where they are not of the same accesses.
+    """
+    pairs = [
+        (sum(mine["cycles"].values()), sum(its["cycles"].values()))
+        for mine, its in zip(result.statistics["windows"], first.statistics["windows"], strict=False)
+        if mine["accesses"] == its["accesses"]
+    ]
+    same = len(result.statistics["windows"]) == len(first.statistics["windows"]) == len(pairs)
+    return _native.ratio(pairs)[1] if same and result is not first else None
 
 
 def _quotient(value: float | None, first: float | None) -> float | None:

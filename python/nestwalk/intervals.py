@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 WINDOWS_MIN = 3
 """Fewer windows than this say nothing about their scatter."""
 
+BATCHES_MIN = 4
+"""Neighbouring windows are taken together as long as so many batches are left."""
+
 _T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
     *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
@@ -48,17 +51,33 @@ class Estimate:
 def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
     """The ratio of two sums over the same windows, with its interval; None if ``below`` sums to nothing.
 
-    The ratio estimator (Cochran, Sampling Techniques, section 6.4), as the engine has it for a run's own values.
+    The ratio estimator (Cochran, Sampling Techniques, section 6.4) over windows and over batches of 2, 4, 8 ...
+    neighbouring ones, of which the widest interval is taken, as the engine has it for a run's own values
+    (`crates/machine/src/estimate.rs`).
     """
     total = sum(below)
     if not total:
         return None
-    value, count = sum(above) / total, len(below)
+    value = sum(above) / total
+    batches = list(zip(above, below, strict=True))
+    widths = [_half_width(batches, value)]
+    while len(batches) >= 2 * BATCHES_MIN:
+        batches = [
+            (sum(y for y, _ in batches[at : at + 2]), sum(x for _, x in batches[at : at + 2]))
+            for at in range(0, len(batches), 2)
+        ]
+        widths.append(_half_width(batches, value))
+    return Estimate(value, max((width for width in widths if width is not None), default=None))
+
+
+def _half_width(windows: Sequence[tuple[float, float]], value: float) -> float | None:
+    """Half of the 95 % interval of a ratio; None for fewer than :data:`WINDOWS_MIN` windows."""
+    count = len(windows)
     if count < WINDOWS_MIN:
-        return Estimate(value)
-    residuals = sum((y - value * x) ** 2 for y, x in zip(above, below, strict=True))
-    error = math.sqrt(residuals / (count - 1) / count) / (total / count)
-    return Estimate(value, _student(count - 1) * error)
+        return None
+    residuals = sum((y - value * x) ** 2 for y, x in windows)
+    error = math.sqrt(residuals / (count - 1) / count) / (sum(x for _, x in windows) / count)
+    return _student(count - 1) * error
 
 
 def cycles(result: Result) -> list[int]:

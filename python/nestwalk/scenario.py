@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, checks, data, files
+from nestwalk import _native, checks, data, files, traces
 from nestwalk.errors import NestwalkError, unknown, unreadable
 from nestwalk.pool import Job
 
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 SUFFIX = ".toml"
 QUICK_ACCESSES = 500_000
-"""Measured accesses after which a ``--quick`` run stops."""
+"""Measured accesses after which a ``--quick`` run of a generator stops."""
+QUICK_TRACE_ACCESSES = 16_000_000
+"""The same of a trace that has windows. They stand for so many; few of them are in the file where it is filtered."""
+QUICK_WHOLE_ACCESSES = 100_000_000
+"""A whole trace of no more accesses than this is measured in full."""
+QUICK_WINDOWS, QUICK_WINDOW_WARM, QUICK_WINDOW = 8, 8_000_000, 2_000_000
+"""Of a longer one: windows, and accesses that warm up and are measured in each."""
 
 
 SEED_MAX = 2**63 - 1
@@ -82,16 +88,38 @@ def adapt(job: Job, *, quick: bool = False, seed: int | None = None) -> Job:
     if seed is not None:
         changed["seed"] = checks.whole("seed", seed, 0, SEED_MAX)
     if quick:
-        changed["sampling"] = quick_sampling(table.get("sampling"))
+        changed["sampling"] = quick_sampling(table.get("sampling"), _trace(table, job.path))
     return job if changed == table else Job(job.name, write(changed), job.path)
 
 
-def quick_sampling(sampling: object) -> dict[str, Any]:
-    """A scenario's ``sampling``, ended early."""
+def quick_sampling(sampling: object, trace: str | None = None) -> dict[str, Any]:
+    """A scenario's ``sampling``, of which less is measured.
+
+    A generator's run ends early. Of a trace that has windows the first are measured, warmed up as in a full run; of
+    a whole one, windows all over it (its beginning is another program: it fills its memory), or all if it is short.
+    """
     known: dict[str, Any] = dict(sampling) if isinstance(sampling, dict) else {}
-    limit = known.get("measured_accesses_max")
-    known["measured_accesses_max"] = min(limit, QUICK_ACCESSES) if isinstance(limit, int) else QUICK_ACCESSES
+    limit, most = known.get("measured_accesses_max"), QUICK_ACCESSES
+    if trace is not None:
+        most = QUICK_TRACE_ACCESSES
+        about = traces.trace_info(trace)
+        accesses = about["represented_accesses"]
+        if about["sampling"] is None and accesses > QUICK_WHOLE_ACCESSES and not known:
+            return {"period": accesses // QUICK_WINDOWS, "warm": QUICK_WINDOW_WARM, "measure": QUICK_WINDOW}
+        if about["sampling"] is None:
+            most = QUICK_WHOLE_ACCESSES
+    known["measured_accesses_max"] = min(limit, most) if isinstance(limit, int) else most
     return known
+
+
+def _trace(table: Mapping[str, Any], path: Path) -> str | None:
+    """The trace of a scenario of the file ``path``, if it has one that is there."""
+    workload = table.get("workload")
+    name = workload.get("trace") if isinstance(workload, dict) else None
+    if not isinstance(name, str) or name in data.traces():
+        return name if isinstance(name, str) else None
+    file = path.parent / name
+    return str(file) if file.is_file() else None
 
 
 def write(table: Mapping[str, Any]) -> str:

@@ -29,7 +29,11 @@ WIDTH_WITH_CHANGES = 150
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NOTHING = "\N{EN DASH}"
 MILLION = 1_000_000
-QUICK = "Quick: only the beginning was measured. Leave out --quick for figures to rely on."
+QUICK = "Quick: less was measured. Leave out --quick for figures to rely on."
+FILTERED_BESIDE = (
+    "The trace is filtered: with a co-runner its data accesses, and so the relative time, come out too fast "
+    "(docs/fidelity.md)."
+)
 INTERVALS = f"{PLUS_MINUS}: half of the 95 % interval."
 RELATIVE = "Relative time: estimated, against the first row (docs/model.md)."
 AGAINST = "Time to plain VM: estimated, against the plain VM of the same section (docs/model.md)."
@@ -112,7 +116,10 @@ def comparison_page(done: Comparison, seconds: float, width: int) -> list[Render
     if plan.quick:
         page.append(Text(QUICK))
     page += _left_out(width)
-    page += [Text(RELATIVE if columns(done.rows) is COLUMNS else AGAINST), Text()]
+    page.append(Text(RELATIVE if columns(done.rows) is COLUMNS else AGAINST))
+    if _filtered_beside_corunner(done):
+        page.append(Text(FILTERED_BESIDE))
+    page.append(Text())
     return [*page, *answers.whole_run(done), *answers.how_to_get(done)]
 
 
@@ -124,6 +131,15 @@ def _left_out(width: int) -> list[RenderableType]:
         return [Text(INTERVALS), Text(f"Left out: who must change what (needs {WIDTH_WITH_CHANGES} columns; --csv).")]
     needed = f"{WIDTH_WITH_CHANGES} columns; --csv and --json have them"
     return [Text(f"Left out: half of the 95 % intervals, and who must change what (need {needed}).")]
+
+
+def _filtered_beside_corunner(done: Comparison) -> bool:
+    """Whether the trace leaves out accesses that the co-runner of some row would have made slower."""
+    from nestwalk import traces
+
+    trace = done.plan.program.workload.get("trace")
+    shared = any(result.configuration["scenario"]["corunner"] != "none" for result in done.results)
+    return isinstance(trace, str) and shared and traces.trace_info(trace)["filter"] is not None
 
 
 def survey_page(done: Survey, width: int) -> list[RenderableType]:

@@ -28,6 +28,8 @@ class Sample:
     """Or: a window in every so many accesses."""
     windows_max: int | None = None
     """At most so many of them."""
+    collapse: int = 0
+    """Accesses before a window's warm-up of which only the last one to each line is kept; needs a filter."""
     warm: int = 1_000_000
     """Accesses of a window that warm up."""
     window: int = 200_000
@@ -89,6 +91,7 @@ def sample_of(
     windows: int | None = None,
     period: int | None = None,
     windows_max: int | None = None,
+    collapse: int = 0,
     warm: int | None = None,
     window: int | None = None,
     seed: int | None = None,
@@ -108,6 +111,7 @@ def sample_of(
     if windows_max is not None and period is None:
         raise NestwalkError("--windows-max needs --period; with --sample-windows there are as many as that says")
     values = {
+        "--collapse": collapse or None,
         "--warm": warm,
         "--window": window,
         "--seed": seed,
@@ -128,6 +132,7 @@ def sample_of(
         windows=windows,
         period=period,
         windows_max=windows_max,
+        collapse=collapse,
         warm=default.warm if warm is None else warm,
         window=default.window if window is None else window,
         seed=default.seed if seed is None else checks.whole("seed", seed, 0, scenario.SEED_MAX),
@@ -148,6 +153,7 @@ def trace_convert(
     level: int | None = None,
     total: int | None = None,
     sample: Sample | None = None,
+    filter_: str | None = None,
     progress: Callable[[int, int | None], bool] | None = None,
 ) -> dict[str, Any]:
     """Converts a capture to a trace, which is there whole or not at all.
@@ -162,6 +168,8 @@ def trace_convert(
         level: zstd's level, 1 to 22.
         total: Accesses of the capture, where it cannot be read twice.
         sample: What to keep; everything if None.
+        filter_: Leave out and count what two small LRU filters hold, one over lines and one over pages: ``default``,
+            ``exact``, or their sizes (``docs/trace-format.md``); everything is kept if None.
         progress: Told of accesses done and to be done (if known); ends the conversion by returning False.
 
     Returns:
@@ -183,6 +191,7 @@ def trace_convert(
         "level": level,
         "total": total,
         "sample": None if sample is None else asdict(sample),
+        "filter": filter_,
     }
     found: dict[str, Any] = json.loads(
         _native.trace_convert(str(source), str(destination), json.dumps(options), progress)

@@ -17,7 +17,7 @@ pub mod colocated;
 mod crowd;
 pub mod dump;
 mod error;
-mod estimate;
+pub mod estimate;
 mod hardware;
 pub mod keys;
 pub mod machine_file;

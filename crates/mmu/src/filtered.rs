@@ -139,7 +139,8 @@ mod tests {
         let mut after = TlbCounters { l1_hits: [6, 7, 5], misses: [1, 0, 0], accesses: 4, ..before };
         count_hits(&mut after, &before, 9);
         assert_eq!((after.l1_hits, after.accesses), ([6 + 5, 7 + 4, 5], 13));
-        count_hits(&mut after, &after.clone(), 2);
+        let before = after;
+        count_hits(&mut after, &before, 2);
         assert_eq!(after.l1_hits, [6 + 5 + 2, 7 + 4, 5], "nothing is known: small");
     }
 }

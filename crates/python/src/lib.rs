@@ -71,7 +71,7 @@ fn panic_now(py: Python<'_>) -> PyResult<()> {
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::{benchmark, benchmark_names, catalogue, check, panic_now, run, scenario, version};
+    use super::{benchmark, benchmark_names, catalogue, check, panic_now, ratio, run, scenario, version};
 
     #[pymodule_export]
     use super::keys::{machine, schema};
@@ -87,6 +87,13 @@ mod _native {
 }
 
 /// The version of engine and package.
+/// The ratio of sums over windows, and half of its 95 % interval; `None` where it cannot be known.
+#[pyfunction]
+fn ratio(windows: Vec<(u64, u64)>) -> (Option<f64>, Option<f64>) {
+    let estimate = nestwalk_machine::estimate::ratio(&windows);
+    (estimate.map(|estimate| estimate.value), estimate.and_then(|estimate| estimate.ci95))
+}
+
 #[pyfunction]
 fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use nestwalk_workload::trace::{self, ConvertOptions, Metadata, SampleOptions, SteadyFrom, Strata};
+use nestwalk_workload::trace::{self, ConvertOptions, FilterOptions, Metadata, SampleOptions, SteadyFrom, Strata};
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,7 @@ struct Options {
     level: Option<i32>,
     total: Option<u64>,
     sample: Option<Sample>,
+    filter: Option<FilterOptions>,
 }
 
 #[derive(Deserialize)]
@@ -31,6 +32,7 @@ struct Sample {
     windows: Option<u64>,
     period: Option<u64>,
     windows_max: Option<u64>,
+    collapse: u64,
     warm: u64,
     window: u64,
     seed: u64,
@@ -41,6 +43,7 @@ struct Sample {
 #[derive(Serialize)]
 struct Report {
     accesses: u64,
+    represented_accesses: u64,
     bytes_per_access: f64,
     bytes: u64,
     #[serde(flatten)]
@@ -58,6 +61,7 @@ impl From<Options> for ConvertOptions {
             level: options.level.unwrap_or(default.level),
             total: options.total.or(default.total),
             sample: options.sample.map(Into::into).or(default.sample),
+            filter: options.filter.or(default.filter),
         }
     }
 }
@@ -73,6 +77,7 @@ impl From<Sample> for SampleOptions {
                 Some(accesses) => Strata::Period { accesses, windows_max: sample.windows_max },
                 None => Strata::Windows(sample.windows.unwrap_or(1)),
             },
+            collapse: sample.collapse,
             warm: sample.warm,
             window: sample.window,
             seed: sample.seed,
@@ -99,6 +104,7 @@ pub(crate) fn trace_convert(
         let report = listener.conclude(outcome)?;
         json(&Report {
             accesses: report.accesses,
+            represented_accesses: report.represented_accesses,
             bytes_per_access: report.bytes_per_access,
             bytes: report.bytes,
             metadata: about(&report.metadata)?,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What share of a trace's accesses goes to few hot lines: its stack, locals and static data.
 //!
-//! `cargo run --release -p nestwalk-workload --example locality -- data/traces/redis.nwt`
+//! `cargo run --release -p nestwalk-workload --example locality -- TRACE.nwt` (one that is not filtered)
 //!
 //! Every window of 2^20 measured accesses is looked at on its own: its accesses to its `HOT_LINES` most used lines are its
 //! local ones, the rest go to data structures. The generators take `local_permille` from here (docs/model.md, "Made-up programs").
@@ -76,6 +76,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         loop {
             match workload.next(&mut batch)? {
                 Step::Accesses if measuring => {
+                    assert!(
+                        batch.absorbed.is_empty(),
+                        "{path}: a filtered trace; convert the capture without --filter"
+                    );
                     sums.instructions += batch.instructions;
                     window.extend_from_slice(&batch.accesses);
                 }

@@ -31,6 +31,7 @@ sampling (without it, every access is kept):
   --seed N                 of the windows' random places (1)
 
 Filtering what is kept (docs/trace-format.md):
+  --collapse ACCESSES      so many before each window's warm-up: the last access to each line
   --filter default         leave out accesses that small LRU filters over lines and pages both hold, and count them
   --filter exact           the same with one line and one page a set
   --filter LxW,PxW[,RENEW] the same with L sets of W lines and P sets of W pages; a line is kept again after RENEW accesses";
@@ -89,6 +90,7 @@ struct Sampling {
     period: Option<u64>,
     windows_max: Option<u64>,
     window: Option<u64>,
+    collapse: Option<u64>,
     warm: Option<u64>,
     skip_start: Option<u64>,
     steady_from: Option<u64>,
@@ -157,6 +159,7 @@ fn take_option(
         "windows-max" => sampling.windows_max = number()?,
         "window" => sampling.window = number()?,
         "warm" => sampling.warm = number()?,
+        "collapse" => sampling.collapse = number()?,
         "skip-start" => sampling.skip_start = number()?,
         "steady-from" => sampling.steady_from = number()?,
         "budget" => sampling.budget = number()?,
@@ -182,6 +185,7 @@ impl Sampling {
         Ok(Some(SampleOptions {
             steady_from,
             strata,
+            collapse: self.collapse.unwrap_or(0),
             warm: self.warm.unwrap_or(1_000_000),
             window: self.window.unwrap_or(200_000),
             seed: self.seed.unwrap_or(1),
@@ -191,8 +195,16 @@ impl Sampling {
 
     /// Without windows, no other sampling option means anything.
     fn nothing_else(&self) -> Result<Option<SampleOptions>, String> {
-        let others =
-            [self.windows_max, self.window, self.warm, self.skip_start, self.steady_from, self.budget, self.seed];
+        let others = [
+            self.windows_max,
+            self.window,
+            self.collapse,
+            self.warm,
+            self.skip_start,
+            self.steady_from,
+            self.budget,
+            self.seed,
+        ];
         if others.iter().any(Option::is_some) {
             return Err("sampling needs --sample-windows or --period".into());
         }

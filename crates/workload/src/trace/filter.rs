@@ -60,7 +60,7 @@ impl FilterOptions {
 impl Default for FilterOptions {
     /// Chosen by measurement (`docs/trace-format.md`, "Filtered stretches").
     fn default() -> Self {
-        Self { line_sets: 64, line_ways: 8, page_sets: 1, page_ways: 64, renew: 0 }
+        Self { line_sets: 64, line_ways: 8, page_sets: 1, page_ways: 64, renew: 16_384 }
     }
 }
 

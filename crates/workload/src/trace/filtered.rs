@@ -41,6 +41,13 @@ impl Gaps {
         true
     }
 
+    /// The same for `count` accesses at once, of which so many are stores, right after one that was kept.
+    pub fn absorb_many(&mut self, count: u32, stores: u64) {
+        self.open = count;
+        self.absorbed += u64::from(count);
+        self.stores += stores;
+    }
+
     fn close(&mut self) {
         varint::put(&mut self.bytes, u64::from(std::mem::take(&mut self.open)));
     }

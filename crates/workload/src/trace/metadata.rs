@@ -84,6 +84,9 @@ pub struct Sampling {
     pub windows_over_budget: u64,
     /// Measured accesses of a window.
     pub window_accesses: u64,
+    /// Accesses before the warm-up of which only the last one to each line is kept.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub collapsed_accesses: u64,
     /// Accesses before them that warm up.
     pub warm_accesses: u64,
     /// Every stretch of so many accesses has one window, at a random place.

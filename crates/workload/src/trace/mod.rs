@@ -8,6 +8,7 @@
 //! every memory event, in order: the footprint is real, and the windows see the memory that the program would have had.
 
 pub mod block;
+pub mod collapse;
 pub mod convert;
 mod destination;
 pub mod event;

@@ -53,6 +53,7 @@ enum Current {
     /// Accesses of a thread.
     Accesses {
         thread: ThreadId,
+        items: u32,
         instructions: Spread,
         absorbed_stores: Spread,
         /// Accesses that the record stands for, and those of them that have been yielded.
@@ -131,6 +132,7 @@ impl TraceWorkload {
                 self.decoder.begin(&self.trace, record)?;
                 self.current = Current::Accesses {
                     thread: record.thread,
+                    items: record.items,
                     instructions: Spread::new(record.instructions),
                     absorbed_stores: Spread::new(record.absorbed_stores),
                     represented: record.represented(),
@@ -151,10 +153,13 @@ impl TraceWorkload {
     }
 
     fn accesses(&mut self, batch: &mut Batch) -> Result<Option<Step>, WorkloadError> {
-        let Current::Accesses { thread, instructions, absorbed_stores, represented, done } = &mut self.current else {
+        let Current::Accesses { thread, items, instructions, absorbed_stores, represented, done } = &mut self.current
+        else {
             return Ok(None);
         };
-        let most = self.warm_left.map_or(u64::MAX, |left| left).min(Batch::ACCESSES_MAX as u64) as usize;
+        // As many as probably stand for what is left to warm up: a filtered stretch comes near its end in smaller and smaller steps.
+        let standing_for = |left: u64| (u128::from(left) * u128::from(*items) / u128::from(*represented)).max(1) as u64;
+        let most = self.warm_left.map_or(u64::MAX, standing_for).min(Batch::ACCESSES_MAX as u64) as usize;
         let count = self.decoder.fill(&self.trace, &mut batch.accesses, most)?;
         self.decoder.fill_gaps(&mut batch.absorbed, count);
         batch.thread = *thread;

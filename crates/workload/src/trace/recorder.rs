@@ -5,6 +5,7 @@ use std::path::Path;
 
 use nestwalk_mem::{Gva, VpnRange};
 
+use super::collapse::{Collapse, Position};
 use super::event::{EventOp, TraceEvent};
 use super::filter::{Filter, FilterOptions};
 use super::format::ADDRESS_END;
@@ -16,6 +17,9 @@ use super::source::SourceAccess;
 use super::space::{AddressSpace, Cover, PageEffect};
 use super::writer::{Totals, Writer};
 use crate::stream::{Phase, ThreadId, WorkloadError};
+
+/// The site of all accesses of collapsed stretches: a number that no capture gives.
+const COLLAPSED_SITE: u64 = u32::MAX as u64 + 1;
 
 /// Turns what a capture holds into a trace.
 #[derive(Debug)]
@@ -29,8 +33,11 @@ pub struct Recorder {
     filter: Option<FilterOptions>,
     /// By [`ThreadId`]; empty without a filter.
     filters: Vec<Filter>,
+    collapse: Collapse,
     budget: Option<u64>,
     segment: Segment,
+    /// Of the last mark, but for those of collapsed stretches.
+    phase: Phase,
     /// Accesses and instructions of the program so far, all threads.
     position: u64,
     instructions: u64,
@@ -62,6 +69,11 @@ impl Recorder {
         total: Option<u64>,
     ) -> Result<Self, WorkloadError> {
         filter.as_ref().map_or(Ok(()), FilterOptions::check).map_err(impossible)?;
+        if filter.is_none() && sample.is_some_and(|options| options.collapse > 0) {
+            return Err(impossible(
+                "a collapsed stretch needs a filter: give --filter, or leave --collapse out".into(),
+            ));
+        }
         let plan = sample.map(|options| Plan::new(options, total)).transpose().map_err(impossible)?;
         let mut recorder = Self {
             writer: Writer::create(path, level, filter.is_some())?,
@@ -71,8 +83,10 @@ impl Recorder {
             plan,
             filter,
             filters: Vec::new(),
+            collapse: Collapse::default(),
             budget: sample.and_then(|options| options.budget),
-            segment: Segment { phase: Phase::Measure, until: u64::MAX },
+            segment: Segment { phase: Phase::Measure, collapsed: false, until: u64::MAX },
+            phase: Phase::Measure,
             position: 0,
             instructions: 0,
             threads: Vec::new(),
@@ -125,6 +139,8 @@ impl Recorder {
             if self.segment.phase == Phase::Populate {
                 self.skip(thread, now)?;
                 self.writer.skipped_instructions(instructions);
+            } else if self.segment.collapsed {
+                self.note(thread, now)?;
             } else if self.filter.is_some() {
                 self.keep_filtered(thread, now)?;
             } else {
@@ -137,7 +153,7 @@ impl Recorder {
         self.instructions += more;
         if self.segment.phase == Phase::Populate {
             self.writer.skipped_instructions(more);
-        } else {
+        } else if !self.segment.collapsed {
             self.writer.block_instructions(more);
         }
         Ok(())
@@ -161,6 +177,27 @@ impl Recorder {
             }
             let site = self.sites.number(access.site(), access.attributes());
             self.writer.access(thread, site, Gva(access.address().0), access.instructions())?;
+        }
+        Ok(())
+    }
+
+    /// Of a collapsed stretch: first touches at once, the accesses at its end.
+    fn note(&mut self, thread: ThreadId, accesses: &[SourceAccess]) -> Result<(), WorkloadError> {
+        self.skip(thread, accesses)?;
+        for (access, position) in accesses.iter().zip(self.position..) {
+            self.collapse.note(thread, position, access);
+        }
+        Ok(())
+    }
+
+    fn end_collapsed(&mut self) -> Result<(), WorkloadError> {
+        let end = Position { access: self.position, instructions: self.instructions };
+        let Some((start, kept)) = self.collapse.finish(end) else { return Ok(()) };
+        self.writer.mark(Phase::Warm, start.access, start.instructions)?;
+        let site = self.sites.number(COLLAPSED_SITE, attributes(false, 0));
+        for one in kept {
+            self.writer.access(one.thread, site, one.address, one.instructions)?;
+            self.writer.absorb_many(one.absorbed, one.absorbed_stores);
         }
         Ok(())
     }
@@ -212,8 +249,15 @@ impl Recorder {
         if let Some(meaning) = event.meaning() {
             match self.space.apply(&meaning) {
                 PageEffect::None => {}
-                PageEffect::Clear(range) => self.pages.clear(range),
-                PageEffect::Relocate(from, to) => self.pages.relocate(from, to),
+                PageEffect::Clear(range) => {
+                    self.pages.clear(range);
+                    self.collapse.forget(range);
+                }
+                PageEffect::Relocate(from, to) => {
+                    self.pages.relocate(from, to);
+                    self.collapse.forget(from);
+                    self.collapse.forget(to);
+                }
                 PageEffect::ShareAll => self.pages.share_all(),
             }
             // Whatever the event changes: nothing is absorbed because of what was there before.
@@ -232,19 +276,28 @@ impl Recorder {
     }
 
     fn next_segment(&mut self, first: bool) -> Result<(), WorkloadError> {
-        let Some(plan) = &mut self.plan else { return Ok(()) };
+        if self.plan.is_none() {
+            return Ok(());
+        }
+        self.end_collapsed()?;
         self.writer.flush()?;
+        let Some(plan) = &mut self.plan else { return Ok(()) };
         let (budget, totals) = (self.budget, self.writer.totals());
         let (sites, windows) = (self.sites.table().attributes.len() as u64, plan.sampling().windows);
         let segment = plan.segment(self.position, |part, whole| {
             budget.is_none_or(|budget| fits(budget, totals, sites, windows, part, whole))
         });
         // Two windows may touch: each has its marks all the same.
-        if first || segment.phase != self.segment.phase || segment.phase != Phase::Populate {
-            self.writer.mark(segment.phase, self.position, self.instructions)?;
+        if segment.collapsed {
+            self.collapse.begin(Position { access: self.position, instructions: self.instructions });
         }
+        let phase = if segment.collapsed { Phase::Populate } else { segment.phase };
+        if first || phase != self.phase || phase != Phase::Populate {
+            self.writer.mark(phase, self.position, self.instructions)?;
+        }
+        self.phase = phase;
         // What is skipped does not go through the filters.
-        if segment.phase == Phase::Populate {
+        if phase == Phase::Populate {
             self.filters.iter_mut().for_each(Filter::forget);
         }
         self.segment = segment;

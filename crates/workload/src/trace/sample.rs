@@ -41,6 +41,8 @@ pub struct SampleOptions {
     pub steady_from: SteadyFrom,
     /// How the windows are spread.
     pub strata: Strata,
+    /// Accesses before a window of which only the last one to each line is kept ([`super::collapse`]); needs a filter.
+    pub collapse: u64,
     /// Accesses of a window that warm up.
     pub warm: u64,
     /// Accesses of a window that are measured.
@@ -57,6 +59,8 @@ pub struct SampleOptions {
 pub struct Segment {
     /// Populate means that they are skipped.
     pub phase: Phase,
+    /// Whether of those that warm up only the last one to each line is kept.
+    pub collapsed: bool,
     /// One past the last of them.
     pub until: u64,
 }
@@ -125,7 +129,7 @@ impl Plan {
             Strata::Windows(0) => return Err("no windows: give --sample-windows at least 1".into()),
             Strata::Windows(windows) => self.total.unwrap_or(0).saturating_sub(first) / windows,
         };
-        let needed = self.options.warm.saturating_add(self.options.window);
+        let needed = self.options.collapse.saturating_add(self.options.warm).saturating_add(self.options.window);
         if self.stratum < needed {
             return Err(format!(
                 "one window is {needed} accesses, and there is one in every {} of them: take fewer or shorter windows, or a longer capture",
@@ -143,7 +147,7 @@ impl Plan {
             self.window_at = u64::MAX;
             return;
         };
-        let room = self.stratum - self.options.warm - self.options.window;
+        let room = self.stratum - self.options.collapse - self.options.warm - self.options.window;
         let start = first.saturating_add(self.stratum.saturating_mul(self.next));
         self.window_at = start.saturating_add(self.rng.random_range(0..=room));
         self.next += 1;
@@ -159,7 +163,8 @@ impl Plan {
     /// The segment that access `at` begins or goes on with. `fits` says whether a window of the share `(part, whole)` of all
     /// windows still fits the budget; it is asked when a window begins.
     pub fn segment(&mut self, at: u64, fits: impl Fn(u64, Option<u64>) -> bool) -> Segment {
-        let warm_until = self.window_at.saturating_add(self.options.warm);
+        let warm_from = self.window_at.saturating_add(self.options.collapse);
+        let warm_until = warm_from.saturating_add(self.options.warm);
         let until = warm_until.saturating_add(self.options.window);
         if at >= until {
             self.place();
@@ -175,11 +180,13 @@ impl Plan {
             self.windows += 1;
         }
         if at < self.window_at {
-            Segment { phase: Phase::Populate, until: self.window_at }
+            Segment { phase: Phase::Populate, collapsed: false, until: self.window_at }
+        } else if at < warm_from {
+            Segment { phase: Phase::Warm, collapsed: true, until: warm_from }
         } else if at < warm_until {
-            Segment { phase: Phase::Warm, until: warm_until }
+            Segment { phase: Phase::Warm, collapsed: false, until: warm_until }
         } else {
-            Segment { phase: Phase::Measure, until }
+            Segment { phase: Phase::Measure, collapsed: false, until }
         }
     }
 
@@ -189,6 +196,7 @@ impl Plan {
             windows: self.windows,
             windows_over_budget: self.over_budget,
             window_accesses: self.options.window,
+            collapsed_accesses: self.options.collapse,
             warm_accesses: self.options.warm,
             stratum_accesses: self.stratum,
             first_access: self.first.unwrap_or(0),
@@ -233,7 +241,7 @@ mod tests {
             let stratum = warm + window + slack;
             let total = first + stratum * windows;
             let options = SampleOptions {
-                steady_from: SteadyFrom::Access(first), strata: Strata::Windows(windows), warm, window, seed, budget: None,
+                steady_from: SteadyFrom::Access(first), strata: Strata::Windows(windows), collapse: 0, warm, window, seed, budget: None,
             };
             let mut plan = Plan::new(options, Some(total)).unwrap();
             let all = segments(&mut plan, total);
@@ -257,6 +265,7 @@ mod tests {
         SampleOptions {
             steady_from: SteadyFrom::Mark(2),
             strata: Strata::Windows(10),
+            collapse: 0,
             warm: 10,
             window: 10,
             seed: 1,
@@ -268,7 +277,10 @@ mod tests {
     fn a_mark_begins_the_steady_phase() {
         let mut plan = Plan::new(options(), Some(1000)).unwrap();
         plan.mark(1, 100).unwrap();
-        assert_eq!(plan.segment(100, |_, _| true), Segment { phase: Phase::Populate, until: u64::MAX });
+        assert_eq!(
+            plan.segment(100, |_, _| true),
+            Segment { phase: Phase::Populate, collapsed: false, until: u64::MAX }
+        );
         plan.mark(2, 500).unwrap();
         assert!((500..=530).contains(&plan.segment(500, |_, _| true).until));
         assert!(plan.complaint().is_some_and(|why| why.contains("ended before")));

@@ -127,6 +127,13 @@ impl Writer {
         absorbed
     }
 
+    /// So many accesses, `stores` of them stores, are absorbed after the one that was kept last.
+    pub fn absorb_many(&mut self, count: u32, stores: u64) {
+        if let Some(gaps) = &mut self.gaps {
+            gaps.absorb_many(count, stores);
+        }
+    }
+
     /// Instructions of the block's thread that no record of an access accounts for.
     pub fn block_instructions(&mut self, instructions: u64) {
         self.block_instructions += instructions;

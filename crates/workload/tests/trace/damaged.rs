@@ -3,13 +3,24 @@
 
 use nestwalk_workload::WorkloadError;
 use nestwalk_workload::trace::format::{HEADER_BYTES, TRAILER_BYTES, checksum};
-use nestwalk_workload::trace::{ConvertOptions, SampleOptions, SteadyFrom, Strata, Trace, check, fuzz_one};
+use nestwalk_workload::trace::{
+    ConvertOptions, FilterOptions, SampleOptions, SteadyFrom, Strata, Trace, check, fuzz_one,
+};
 use proptest::prelude::*;
 
 use crate::capture::{Capture, Place, Touch, convert_file, mmap, munmap};
 
 /// A small trace with every kind of record.
 fn sampled_trace() -> (Place, Vec<u8>) {
+    a_trace(None)
+}
+
+/// The same, with its windows filtered.
+fn filtered_trace() -> (Place, Vec<u8>) {
+    a_trace(Some(FilterOptions { line_sets: 4, line_ways: 2, page_sets: 1, page_ways: 4, renew: 0 }))
+}
+
+fn a_trace(filter: Option<FilterOptions>) -> (Place, Vec<u8>) {
     let mut capture = Capture::default();
     capture.events(0, &[mmap(0x1000_0000, 1 << 24), munmap(0x1080_0000, 1 << 12)]);
     for thread in 0..2 {
@@ -19,13 +30,16 @@ fn sampled_trace() -> (Place, Vec<u8>) {
     let sample = SampleOptions {
         steady_from: SteadyFrom::Access(100),
         strata: Strata::Windows(3),
+        collapse: 0,
         warm: 50,
         window: 100,
         seed: 1,
         budget: None,
     };
     let place = Place::new();
-    place.convert(&capture.bytes, &ConvertOptions { sample: Some(sample), ..ConvertOptions::default() }).unwrap();
+    place
+        .convert(&capture.bytes, &ConvertOptions { sample: Some(sample), filter, ..ConvertOptions::default() })
+        .unwrap();
     let bytes = std::fs::read(place.path("trace.nwt")).unwrap();
     (place, bytes)
 }
@@ -38,10 +52,13 @@ fn complaint(place: &Place, bytes: &[u8]) -> Option<String> {
 
 #[test]
 fn a_trace_cut_anywhere_says_where() {
-    let (place, bytes) = sampled_trace();
-    assert_eq!(complaint(&place, &bytes), None);
+    [sampled_trace(), filtered_trace()].iter().for_each(|(place, bytes)| cut_anywhere(place, bytes));
+}
+
+fn cut_anywhere(place: &Place, bytes: &[u8]) {
+    assert_eq!(complaint(place, bytes), None);
     for length in 0..bytes.len() {
-        let error = complaint(&place, &bytes[..length]).unwrap_or_else(|| panic!("cut to {length} bytes: accepted"));
+        let error = complaint(place, &bytes[..length]).unwrap_or_else(|| panic!("cut to {length} bytes: accepted"));
         assert!(error.contains("bad.nwt: at byte ") && !error.contains('\n'), "{error}");
         if length >= HEADER_BYTES {
             assert!(error.contains(&format!("at byte {length}: the trace is cut")), "{length}: {error}");
@@ -51,11 +68,14 @@ fn a_trace_cut_anywhere_says_where() {
 
 #[test]
 fn every_flipped_bit_is_noticed() {
-    let (place, mut bytes) = sampled_trace();
+    [sampled_trace(), filtered_trace()].into_iter().for_each(|(place, bytes)| flip_bits(&place, bytes));
+}
+
+fn flip_bits(place: &Place, mut bytes: Vec<u8>) {
     for at in 0..bytes.len() {
         let bit = 1 << (at * 5 % 8);
         bytes[at] ^= bit;
-        let error = complaint(&place, &bytes).unwrap_or_else(|| panic!("bit {bit} of byte {at}: accepted"));
+        let error = complaint(place, &bytes).unwrap_or_else(|| panic!("bit {bit} of byte {at}: accepted"));
         assert!(error.contains("bad.nwt: at byte ") && !error.contains('\n'), "{error}");
         bytes[at] ^= bit;
     }
@@ -66,8 +86,8 @@ fn what_is_no_trace_or_another_version_is_told_so() {
     let (place, mut bytes) = sampled_trace();
     assert!(complaint(&place, b"PAR1 and so on, for more than a header").unwrap().contains("not a Nestwalk trace"));
     assert!(complaint(&place, b"").unwrap().contains("not a Nestwalk trace"));
-    bytes[8] = 2;
-    assert!(complaint(&place, &bytes).unwrap().contains("version 2"));
+    bytes[8] = 9;
+    assert!(complaint(&place, &bytes).unwrap().contains("version 9"));
     let missing = check(&place.path("no such file")).unwrap_err();
     assert!(matches!(missing, WorkloadError::Io { .. }) && missing.to_string().contains("no such file"));
     assert!(check(place.0.path()).unwrap_err().to_string().contains("it has to be a file"));
@@ -227,8 +247,8 @@ fn impossible_options_and_places_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn the_fuzz_target_returns_for_spoilt_traces(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
-        let (_, mut bytes) = sampled_trace();
+    fn the_fuzz_target_returns_for_spoilt_traces(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), filtered: bool) {
+        let (_, mut bytes) = if filtered { filtered_trace() } else { sampled_trace() };
         for (at, value) in changes {
             let at = at.index(bytes.len());
             bytes[at] = value;

@@ -3,6 +3,7 @@
 
 mod capture;
 mod damaged;
+mod filtered;
 mod playing;
 mod real;
 mod round_trip;

@@ -69,6 +69,7 @@ fn a_sampled_trace_populates_warms_and_measures_each_window() {
     let sample = SampleOptions {
         steady_from: SteadyFrom::Access(40_000),
         strata: Strata::Windows(2),
+        collapse: 0,
         warm: 1000,
         window: 1000,
         seed: 3,

@@ -67,6 +67,7 @@ fn a_sample_of_a_real_capture_keeps_its_footprint() {
         let options = SampleOptions {
             steady_from: SteadyFrom::Access(100_000),
             strata: Strata::Windows(8),
+            collapse: 0,
             warm: 50_000,
             window: 20_000,
             seed: 1,

@@ -10,7 +10,7 @@ use nestwalk_workload::trace::{ConvertOptions, SampleOptions, SteadyFrom, Strata
 use crate::capture::{Capture, Item, Place, Touch, items, mmap, munmap};
 
 fn sampling(strata: Strata, steady_from: SteadyFrom) -> ConvertOptions {
-    let sample = SampleOptions { steady_from, strata, warm: 300, window: 200, seed: 7, budget: None };
+    let sample = SampleOptions { steady_from, strata, collapse: 0, warm: 300, window: 200, seed: 7, budget: None };
     ConvertOptions { sample: Some(sample), ..ConvertOptions::default() }
 }
 
