@@ -49,7 +49,7 @@ fn traces(place: &Path) -> Vec<(String, PathBuf)> {
 }
 
 fn write(path: &Path, accesses: &[SourceAccess]) {
-    let mut recorder = Recorder::create(path, 1, None, None).expect("a temporary file");
+    let mut recorder = Recorder::create(path, 1, None, None, None).expect("a temporary file");
     recorder.accesses(ThreadId(0), accesses, 0).expect("a temporary file");
     recorder.finish(Metadata::default()).expect("a temporary file");
 }

@@ -89,7 +89,7 @@ pub trait SegmentAllocator {
 }
 
 /// The allocators.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AllocatorKind {
     /// Compromis, option 1.

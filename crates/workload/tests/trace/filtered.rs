@@ -31,7 +31,7 @@ fn program() -> (Capture, Vec<(u32, Touch)>) {
             .map(|i| {
                 let page = (i / 100 + block) % 9;
                 let line = if i % 3 == 0 { 1 } else { i * 7 % 5 };
-                let address = BASE + (page << 12 | line << 6 | i % 64);
+                let address = BASE + (page << 12 | line << 6 | (i % 64));
                 Touch { site: (i % 4) as u32, store: i % 4 == 3 && block % 3 > 0, ..Touch::load(address) }
             })
             .collect();
