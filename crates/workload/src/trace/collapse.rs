@@ -144,7 +144,7 @@ mod tests {
         let (lines, all) = (3 * GROUP_LINES as u64, NEAR_ACCESSES + 200_000);
         let line = |n: u64| if n < 200_000 { n % lines } else { n % 5000 };
         for n in 0..all {
-            let access = SourceAccess::new(Va(line(n) << 6 | n % 64), 1, 3, 3, n % 4 == 0);
+            let access = SourceAccess::new(Va((line(n) << 6) | (n % 64)), 1, 3, 3, n % 4 == 0);
             collapse.note(ThreadId(0), 100 + n, &access);
         }
         let end = Position { access: 100 + all, instructions: 1000 + 3 * all };

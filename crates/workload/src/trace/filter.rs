@@ -244,7 +244,7 @@ mod tests {
                 }
                 let age = now - kept_at.get(&line).copied().unwrap_or(now);
                 let old = renew > 0 && age as u64 >= renew;
-                let absorbs = line_hit && page_hit && !(store && !stored.contains(&page)) && !old;
+                let absorbs = line_hit && page_hit && (!store || stored.contains(&page)) && !old;
                 prop_assert_eq!(filter.keeps(address, store, false), !absorbs);
                 if !absorbs {
                     kept_at.insert(line, now);
