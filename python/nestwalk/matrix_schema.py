@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nestwalk import matrix
+from nestwalk import matrix, techniques
 from nestwalk.what_if import LIMITS
 
 _TEXT: dict[str, Any] = {"type": "string"}
@@ -45,7 +45,7 @@ _CONFIGURATION = {
     **_ENTRY,
     "changes": {
         "type": "array",
-        "items": {"enum": list(matrix.WHO)},
+        "items": {"enum": list(techniques.WHO)},
         "description": "Who must change something for it; `[]` where nobody must.",
     },
     "techniques": {

@@ -251,8 +251,8 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _print(things: list[Any]) -> None:
-    from nestwalk import tables
+    from nestwalk import layout
 
-    console = tables.console()
+    console = layout.console()
     for thing in things:
-        console.print(thing)
+        console.print(layout.fitted(thing, console))

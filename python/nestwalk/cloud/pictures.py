@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
-from nestwalk.charts import LABEL_WIDTH, LINE_COLOURS, WIDTH, Picture
+from nestwalk.charts import LINE_COLOURS, Picture
 from nestwalk.cloud import sizes
 from nestwalk.cloud.requests import PAGE_BYTES
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nestwalk.cloud.place import Replay, Replayed
+
+WIDTH = 640
+"""Of a picture, in pixels."""
+LABEL_WIDTH = 260
+"""The most that a label beside its axis takes, in pixels."""
 
 SEGMENT_COLOURS = {"1": "#4f9d69", "2": "#f0b93a", "3": "#e07b39", "more": "#d1495b"}
 """Of VMs by their number of segments."""
@@ -151,7 +156,7 @@ def fleet(done: Replay) -> Picture | None:
             )
             .properties(width=WIDTH, height=110)
         )
-    picture: Picture = alt.vconcat(*panels)  # type: ignore[assignment]  # it draws like the others
+    picture: Picture = alt.vconcat(*panels)
     return picture
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from nestwalk import files
+from nestwalk import folders
 from nestwalk.errors import NestwalkError, unreadable
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Source:
             raise NestwalkError(f"{folder}: exists already; name a new directory")
         maps = [f"{one.start:x}-{one.end:x} {one.permissions} 00000000 00:00 0 {one.name}" for one in chosen]
         pools = self.pools()
-        with files.directory(folder) as fresh:
+        with folders.filling(folder) as fresh:
             (fresh / "maps").write_text("\n".join(maps) + "\n", encoding="utf-8")
             with (fresh / "pagemap").open("wb") as file:
                 for one in chosen:

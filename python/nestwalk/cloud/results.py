@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from nestwalk import _native, files
+from nestwalk import _native, folders
 from nestwalk.cloud import pictures, sizes, text
 from nestwalk.report import pages
 from nestwalk.report import pictures as inlining
@@ -45,8 +45,8 @@ def save(done: Replay, folder: Path, *, command: Sequence[str] = ()) -> None:
         [_plain(one.version.name, point) for one in done.made for point in one.result["series"]],
         infer_schema_length=None,
     )
-    with files.directory(folder) as fresh:
-        done.frame.write_parquet(fresh / files.MARKER)
+    with folders.filling(folder) as fresh:
+        done.frame.write_parquet(fresh / folders.MARKER)
         done.vms.write_parquet(fresh / "vms.parquet")
         series.write_parquet(fresh / "series.parquet")
         (fresh / "results.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -11,9 +11,8 @@ import altair as alt
 import polars as pl
 
 from nestwalk import pool
-from nestwalk.charts import LABEL_WIDTH, WIDTH
 from nestwalk.cloud import bundled, fleets, loaders, place, synthetic
-from nestwalk.cloud.pictures import SEGMENT_COLOURS, curve_of
+from nestwalk.cloud.pictures import LABEL_WIDTH, SEGMENT_COLOURS, WIDTH, curve_of
 from nestwalk.errors import NestwalkError
 from nestwalk.reproduce import Plan, compromis_mmu
 from nestwalk.reproduce.plan import UNAVAILABLE, Drawing, Experiment, Panel, Results, Run, Scale, Value, check, execute
@@ -157,6 +156,7 @@ STAND_IN = Summary(
     hosts=1,
     vms={"requests": 1, "placed": 1, "unplaced": 0, "refused": 0},
     histogram={1: 1},
+    any_order={1: 1},
     modes=[{"n": n, "ds_vms": 1, "ept_vms": 0} for n in range(1, 9)],
     allocation={"mean_ns": 1.0, "stdev_ns": 1.0},
 )
