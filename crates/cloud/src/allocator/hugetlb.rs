@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Linux (KVM): VMs on a pool of 1 GiB pages (hugetlbfs), the rest of their memory from the buddy allocator.
 //!
-//! Read in Linux 6.1's `mm/hugetlb.c`:
+//! Follows Linux 6.1's `mm/hugetlb.c` (functions named below; not held against a running kernel):
 //! - At boot memblock hands out 1 GiB pages from the top of memory down (`__alloc_bootmem_huge_page`). They reach the pool's
 //!   free list so that the highest is at its head (`gather_bootmem_prealloc`).
 //! - `dequeue_huge_page_node_exact` takes the head, `enqueue_huge_page` puts a freed page there: last in, first out.
