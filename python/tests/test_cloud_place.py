@@ -147,6 +147,7 @@ def test_a_folder_with_frames_json_and_a_page(command: Command, tmp_path: Path, 
     kept = tmp_path / "kept"
     names = {path.name for path in kept.iterdir()}
     assert names == {
+        "nestwalk-files.json",
         "results.parquet",
         "vms.parquet",
         "series.parquet",

@@ -38,6 +38,8 @@ class Verdict(StrEnum):
     KEPT = "bound kept"
     BROKEN = "bound broken"
     UNAVAILABLE = "unavailable"
+    OURS = "ours alone"
+    """The paper gives no value: an experiment, or what its words are held against."""
 
 
 class _Strict(BaseModel):
@@ -53,9 +55,9 @@ class Claim(_Strict):
     """Its name in the paper's module, which makes our value."""
     what: str
     """For people."""
-    paper: float
-    """The paper's value, or the bound."""
     unit: str
+    paper: float | None = None
+    """The paper's value, or the bound; None where it gives none."""
     relation: Relation = Field(default=Relation.EQUALS, strict=False)
     note: str = ""
     """What to know of it whatever comes out."""
@@ -67,8 +69,10 @@ class Claim(_Strict):
         """
         if isinstance(ours, str):
             return Verdict.UNAVAILABLE
+        if self.paper is None:
+            return Verdict.OURS
         if self.relation is Relation.EQUALS:
-            return Verdict.WITHIN if self._is_near(ours) else Verdict.OFF
+            return Verdict.WITHIN if _is_near(ours, self.paper) else Verdict.OFF
         keeps = {
             Relation.BELOW: ours <= self.paper,
             Relation.ABOVE: ours >= self.paper,
@@ -76,10 +80,12 @@ class Claim(_Strict):
         }
         return Verdict.KEPT if keeps[self.relation] else Verdict.BROKEN
 
-    def _is_near(self, ours: float) -> bool:
-        if self.paper == 0:
-            return round(ours) == 0
-        return abs(ours - self.paper) <= TOLERANCE * abs(self.paper)
+
+
+def _is_near(ours: float, paper: float) -> bool:
+    if paper == 0:
+        return round(ours) == 0
+    return abs(ours - paper) <= TOLERANCE * abs(paper)
 
 
 class Figure(_Strict):

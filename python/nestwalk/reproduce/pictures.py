@@ -99,5 +99,5 @@ def number(value: float | str | None) -> str:
 
 def in_paper(row: Mapping[str, Any]) -> str:
     """The paper's value of a row for people, with its relation where that is a bound."""
-    relation = "" if row["relation"] == Relation.EQUALS else f"{row['relation']} "
+    relation = "" if row["relation"] in (None, Relation.EQUALS) else f"{row['relation']} "
     return relation + number(row["paper"])

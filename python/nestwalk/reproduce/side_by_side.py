@@ -121,15 +121,15 @@ class Reproduction:
 
 
 def _row(figure: str, claim: Claim, ours: Value, note: str) -> dict[str, Any]:
-    is_figure = claim.relation is Relation.EQUALS and claim.paper
+    is_figure = claim.relation is Relation.EQUALS
     return {
         "figure": figure,
         "what": claim.what,
         "paper": claim.paper,
-        "relation": claim.relation.value,
+        "relation": None if claim.paper is None else claim.relation.value,
         "ours": ours,
         "unit": claim.unit,
-        "ratio": ours / claim.paper if is_figure and not isinstance(ours, str) else None,
+        "ratio": ours / claim.paper if is_figure and claim.paper and not isinstance(ours, str) else None,
         "verdict": claim.verdict(ours).value,
         "note": " ".join(part for part in (claim.note, note) if part),
     }
