@@ -81,7 +81,6 @@ class Claim(_Strict):
         return Verdict.KEPT if keeps[self.relation] else Verdict.BROKEN
 
 
-
 def _is_near(ours: float, paper: float) -> bool:
     if paper == 0:
         return round(ours) == 0
