@@ -56,23 +56,22 @@ def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, traces: Pa
     if checks.text("paper", name) not in PAPERS:
         raise unknown("paper", name, PAPERS)
     checks.whole("seed", seed, 0, scenario.SEED_MAX)
-    paper = load(name)
-    if name == "compromis":
-        from nestwalk.reproduce import compromis
-
-        return compromis.plan(paper, quick=quick, seed=seed, traces=traces)
-    if traces is not None:
-        raise NestwalkError(f"--traces is for the paper compromis; {name} replays no VMs")
-    return prepare(paper, quick=quick, seed=seed)
+    return prepare(load(name), quick=quick, seed=seed, traces=traces)
 
 
-def prepare(paper: Paper, *, quick: bool = False, seed: int = DEFAULT_SEED) -> Plan:
+def prepare(paper: Paper, *, quick: bool = False, seed: int = DEFAULT_SEED, traces: Path | None = None) -> Plan:
     """What will be done for ``paper``, refused at once if anything in it has an unknown name.
 
     Raises:
         NestwalkError: When a run names something that the engine does not know, or the paper's module does not make
             exactly the values that the paper's file asks for.
     """
+    if paper.name == "compromis":
+        from nestwalk.reproduce import compromis
+
+        return compromis.plan(paper, quick=quick, seed=seed, traces=traces)
+    if traces is not None:
+        raise NestwalkError(f"--traces is for the paper compromis; {paper.name} replays no VMs")
     module = import_module(f"nestwalk.reproduce.{paper.name.replace('-', '_')}")
     scale = Scale(quick=quick, seed=seed, divide_footprint=paper.quick_divisor if quick else 1)
     with naming(paper):
