@@ -45,6 +45,9 @@ REFERENCES = {
     "place_improv_10k_hosts": Reference("the same, 10,000 hosts, 2 M VMs (goal: 60 s)", 4e6 / 60),
     "place_improv_100k_hosts": Reference("the same, 100,000 hosts, 4 M VMs", 4e6 / 60),
     "place_baseline_1k_hosts": Reference("the same, Xen's allocator and no ImprovPlacement, 1,000 hosts", 4e6 / 60),
+    "place_improv_xen_10k_hosts": Reference("ImprovPlacement with Xen's allocator, 10,000 hosts", 4e6 / 60),
+    "place_improv_hugetlb_10k_hosts": Reference("ImprovPlacement on Linux with 1 GiB pages, 10,000 hosts", 4e6 / 60),
+    "place_improv_numa_10k_hosts": Reference("ImprovPlacement on hosts of two NUMA nodes, 10,000 hosts", 4e6 / 60),
     "faults_400_gib": Reference("populating a guest of 400 GiB (goals: 2 minutes, 12 GiB)", (400 << 18) / 120),
 }
 

@@ -16,12 +16,51 @@ use crate::replay::{DynamicOptions, Options, replay};
 use crate::request::{Departure, VmRequest, below};
 use crate::scheduler::SchedulerOptions;
 
-/// The names of all benchmarks: what a replay does, and the fleet.
-pub const NAMES: [&str; 5] =
-    ["place_improv_1k_hosts", "place_improv_10k_hosts", "place_improv_100k_hosts", "place_dynamic_1k_hosts", BASELINE];
+/// One benchmark: what a replay does, on how many hosts.
+#[derive(Clone, Copy, Debug)]
+pub struct Benchmark {
+    /// Its name.
+    pub name: &'static str,
+    hosts: u32,
+    vms: u64,
+    allocator: AllocatorKind,
+    improv_placement: bool,
+    dynamic: bool,
+    numa_nodes: u32,
+}
 
-/// The one with Xen's allocator and without ImprovPlacement.
-const BASELINE: &str = "place_baseline_1k_hosts";
+impl Benchmark {
+    const fn improv(name: &'static str, hosts: u32, vms: u64) -> Self {
+        let allocator = AllocatorKind::CompromisOpt2;
+        Self { name, hosts, vms, allocator, improv_placement: true, dynamic: false, numa_nodes: 1 }
+    }
+
+    const fn of(self, allocator: AllocatorKind) -> Self {
+        Self { allocator, ..self }
+    }
+
+    const fn on_two_nodes(self) -> Self {
+        Self { numa_nodes: 2, ..self }
+    }
+}
+
+/// All of them. Xen's and Linux' allocators and hosts of two NUMA nodes have no ranges to go by: VMs are tried on hosts.
+pub const ALL: [Benchmark; 11] = [
+    Benchmark::improv("place_improv_1k_hosts", 1000, 200_000),
+    Benchmark::improv("place_improv_10k_hosts", 10_000, 2_000_000),
+    Benchmark::improv("place_improv_100k_hosts", 100_000, 4_000_000),
+    Benchmark { dynamic: true, ..Benchmark::improv("place_dynamic_1k_hosts", 1000, 200_000) },
+    Benchmark {
+        improv_placement: false,
+        ..Benchmark::improv("place_baseline_1k_hosts", 1000, 200_000).of(AllocatorKind::Xen)
+    },
+    Benchmark::improv("place_improv_xen_1k_hosts", 1000, 20_000).of(AllocatorKind::Xen),
+    Benchmark::improv("place_improv_xen_10k_hosts", 10_000, 100_000).of(AllocatorKind::Xen),
+    Benchmark::improv("place_improv_hugetlb_1k_hosts", 1000, 20_000).of(AllocatorKind::LinuxHugetlb),
+    Benchmark::improv("place_improv_hugetlb_10k_hosts", 10_000, 50_000).of(AllocatorKind::LinuxHugetlb),
+    Benchmark::improv("place_improv_numa_1k_hosts", 1000, 20_000).on_two_nodes(),
+    Benchmark::improv("place_improv_numa_10k_hosts", 10_000, 200_000).on_two_nodes(),
+];
 
 /// What a benchmark found: creations and deletions of VMs a second, all of a replay included.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -36,6 +75,8 @@ pub struct Measured {
     pub events: u64,
     /// Its time in seconds.
     pub wall_s: f64,
+    /// Hosts that were tried, and nodes of indices that were looked at.
+    pub candidates: u64,
     /// The share of VMs in one segment, and VMs without a host: to see that it did what it should.
     pub one_segment_share: f64,
     /// VMs for which no host had room.
@@ -89,12 +130,19 @@ pub fn trace(fleet: &Fleet, vms: u64, seed: u64) -> Vec<VmRequest> {
 /// # Errors
 /// If there is no such benchmark.
 pub fn run(name: &str) -> Result<Measured, CloudError> {
-    let (hosts, vms) = match name {
-        "place_improv_10k_hosts" => (10_000, 2_000_000),
-        "place_improv_100k_hosts" => (100_000, 4_000_000),
-        _ => (1000, 200_000),
-    };
-    run_scaled(name, hosts, vms)
+    let benchmark = find(name)?;
+    run_scaled(name, benchmark.hosts, benchmark.vms)
+}
+
+/// The names of all benchmarks.
+pub fn names() -> Vec<&'static str> {
+    ALL.iter().map(|benchmark| benchmark.name).collect()
+}
+
+fn find(name: &str) -> Result<Benchmark, CloudError> {
+    ALL.into_iter().find(|known| known.name == name).ok_or_else(|| {
+        CloudError::option("benchmark", format!("there is no {name}: take one of {}", names().join(", ")))
+    })
 }
 
 /// As [`run`], with so many hosts and VMs.
@@ -102,16 +150,15 @@ pub fn run(name: &str) -> Result<Measured, CloudError> {
 /// # Errors
 /// As [`run`].
 pub fn run_scaled(name: &str, hosts: u32, vms: u64) -> Result<Measured, CloudError> {
-    let Some(name) = NAMES.into_iter().find(|known| *known == name) else {
-        return Err(CloudError::option("benchmark", format!("there is no {name}: take one of {}", NAMES.join(", "))));
-    };
-    let fleet = Fleet::paper(hosts);
+    let benchmark = find(name)?;
+    let mut fleet = Fleet::paper(hosts);
+    fleet.groups.iter_mut().for_each(|group| group.numa_nodes = benchmark.numa_nodes);
     let requests = trace(&fleet, vms, 1);
-    let baseline = name == BASELINE;
+    let scheduler = SchedulerOptions { improv_placement: benchmark.improv_placement, ..SchedulerOptions::default() };
     let options = Options {
-        dynamic: (name == "place_dynamic_1k_hosts").then(DynamicOptions::default),
-        allocator: if baseline { AllocatorKind::Xen } else { AllocatorKind::CompromisOpt2 },
-        scheduler: SchedulerOptions { improv_placement: !baseline, ..SchedulerOptions::default() },
+        dynamic: benchmark.dynamic.then(DynamicOptions::default),
+        allocator: benchmark.allocator,
+        scheduler,
         ..Options::default()
     };
     let began = Instant::now();
@@ -119,9 +166,16 @@ pub fn run_scaled(name: &str, hosts: u32, vms: u64) -> Result<Measured, CloudErr
     let wall_s = began.elapsed().as_secs_f64();
     let departing = requests.iter().filter(|request| request.departure != Departure::Unknown).count();
     let events = (requests.len() + departing) as u64;
-    let one_segment_share = replay.result.segments.shares.get("1").copied().unwrap_or(0.0);
-    let unplaced = replay.result.vms.unplaced;
-    Ok(Measured { name, value: events as f64 / wall_s, unit: "events/s", events, wall_s, one_segment_share, unplaced })
+    Ok(Measured {
+        name: benchmark.name,
+        value: events as f64 / wall_s,
+        unit: "events/s",
+        events,
+        wall_s,
+        candidates: replay.work.candidates,
+        one_segment_share: replay.result.segments.shares.get("1").copied().unwrap_or(0.0),
+        unplaced: replay.result.vms.unplaced,
+    })
 }
 
 #[cfg(test)]
@@ -130,11 +184,23 @@ mod tests {
 
     #[test]
     fn each_benchmark_keeps_its_fleet_busy() {
-        for name in NAMES {
+        for Benchmark { name, allocator, .. } in ALL {
             let measured = run_scaled(name, 20, 4000).unwrap();
             assert!(measured.events > 6000 && measured.unplaced < 400, "{measured:?}");
-            assert_eq!(measured.one_segment_share > 0.9, name != BASELINE, "{measured:?}");
+            assert_eq!(measured.one_segment_share > 0.9, allocator.keeps_whole(), "{measured:?}");
         }
         assert!(run("nothing").unwrap_err().to_string().contains("place_improv_1k_hosts"));
+    }
+
+    #[test]
+    fn the_cost_of_a_placement_hardly_grows_with_the_hosts() {
+        // The others are the same with more hosts.
+        for Benchmark { name, .. } in ALL.into_iter().filter(|benchmark| benchmark.hosts == 1000) {
+            let [few, many] = [40, 640].map(|hosts| {
+                let measured = run_scaled(name, hosts, u64::from(hosts) * 20).unwrap();
+                measured.candidates as f64 / measured.events as f64
+            });
+            assert!(many < 4.0 * few, "{name}: {few} candidates an event with 40 hosts, {many} with 640");
+        }
     }
 }

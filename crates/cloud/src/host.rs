@@ -294,11 +294,13 @@ impl Host {
         if self.room() < memory {
             return None;
         }
-        if let [(at, _)] = self.shares(memory)[..] {
+        let shares = self.shares(memory);
+        if let [(at, _)] = shares[..] {
             return self.nodes[at].allocator.segments_for(memory, rule);
         }
         let mut extents = Vec::new();
-        self.clone().allocate(memory, 0, Serve::ByRule, &mut extents);
+        let mut served = |(at, pages): (usize, u64)| self.nodes[at].allocator.trial(PageCount(pages), &mut extents);
+        assert!(shares.into_iter().all(&mut served), "the nodes together have enough");
         Some(count_segments(&extents, rule))
     }
 
@@ -312,26 +314,11 @@ impl Host {
         self.nodes.iter().flat_map(|node| node.allocator.free_segments()).collect()
     }
 
-    /// Pages of the one, two, ... eight largest free ranges together, whatever their node. No VM gets fewer segments than
-    /// these sums say.
+    /// Pages of the one, two, ... eight largest free ranges together, of a host of one NUMA node. No VM gets fewer segments
+    /// than these sums say.
     pub fn largest_sums(&self) -> [u32; MAX_DS] {
         let mut sums = [0; MAX_DS];
-        if let [node] = &*self.nodes {
-            node.allocator.largest_sums(&mut sums);
-            return sums;
-        }
-        let mut ranges = self.free_segments();
-        ranges.dedup_by(|next, last| {
-            let joined = last.end() == next.start;
-            last.count.0 += if joined { next.count.0 } else { 0 };
-            joined
-        });
-        ranges.sort_unstable_by_key(|range| std::cmp::Reverse(range.count));
-        let mut sum = 0;
-        for (at, slot) in sums.iter_mut().enumerate() {
-            sum += ranges.get(at).map_or(0, |range| range.count.0) as u32;
-            *slot = sum;
-        }
+        self.nodes[0].allocator.largest_sums(&mut sums);
         sums
     }
 

@@ -68,7 +68,7 @@ const EVENTS_REPEATED_MAX: u64 = 1_000_000;
 
 /// The best of `repetitions` runs of the benchmark `name` of replays, as JSON; `None` if it is none of theirs.
 pub(crate) fn benchmark(name: &str, repetitions: u32) -> Option<PyResult<String>> {
-    bench::NAMES.contains(&name).then(|| {
+    bench::names().contains(&name).then(|| {
         let mut best = bench::run(name).map_err(refuse)?;
         for _ in 1..if best.events > EVENTS_REPEATED_MAX { 1 } else { repetitions } {
             let again = bench::run(name).map_err(refuse)?;

@@ -139,7 +139,7 @@ fn run(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf, progress: Opt
 #[pyfunction]
 #[pyo3(name = "bench_names")]
 fn benchmark_names() -> Vec<&'static str> {
-    [bench::NAMES.as_slice(), &nestwalk_cloud::bench::NAMES].concat()
+    [bench::NAMES.as_slice(), &nestwalk_cloud::bench::names()].concat()
 }
 
 /// The best of `repetitions` runs of the benchmark `name`; bundled traces lie in `traces`.

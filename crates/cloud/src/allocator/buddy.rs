@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use nestwalk_mem::{Frame, FrameRange, Order, PageCount};
 
@@ -34,15 +35,80 @@ pub(super) struct Rules {
     pub zones: bool,
 }
 
+impl Rules {
+    /// Xen's `page_to_zone`: the number of the frame's highest bit.
+    fn zone(&self, start: u64) -> Reverse<u8> {
+        Reverse(if self.zones { (u64::BITS - start.leading_zeros()) as u8 } else { 0 })
+    }
+
+    /// The largest order of a block that begins at `start` and has at most `pages`. Frame 0 is always alone, so that no block
+    /// spans two zones (Xen keeps it out of its lists for the same reason, see `init_heap_pages`).
+    fn largest_at(&self, start: u64, pages: u64) -> u8 {
+        let alignment = match start {
+            0 if self.zones => 0,
+            0 => u32::from(self.max_order),
+            _ => start.trailing_zeros(),
+        };
+        alignment.min(pages.ilog2()).min(u32::from(self.max_order)) as u8
+    }
+}
+
 /// A block's position on the lists: zone, order, and how recently it was put at the head.
-type ListKey = (Reverse<u8>, u8, Reverse<u64>);
+pub(super) type ListKey = (Reverse<u8>, u8, Reverse<u64>);
+
+/// Free blocks by zone and order, the head of each list first.
+type Lists = BTreeMap<ListKey, u64>;
+
+/// What requests are served from: the allocator's own lists, or those of a [`Trial`].
+pub(super) trait Blocks {
+    fn rules(&self) -> Rules;
+
+    /// The block that a request of `order` is served from: zones from the highest down, orders from the smallest up, and
+    /// the head of the list (Xen's `get_free_buddy`, Linux's `__rmqueue_smallest`).
+    fn find(&mut self, order: Order) -> Option<(ListKey, u64)>;
+
+    /// Takes the block that [`Blocks::find`] found off its list.
+    fn take(&mut self, key: ListKey, start: u64);
+
+    /// Puts a free block at the head of its list.
+    fn put(&mut self, start: u64, order: u8);
+
+    /// Allocates `blocks` blocks of `order`, or as many as there are, and appends them to `out` in the order in which they
+    /// were handed out. Returns how many.
+    fn allocate(&mut self, order: Order, blocks: u64, out: &mut Vec<Extent>) -> u64 {
+        let rules = self.rules();
+        let mut missing = blocks;
+        while missing > 0 {
+            let Some((key, start)) = self.find(order) else { break };
+            self.take(key, start);
+            let pages = 1 << key.1;
+            let taken = pages.min(missing << order.0);
+            missing -= taken >> order.0;
+            let (used, rest) = match rules.used {
+                Half::Lower => ((start, taken), start + taken..start + pages),
+                Half::Upper => ((start + pages - taken, taken), start..start + pages - taken),
+            };
+            let used = FrameRange::new(Frame(used.0), PageCount(used.1));
+            out.push(match rules.used {
+                Half::Lower => Extent::ascending(used),
+                Half::Upper => Extent::blocks_descending(used, order),
+            });
+            let mut at = rest.start;
+            while at < rest.end {
+                let order = rules.largest_at(at, rest.end - at);
+                self.put(at, order);
+                at += 1 << order;
+            }
+        }
+        blocks - missing
+    }
+}
 
 /// Free blocks.
 #[derive(Clone, Debug)]
 pub(super) struct Buddy {
     rules: Rules,
-    /// Free blocks by zone and order, the head of each list first.
-    lists: BTreeMap<ListKey, u64>,
+    lists: Lists,
     /// Free blocks by address: order and list position.
     blocks: BTreeMap<u64, (u8, u64)>,
     free_pages: u64,
@@ -61,7 +127,7 @@ impl Buddy {
         for range in memory {
             let mut at = range.start.0;
             while at < range.end().0 {
-                let order = buddy.largest_at(at, range.end().0 - at);
+                let order = rules.largest_at(at, range.end().0 - at);
                 initial.push((at, order));
                 at += 1 << order;
             }
@@ -78,71 +144,14 @@ impl Buddy {
         self.free_pages
     }
 
-    /// Xen's `page_to_zone`: the number of the frame's highest bit.
-    fn zone(&self, start: u64) -> Reverse<u8> {
-        Reverse(if self.rules.zones { (u64::BITS - start.leading_zeros()) as u8 } else { 0 })
-    }
-
-    /// Allocates `blocks` blocks of `order`, or as many as there are, and appends them to `out` in the order in which they
-    /// were handed out. Returns how many.
-    pub fn allocate(&mut self, order: Order, blocks: u64, out: &mut Vec<Extent>) -> u64 {
-        let mut missing = blocks;
-        while missing > 0 {
-            let Some((key, start)) = self.find(order) else { break };
-            let pages = 1 << key.1;
-            self.lists.remove(&key);
-            self.blocks.remove(&start);
-            self.free_pages -= pages;
-            let taken = pages.min(missing << order.0);
-            missing -= taken >> order.0;
-            let (used, rest) = match self.rules.used {
-                Half::Lower => ((start, taken), (start + taken, pages - taken)),
-                Half::Upper => ((start + pages - taken, taken), (start, pages - taken)),
-            };
-            let used = FrameRange::new(Frame(used.0), PageCount(used.1));
-            out.push(match self.rules.used {
-                Half::Lower => Extent::ascending(used),
-                Half::Upper => Extent::blocks_descending(used, order),
-            });
-            self.put_range(rest.0, rest.1);
-        }
-        blocks - missing
-    }
-
-    /// The block that a request of `order` is served from: zones from the highest down, orders from the smallest up, and
-    /// the head of the list (Xen's `get_free_buddy`, Linux's `__rmqueue_smallest`).
-    fn find(&mut self, order: Order) -> Option<(ListKey, u64)> {
-        let mut zone = Reverse(u8::MAX);
-        loop {
-            let (&key, &start) = self.lists.range((zone, order.0, Reverse(u64::MAX))..).next()?;
-            self.steps += 1;
-            if key.1 >= order.0 {
-                return Some((key, start));
-            }
-            // The smallest block of the next zone is too small: are there larger ones?
-            zone = key.0;
-        }
-    }
-
     /// Frees `range`: each block is merged with its buddy as far as possible.
     pub fn free(&mut self, range: FrameRange) {
         let (mut at, end) = (range.start.0, range.end().0);
         while at < end {
-            let order = self.largest_at(at, end - at);
+            let order = self.rules.largest_at(at, end - at);
             self.free_block(at, order);
             at += 1 << order;
         }
-    }
-
-    /// The largest order of a block that begins at `start` and has at most `pages`. Frame 0 is always alone, so that no block
-    /// spans two zones (Xen keeps it out of its lists for the same reason, see `init_heap_pages`).
-    fn largest_at(&self, start: u64, pages: u64) -> u8 {
-        let alignment = match start {
-            0 if self.rules.zones => 0,
-            0 => u32::from(self.rules.max_order),
-            _ => start.trailing_zeros(),
-        };
-        alignment.min(pages.ilog2()).min(u32::from(self.rules.max_order)) as u8
     }
 
     fn free_block(&mut self, start: u64, order: u8) {
@@ -159,28 +168,12 @@ impl Buddy {
                 break;
             }
             self.blocks.remove(&buddy);
-            self.lists.remove(&(self.zone(buddy), order, Reverse(at)));
+            self.lists.remove(&(self.rules.zone(buddy), order, Reverse(at)));
             start = start.min(buddy);
             order += 1;
         }
-        self.put_block(start, order);
-    }
-
-    /// Puts free memory that cannot be merged at the heads of the lists.
-    fn put_range(&mut self, start: u64, pages: u64) {
-        let (mut at, end) = (start, start + pages);
-        self.free_pages += pages;
-        while at < end {
-            let order = self.largest_at(at, end - at);
-            self.put_block(at, order);
-            at += 1 << order;
-        }
-    }
-
-    fn put_block(&mut self, start: u64, order: u8) {
-        self.put += 1;
-        self.blocks.insert(start, (order, self.put));
-        self.lists.insert((self.zone(start), order, Reverse(self.put)), start);
+        self.free_pages -= 1 << order;
+        self.put(start, order);
     }
 
     /// Free memory as maximal ranges, ascending: neighbouring blocks are joined whatever their order.
@@ -201,7 +194,7 @@ impl Buddy {
         let (mut end, mut pages) = (0, 0);
         for (&start, &(order, at)) in &self.blocks {
             assert!(start >= end && start.is_multiple_of(1 << order) && order <= self.rules.max_order);
-            assert_eq!(self.lists.get(&(self.zone(start), order, Reverse(at))), Some(&start));
+            assert_eq!(self.lists.get(&(self.rules.zone(start), order, Reverse(at))), Some(&start));
             let buddy = start ^ (1 << order);
             let alone = order == self.rules.max_order || (self.rules.zones && (buddy == 0 || start == 0));
             let free = self.blocks.get(&buddy).is_some_and(|&(its_order, _)| its_order == order);
@@ -209,6 +202,95 @@ impl Buddy {
             (end, pages) = (start + (1 << order), pages + (1 << order));
         }
         assert_eq!(pages, self.free_pages);
+    }
+}
+
+impl Blocks for Buddy {
+    fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    fn find(&mut self, order: Order) -> Option<(ListKey, u64)> {
+        let mut zone = Reverse(u8::MAX);
+        loop {
+            let (&key, &start) = self.lists.range((zone, order.0, Reverse(u64::MAX))..).next()?;
+            self.steps += 1;
+            if key.1 >= order.0 {
+                return Some((key, start));
+            }
+            // The smallest block of the next zone is too small: are there larger ones?
+            zone = key.0;
+        }
+    }
+
+    fn take(&mut self, key: ListKey, start: u64) {
+        self.lists.remove(&key);
+        self.blocks.remove(&start);
+        self.free_pages -= 1 << key.1;
+    }
+
+    fn put(&mut self, start: u64, order: u8) {
+        self.put += 1;
+        self.free_pages += 1 << order;
+        self.blocks.insert(start, (order, self.put));
+        self.lists.insert((self.rules.zone(start), order, Reverse(self.put)), start);
+    }
+}
+
+/// Positions on lists, by zone and order.
+type Taken = BTreeMap<(Reverse<u8>, u8), ListKey>;
+
+/// What requests would be served with, without serving them: the lists of `base` less what was taken from them, and the blocks
+/// that splits have left. Costs what is allocated, not what is free.
+#[derive(Debug)]
+pub(super) struct Trial<'a> {
+    base: &'a Buddy,
+    /// The last block taken from each list of `base`: they are taken from the head.
+    taken: Taken,
+    /// Blocks that splits have left.
+    left: Lists,
+    put: u64,
+}
+
+impl<'a> Trial<'a> {
+    pub fn new(base: &'a Buddy) -> Self {
+        Self { base, taken: Taken::new(), left: BTreeMap::new(), put: base.put }
+    }
+}
+
+/// The first block of `lists` that serves `order` and was not `taken`, where the last block taken from each list is given.
+fn first(lists: &Lists, taken: &Taken, order: Order) -> Option<(ListKey, u64)> {
+    let mut from = Bound::Included((Reverse(u8::MAX), order.0, Reverse(u64::MAX)));
+    loop {
+        let (&key, &start) = lists.range((from, Bound::Unbounded)).next()?;
+        from = match taken.get(&(key.0, key.1)) {
+            // The smallest block of the next zone is too small: are there larger ones?
+            _ if key.1 < order.0 => Bound::Included((key.0, order.0, Reverse(u64::MAX))),
+            Some(&last) if key <= last => Bound::Excluded(last),
+            _ => return Some((key, start)),
+        };
+    }
+}
+
+impl Blocks for Trial<'_> {
+    fn rules(&self) -> Rules {
+        self.base.rules
+    }
+
+    fn find(&mut self, order: Order) -> Option<(ListKey, u64)> {
+        let found = [first(&self.base.lists, &self.taken, order), first(&self.left, &Taken::new(), order)];
+        found.into_iter().flatten().min()
+    }
+
+    fn take(&mut self, key: ListKey, _start: u64) {
+        if self.left.remove(&key).is_none() {
+            self.taken.insert((key.0, key.1), key);
+        }
+    }
+
+    fn put(&mut self, start: u64, order: u8) {
+        self.put += 1;
+        self.left.insert((self.base.rules.zone(start), order, Reverse(self.put)), start);
     }
 }
 
@@ -244,11 +326,16 @@ mod tests {
             let used = if upper { Half::Upper } else { Half::Lower };
             let (mut whole, mut single) = (buddy(used, zones), buddy(used, zones));
             for (order, blocks, freed) in batches {
-                let (mut by_batch, mut by_one) = (Vec::new(), Vec::new());
+                let (mut by_batch, mut by_one, mut tried) = (Vec::new(), Vec::new(), Vec::new());
+                let mut trial = Trial::new(&whole);
+                // In two parts: the second is served from what the first has left.
+                trial.allocate(Order(order), blocks / 2, &mut tried);
+                trial.allocate(Order(order), blocks - blocks / 2, &mut tried);
                 let done = whole.allocate(Order(order), blocks, &mut by_batch);
                 let one_by_one = (0..blocks).map(|_| single.allocate(Order(order), 1, &mut by_one)).sum::<u64>();
                 prop_assert_eq!(done, one_by_one);
                 prop_assert_eq!(frames(&by_batch), frames(&by_one));
+                prop_assert_eq!(frames(&tried), frames(&by_one));
                 if freed {
                     by_batch.iter().for_each(|extent| whole.free(extent.range()));
                     by_batch.iter().for_each(|extent| single.free(extent.range()));

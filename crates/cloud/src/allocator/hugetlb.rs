@@ -15,7 +15,7 @@ use nestwalk_mem::{Frame, FrameRange, Order, PageCount};
 use serde::{Deserialize, Serialize};
 
 use super::SegmentAllocator;
-use super::buddy::{Buddy, Half, Rules};
+use super::buddy::{Blocks, Buddy, Half, Rules, Trial};
 use crate::extent::Extent;
 
 /// Frames of a 1 GiB page.
@@ -72,10 +72,23 @@ impl Hugetlb {
         Self { pool: pages.clone(), pages, buddy: Buddy::new(rules, &rest) }
     }
 
-    fn take_page(&mut self, out: &mut Vec<Extent>) {
-        let start = self.pool.pop().expect("the pool has a page");
-        out.push(Extent::ascending(FrameRange::new(Frame(start), PageCount(GIB))));
+    /// How many pages of the pool a VM of `memory` gets, and how many pages of the buddy allocator. `None` if it does not fit.
+    fn plan(&self, memory: PageCount) -> Option<(u64, u64)> {
+        let pool = self.pool.len() as u64;
+        let from_pool = (memory.0 / GIB).min(pool);
+        let missing = memory.0 - from_pool * GIB;
+        match missing > self.buddy.free_pages() {
+            false => Some((from_pool, missing)),
+            true => (missing < GIB && from_pool < pool).then_some((from_pool + 1, 0)),
+        }
     }
+}
+
+/// Gives a VM `pool`, the last page first, and `rest` pages of `buddy`.
+fn serve(pool: &[u64], rest: u64, buddy: &mut impl Blocks, out: &mut Vec<Extent>) {
+    out.extend(pool.iter().rev().map(|&start| Extent::ascending(FrameRange::new(Frame(start), PageCount(GIB)))));
+    let huge = buddy.allocate(Order::HUGE, rest >> Order::HUGE.0, out) << Order::HUGE.0;
+    buddy.allocate(Order::PAGE, rest - huge, out);
 }
 
 impl SegmentAllocator for Hugetlb {
@@ -85,18 +98,18 @@ impl SegmentAllocator for Hugetlb {
 
     /// The last page of the pool may be larger than what is missing: then the VM has more than `memory`.
     fn allocate(&mut self, memory: PageCount, _now_s: i64, out: &mut Vec<Extent>) -> bool {
-        let from_pool = (memory.0 / GIB).min(self.pool.len() as u64);
-        let missing = memory.0 - from_pool * GIB;
-        let one_more = missing > self.buddy.free_pages();
-        if one_more && (missing >= GIB || from_pool == self.pool.len() as u64) {
-            return false;
-        }
-        (0..from_pool + u64::from(one_more)).for_each(|_| self.take_page(out));
-        if !one_more {
-            let huge = self.buddy.allocate(Order::HUGE, missing >> Order::HUGE.0, out) << Order::HUGE.0;
-            self.buddy.allocate(Order::PAGE, missing - huge, out);
-        }
+        let Some((pool, rest)) = self.plan(memory) else { return false };
+        let taken = self.pool.split_off(self.pool.len() - pool as usize);
+        serve(&taken, rest, &mut self.buddy, out);
         true
+    }
+
+    fn trial(&self, memory: PageCount, out: &mut Vec<Extent>) -> bool {
+        let plan = self.plan(memory);
+        if let Some((pool, rest)) = plan {
+            serve(&self.pool[self.pool.len() - pool as usize..], rest, &mut Trial::new(&self.buddy), out);
+        }
+        plan.is_some()
     }
 
     fn free(&mut self, extent: Extent) {

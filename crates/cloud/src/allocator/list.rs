@@ -85,6 +85,10 @@ impl SegmentAllocator for ListAllocator {
         }
     }
 
+    fn trial(&self, memory: PageCount, out: &mut Vec<Extent>) -> bool {
+        self.clone().allocate(memory, 0, out)
+    }
+
     fn allocate_at(&mut self, range: FrameRange, now_s: i64) -> bool {
         let fits = self.list.at(range.start).is_some_and(|segment| segment.count >= range.count);
         if fits {
@@ -119,7 +123,7 @@ impl SegmentAllocator for ListAllocator {
             return Some(opt1::count(&self.list, memory.0));
         }
         let mut extents = Vec::new();
-        self.clone().allocate(memory, 0, &mut extents).then(|| count_segments(&extents, rule))
+        self.trial(memory, &mut extents).then(|| count_segments(&extents, rule))
     }
 
     fn free_segments(&self) -> Vec<FrameRange> {

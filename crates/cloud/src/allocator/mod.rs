@@ -57,14 +57,13 @@ pub trait SegmentAllocator {
         true
     }
 
-    /// How many segments a VM of `memory` would get now, counted by `rule`; `None` if it would get no memory. The
-    /// allocation is made on a copy, unless the answer is known without one.
-    fn segments_for(&self, memory: PageCount, rule: CountingRule) -> Option<u64>
-    where
-        Self: Clone,
-    {
+    /// Appends what [`SegmentAllocator::allocate`] would, and changes nothing.
+    fn trial(&self, memory: PageCount, out: &mut Vec<Extent>) -> bool;
+
+    /// How many segments a VM of `memory` would get now, counted by `rule`; `None` if it would get no memory.
+    fn segments_for(&self, memory: PageCount, rule: CountingRule) -> Option<u64> {
         let mut extents = Vec::new();
-        self.clone().allocate(memory, 0, &mut extents).then(|| count_segments(&extents, rule))
+        self.trial(memory, &mut extents).then(|| count_segments(&extents, rule))
     }
 
     /// Free memory as maximal ranges, ascending in address.
@@ -204,6 +203,10 @@ impl SegmentAllocator for Allocator {
 
     fn splits(&self, extent: Extent) -> bool {
         each!(self, allocator => allocator.splits(extent))
+    }
+
+    fn trial(&self, memory: PageCount, out: &mut Vec<Extent>) -> bool {
+        each!(self, allocator => allocator.trial(memory, out))
     }
 
     fn segments_for(&self, memory: PageCount, rule: CountingRule) -> Option<u64> {

@@ -87,8 +87,10 @@ fn hold(kind: AllocatorKind, ops: Vec<Op>, unit: u64) -> Result<(), TestCaseErro
                 let memory = PageCount(pages * unit);
                 let predicted = allocator.segments_for(memory, CountingRule::InOrder);
                 let before = allocator.free_pages();
-                let mut extents = Vec::new();
+                let (mut extents, mut tried) = (Vec::new(), Vec::new());
+                let would = allocator.trial(memory, &mut tried);
                 let done = allocator.allocate(memory, now_s, &mut extents);
+                prop_assert_eq!((would, tried), (done, extents.clone()));
                 prop_assert_eq!(done, memory <= before);
                 prop_assert_eq!(predicted, done.then(|| count_segments(&extents, CountingRule::InOrder)));
                 if kind.keeps_whole() {

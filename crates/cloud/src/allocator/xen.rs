@@ -22,7 +22,7 @@ use nestwalk_mem::{FrameRange, Order, PageCount};
 use serde::{Deserialize, Serialize};
 
 use super::SegmentAllocator;
-use super::buddy::{Buddy, Half, Rules};
+use super::buddy::{Blocks, Buddy, Half, Rules, Trial};
 use crate::extent::Extent;
 
 /// Xen's largest order on x86: 4 GiB.
@@ -94,12 +94,14 @@ impl Xen {
         let rules = Rules { max_order: MAX_ORDER, used, lowest_first: false, zones: true };
         Self { heap: Buddy::new(rules, memory), options }
     }
+}
 
+impl XenOptions {
     /// The guest frames that have memory: what is behind the VGA hole is in a stretch of its own.
-    fn stretches(&self, memory: PageCount) -> Vec<Stretch> {
-        let below = if self.options.mmio_hole { memory.0.min(MMIO_START) } else { memory.0 };
+    fn stretches(self, memory: PageCount) -> Vec<Stretch> {
+        let below = if self.mmio_hole { memory.0.min(MMIO_START) } else { memory.0 };
         let mut stretches = Vec::with_capacity(3);
-        if self.options.vga_hole {
+        if self.vga_hole {
             stretches.push(Stretch { start: 0, end: below.min(VGA_HOLE.start) });
             stretches.push(Stretch { start: VGA_HOLE.end, end: below });
         } else {
@@ -110,29 +112,34 @@ impl Xen {
         stretches
     }
 
-    fn populate(&mut self, stretch: Stretch, out: &mut Vec<Extent>) {
+    /// Populates a guest of `memory` from `heap`.
+    fn populate(self, heap: &mut impl Blocks, memory: PageCount, out: &mut Vec<Extent>) {
+        self.stretches(memory).into_iter().for_each(|stretch| self.populate_stretch(heap, stretch, out));
+    }
+
+    fn populate_stretch(self, heap: &mut impl Blocks, stretch: Stretch, out: &mut Vec<Extent>) {
         let gib = GIB.frames();
         let mut at = stretch.start;
         while at < stretch.end {
             let whole = (stretch.end - at) / gib;
-            if self.options.extents_1g && at.is_multiple_of(gib) && whole > 0 {
-                at += self.heap.allocate(GIB, whole, out) * gib;
+            if self.extents_1g && at.is_multiple_of(gib) && whole > 0 {
+                at += heap.allocate(GIB, whole, out) * gib;
             }
             // To the end of this GiB, in smaller extents: the next GiB is tried as a whole again.
             let end = (at + 1).next_multiple_of(gib).min(stretch.end);
-            at = self.populate_small(at, end, out);
+            at = self.populate_small(heap, at, end, out);
         }
     }
 
     /// Populates guest frames `at..end` with 2 MiB extents where they are aligned and free, else with single pages.
-    fn populate_small(&mut self, at: u64, end: u64, out: &mut Vec<Extent>) -> u64 {
+    fn populate_small(self, heap: &mut impl Blocks, at: u64, end: u64, out: &mut Vec<Extent>) -> u64 {
         let huge = Order::HUGE.frames();
         let head = at.next_multiple_of(huge).min(end);
-        let mut at = at + self.heap.allocate(Order::PAGE, head - at, out);
-        if self.options.extents_2m && at.is_multiple_of(huge) {
-            at += self.heap.allocate(Order::HUGE, (end - at) / huge, out) * huge;
+        let mut at = at + heap.allocate(Order::PAGE, head - at, out);
+        if self.extents_2m && at.is_multiple_of(huge) {
+            at += heap.allocate(Order::HUGE, (end - at) / huge, out) * huge;
         }
-        at + self.heap.allocate(Order::PAGE, end - at, out)
+        at + heap.allocate(Order::PAGE, end - at, out)
     }
 }
 
@@ -147,8 +154,16 @@ impl SegmentAllocator for Xen {
         if memory.0 > self.heap.free_pages() {
             return false;
         }
-        self.stretches(memory).into_iter().for_each(|stretch| self.populate(stretch, out));
+        self.options.populate(&mut self.heap, memory, out);
         true
+    }
+
+    fn trial(&self, memory: PageCount, out: &mut Vec<Extent>) -> bool {
+        let fits = memory.0 <= self.heap.free_pages();
+        if fits {
+            self.options.populate(&mut Trial::new(&self.heap), memory, out);
+        }
+        fits
     }
 
     fn free(&mut self, extent: Extent) {

@@ -6,14 +6,16 @@
 //! those: it simulates the VM's allocation on a copy of each candidate's free list and keeps the hosts that need the fewest
 //! segments. Capacity is untouched, as the candidates are the scheduler's own.
 //!
-//! Simulating on every candidate takes time linear in hosts. An [`index`] answers instead, and makes the same choices (a property
-//! test holds it to that): a host gives a VM one segment exactly if its largest free range is large enough, and with
-//! Compromis' option 2 and best fit k segments if its k largest are. Each candidate is asked after all
-//! - with option 1 and first fit, when no host at all has one range that is large enough;
-//! - when no host serves the VM from its seven largest ranges;
-//! - with hosts of several NUMA nodes, when no host serves the VM with one range, or one of several best hosts is taken;
-//! - with Xen's and Linux' allocators, if ImprovPlacement is on.
+//! Simulating on every candidate takes time linear in hosts. Indices answer instead, and make the same choices (a property
+//! test holds them to that):
+//! - [`by_ranges`]: a host gives a VM one segment exactly if its largest free range is large enough, and with Compromis' option
+//!   2 and best fit k segments if its k largest are. So a host with the fewest is one descent in a tree.
+//! - [`by_segments`], wherever that does not tell (Xen's and Linux' allocators; hosts of several NUMA nodes; option 1 and
+//!   first fit where no one range is large enough; more than seven segments): hosts are simulated on, but each only when
+//!   it has changed since the last VM of the same size came.
 
+mod by_ranges;
+mod by_segments;
 mod index;
 #[cfg(test)]
 mod tests;
@@ -29,7 +31,8 @@ use crate::extent::CountingRule;
 use crate::host::{Host, HostId};
 use crate::request::{VmRequest, below};
 
-use index::{Index, Lane};
+use by_ranges::{ByRanges, Lane};
+use by_segments::BySegments;
 
 /// In which order hosts that pass the filters are preferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -202,7 +205,7 @@ pub struct Scheduler {
     allocator: AllocatorKind,
     /// Whether each host has one NUMA node.
     one_node: bool,
-    index: Option<Index>,
+    index: Option<(ByRanges, BySegments)>,
     examined: u64,
 }
 
@@ -222,9 +225,11 @@ impl Scheduler {
             Preference::Weighed { .. } => u32::MAX,
             _ => most_vcpus,
         };
-        let sums = options.improv_placement && allocator.keeps_whole();
-        let index = options.index.then(|| Index::new(preference, hosts, most_vcpus, sums));
+        let most_vcpus = hosts.iter().map(Host::free_vcpus).max().unwrap_or(0).min(most_vcpus);
         let one_node = hosts.iter().all(Host::one_node);
+        let sums = options.improv_placement && one_node && allocator.keeps_whole();
+        let by_ranges = || ByRanges::new(preference, hosts, most_vcpus, sums);
+        let index = options.index.then(|| (by_ranges(), BySegments::new(preference, rule, most_vcpus)));
         Self { options, preference, rule, allocator, one_node, index, examined: 0 }
     }
 
@@ -241,17 +246,22 @@ impl Scheduler {
             Rule::BestFit => AllocatorKind::BestFit,
             Rule::FirstFit => AllocatorKind::FirstFit,
         };
+        if let Some((_, by_segments)) = &mut self.index {
+            by_segments.forget();
+        }
     }
 
-    /// Candidates that were looked at since the beginning: hosts, or nodes of the index.
+    /// Candidates that were looked at since the beginning: hosts, or nodes of the indices.
     pub fn examined(&self) -> u64 {
-        self.examined + self.index.as_ref().map_or(0, Index::examined)
+        let of = |(by_ranges, by_segments): &(ByRanges, BySegments)| by_ranges.examined() + by_segments.examined();
+        self.examined + self.index.as_ref().map_or(0, of)
     }
 
     /// `host` has changed.
     pub fn update(&mut self, id: HostId, host: &Host) {
-        if let Some(index) = &mut self.index {
-            index.update(id, host);
+        if let Some((by_ranges, by_segments)) = &mut self.index {
+            by_ranges.update(id, host);
+            by_segments.update(id);
         }
     }
 
@@ -270,14 +280,14 @@ impl Scheduler {
     /// At most `limit` hosts that pass all filters, the preferred first.
     fn best(&mut self, hosts: &[Host], request: &VmRequest, limit: usize, improv: bool) -> Vec<u32> {
         let memory = request.memory();
-        let Some(index) = &mut self.index else {
+        let Some((by_ranges, by_segments)) = &mut self.index else {
             let passing =
                 (0..hosts.len() as u32).filter(|&at| hosts[at as usize].passes(request.vcpus, memory)).collect();
             self.examined += hosts.len() as u64;
             return self.weigh(hosts, passing, memory, limit, improv);
         };
         if !improv {
-            return index.best(request.vcpus, memory, Lane::ROOM, limit);
+            return by_ranges.best(request.vcpus, memory, Lane::ROOM, limit);
         }
         // Where segments follow from sizes, the hosts that need k are those whose k largest free ranges suffice, if there
         // are none that need fewer.
@@ -286,25 +296,9 @@ impl Scheduler {
             (true, false, true) => 1,
             _ => 0,
         };
-        for lane in 0..known {
-            let best = index.best(request.vcpus, memory, Lane(lane), limit);
-            if !best.is_empty() {
-                return best;
-            }
-        }
-        // With several NUMA nodes the sums are upper bounds only. The first host that is as good as can be is enough, if only
-        // one is wanted.
-        let single = limit == 1 && !matches!(self.preference, Preference::Weighed { .. });
-        if !self.one_node && single && self.allocator.keeps_whole() {
-            let rule = self.rule;
-            let mut one = |at: u32| hosts[at as usize].segments_for(memory, rule) == Some(1);
-            if let Some(host) = index.first_accepted(request.vcpus, memory, Lane(0), &mut one) {
-                return vec![host];
-            }
-        }
-        // Each candidate is asked.
-        let passing = index.all(request.vcpus, memory);
-        self.weigh(hosts, passing, memory, limit, improv)
+        let by_size = (0..known).map(|lane| by_ranges.best(request.vcpus, memory, Lane(lane), limit));
+        let best = by_size.into_iter().find(|best| !best.is_empty());
+        best.unwrap_or_else(|| by_segments.best(hosts, request.vcpus, memory, limit))
     }
 
     /// At most `limit` of the hosts `passing` (ascending), after ImprovPlacement's filter with `improv`, the preferred first.

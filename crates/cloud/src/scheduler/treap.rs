@@ -4,16 +4,13 @@
 //!
 //! All trees share one array: a host is in one of them at a time. A tree is named by its root.
 
-/// Values of a host that can be looked for.
-pub(super) const LANES: usize = 8;
-
 const NONE: u32 = u32::MAX;
 
 /// A host's position in an order: key, then number.
 type Key = (u64, u32);
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct Node<const LANES: usize> {
     key: u64,
     left: u32,
     right: u32,
@@ -23,10 +20,10 @@ struct Node {
     most: [u32; LANES],
 }
 
-/// The trees.
+/// The trees, of hosts with `LANES` values each that can be looked for.
 #[derive(Clone, Debug)]
-pub(super) struct Treap {
-    nodes: Vec<Node>,
+pub(super) struct Treap<const LANES: usize> {
+    nodes: Vec<Node<LANES>>,
     examined: u64,
 }
 
@@ -37,10 +34,10 @@ fn priority(host: u32) -> u64 {
     mixed ^ (mixed >> 27)
 }
 
-impl Treap {
-    /// The root of a tree without hosts.
-    pub const EMPTY: u32 = NONE;
+/// The root of a tree without hosts.
+pub(super) const EMPTY: u32 = NONE;
 
+impl<const LANES: usize> Treap<LANES> {
     pub fn new(hosts: usize) -> Self {
         let node = Node { key: 0, left: NONE, right: NONE, lanes: [0; LANES], most: [0; LANES] };
         Self { nodes: vec![node; hosts], examined: 0 }
@@ -173,33 +170,6 @@ impl Treap {
         }
     }
 
-    /// As [`Treap::first_before`], of the hosts that `accept` accepts.
-    pub fn first_accepted(
-        &mut self,
-        root: u32,
-        lane: usize,
-        least: u32,
-        limit: Option<Key>,
-        accept: &mut impl FnMut(u32) -> bool,
-    ) -> Option<Key> {
-        if !self.reaches(root, lane, least) {
-            return None;
-        }
-        self.examined += 1;
-        let node = self.nodes[root as usize];
-        if let Some(key) = self.first_accepted(node.left, lane, least, limit, accept) {
-            return Some(key);
-        }
-        let key = self.key(root);
-        if limit.is_some_and(|limit| key >= limit) {
-            return None;
-        }
-        if node.lanes[lane] >= least && accept(root) {
-            return Some(key);
-        }
-        self.first_accepted(node.right, lane, least, limit, accept)
-    }
-
     /// The last host whose `lane` is at least `least`.
     pub fn last(&mut self, root: u32, lane: usize, least: u32) -> Option<Key> {
         if !self.reaches(root, lane, least) {
@@ -250,8 +220,8 @@ mod tests {
             changes in prop::collection::vec((0..60u32, 0..20u64, 0..50u32, any::<bool>()), 1..200),
             least in 0..50u32, limit in 1..10usize,
         ) {
-            let mut treap = Treap::new(60);
-            let (mut root, mut list) = (Treap::EMPTY, Vec::<(Key, u32)>::new());
+            let mut treap = Treap::<4>::new(60);
+            let (mut root, mut list) = (EMPTY, Vec::<(Key, u32)>::new());
             for (host, key, lane, insert) in changes {
                 if let Some(at) = list.iter().position(|&((_, other), _)| other == host) {
                     list.remove(at);
@@ -259,7 +229,7 @@ mod tests {
                 }
                 if insert {
                     list.push(((key, host), lane));
-                    let mut lanes = [0; LANES];
+                    let mut lanes = [0; 4];
                     lanes[3] = lane;
                     root = treap.insert(root, host, key, lanes);
                 }
@@ -269,11 +239,6 @@ mod tests {
             prop_assert_eq!(treap.first_before(root, 3, least, None), fitting.first().copied());
             let before = Some((10, 30));
             prop_assert_eq!(treap.first_before(root, 3, least, before), fitting.first().copied().filter(|&key| Some(key) < before));
-            let even = fitting.iter().copied().find(|key| key.1 % 2 == 0);
-            let accepted = treap.first_accepted(root, 3, least, None, &mut |host| host % 2 == 0);
-            prop_assert_eq!(accepted, even);
-            let accepted = treap.first_accepted(root, 3, least, before, &mut |host| host % 2 == 0);
-            prop_assert_eq!(accepted, even.filter(|&key| Some(key) < before));
             prop_assert_eq!(treap.last(root, 3, least), fitting.last().copied());
             let mut found = Vec::new();
             treap.collect(root, 3, least, limit, &mut found);
