@@ -184,9 +184,21 @@ def test_options_of_the_hypervisor(command: Command, busy_trace: Path) -> None:
     moved = made(command, *opt2, "--migration")["versions"][0]["migration"]
     assert moved["moves"] >= 0
     assert (moved["bytes_copied"] > 0) == (moved["moves"] > 0)
-    unplugged = made(command, *opt2, "--unplug", "0.5:0.25")
-    assert unplugged["versions"][0]["unplug"] is not None
-    assert made(command, *opt2)["segments"] != {} != unplugged["segments"]
+
+
+def test_vms_are_resized(command: Command, busy_trace: Path) -> None:
+    base: list[str | Path] = [busy_trace, *COLUMNS, "--allocator", "compromis-opt2", "--target-utilisation", "0.95"]
+    plain = made(command, *base)["versions"][0]
+    assert plain["resize"] == {"vms": 0, "pages": 0, "not_done": 0, "undone": 0, "not_undone": 0}
+    for how in ("grow", "shrink", "unplug", "balloon"):
+        [version] = made(command, *base, "--resize", f"{how}:0.5:0.25")["versions"]
+        done = version["resize"]
+        assert 200 < done["vms"] + done["not_done"] < 400  # half of 600
+        assert done["undone"] > 100
+        stays = made(command, *base, "--resize", f"{how}:0.5:0.25", "--resize-stays")["versions"][0]["resize"]
+        assert (stays["undone"], stays["not_undone"]) == (0, 0)
+    page = command("place", *base, "--resize", "unplug:0.5:0.25").stdout
+    assert "resized" in page
 
 
 def test_a_quick_replay_says_so(command: Command, busy_trace: Path) -> None:
@@ -219,7 +231,11 @@ def test_a_boot_storm(command: Command, busy_trace: Path) -> None:
         (["t.csv", *COLUMNS, "--target-utilisation", "2"], "target utilisation"),
         (["t.csv", *COLUMNS, "--nova", "host_subset_size=0"], "host_subset_size"),
         (["t.csv", *COLUMNS, "--nova", "hosts=1"], "unknown option in --nova"),
-        (["t.csv", *COLUMNS, "--unplug", "1"], "VMS:MEMORY"),
+        (["t.csv", *COLUMNS, "--resize", "unplug:1"], "HOW:VMS:MEMORY"),
+        (["t.csv", *COLUMNS, "--resize", "unplug:1:1"], "below 1"),
+        (["t.csv", *COLUMNS, "--resize", "grow:nan:1"], "HOW:VMS:MEMORY"),
+        (["t.csv", *COLUMNS, "--resize", "unplugged:1:0.5"], "did you mean 'unplug'?"),
+        (["t.csv", *COLUMNS, "--resize-stays"], "goes with --resize"),
         (["t.csv", *COLUMNS, "--boot-storm", "never"], "--boot-storm"),
         (["t.csv", *COLUMNS, "--machine", "40"], "CORES:SIZE"),
         (["t.csv", *COLUMNS, "--jobs", "0"], "give 1 or more"),

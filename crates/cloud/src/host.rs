@@ -196,7 +196,12 @@ impl Host {
 
     /// As [`Host::unplug`], but the scheduler does not know: a balloon changes no flavour.
     pub fn balloon(&mut self, from: PageCount, memory: PageCount, extents: &mut Vec<Extent>) -> PageCount {
-        self.take_away(&[(from.0, from.0 + memory.0)], extents)
+        self.balloon_all(&[(from.0, from.0 + memory.0)], extents)
+    }
+
+    /// As [`Host::balloon`], for several ranges of guest pages, which are ascending and apart.
+    pub fn balloon_all(&mut self, ranges: &[(u64, u64)], extents: &mut Vec<Extent>) -> PageCount {
+        self.take_away(ranges, extents)
     }
 
     fn take_away(&mut self, ranges: &[(u64, u64)], extents: &mut Vec<Extent>) -> PageCount {

@@ -40,5 +40,5 @@ pub use replay::{
     Demand, DynamicOptions, Migration, Options, Outcome, Progress, Replay, ReplayResult, Timing, VmOutcome, Work,
     demand, replay,
 };
-pub use request::{Departure, Unplug, UnplugFrom, VmRequest};
+pub use request::{Departure, Resize, ResizeHow, VmRequest};
 pub use scheduler::{Policy, SchedulerOptions};

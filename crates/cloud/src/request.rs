@@ -51,12 +51,12 @@ impl VmRequest {
 pub enum EventKind {
     /// It is deleted.
     Depart,
-    /// Some of its memory is unplugged.
-    Unplug,
+    /// It is given memory, or some of its memory is taken away.
+    Resize,
     /// It is created.
     Arrive,
-    /// It gets the unplugged memory back.
-    Plug,
+    /// It has its first size again.
+    ResizeBack,
     /// It is deleted at the second of its creation.
     DepartAtOnce,
 }
@@ -72,35 +72,40 @@ pub struct Event {
     pub vm: u32,
 }
 
-/// Memory hot-unplug during the life of some VMs.
+/// What changes the memory of some VMs while they run.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Unplug {
+pub struct Resize {
+    /// How.
+    pub how: ResizeHow,
     /// The share of VMs that it happens to, drawn. Once each, at a time of their life that is drawn.
     pub vm_share: f64,
-    /// The share of such a VM's memory, rounded down to blocks of 2 MiB.
+    /// By which share of such a VM's memory, rounded down to blocks of 2 MiB.
     pub memory_share: f64,
-    /// Which blocks.
-    pub from: UnplugFrom,
-    /// Whether the VM gets the memory back, at a later time of its life that is drawn.
-    pub returned: bool,
+    /// Whether the VM gets its first size back, at a later time of its life that is drawn.
+    pub undone: bool,
 }
 
-impl Default for Unplug {
+impl Default for Resize {
     fn default() -> Self {
-        Self { vm_share: 0.1, memory_share: 0.25, from: UnplugFrom::Blocks, returned: true }
+        Self { how: ResizeHow::default(), vm_share: 0.1, memory_share: 0.25, undone: true }
     }
 }
 
-/// Which blocks of a VM's memory are unplugged.
+/// How a VM's memory changes. What it gets (or gets back) is at the end of the memory that its guest sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum UnplugFrom {
-    /// The last ones.
-    End,
-    /// Any, drawn: those that the guest can free.
+pub enum ResizeHow {
+    /// It is given more.
+    Grow,
+    /// It gives its end back.
+    Shrink,
+    /// It gives blocks of 2 MiB back, drawn: those that the guest can free (memory hot-unplug, virtio-mem).
     #[default]
-    Blocks,
+    Unplug,
+    /// Its balloon takes blocks of 2 MiB, drawn. The scheduler does not know of it: others are not placed into that memory, but
+    /// what the hosts allocate may lie there.
+    Balloon,
 }
 
 /// The events of some requests in the order in which they happen, and what had to be assumed.
@@ -125,17 +130,17 @@ pub struct Assumed {
 
 impl Events {
     /// Orders the events of `requests`. Deletions with bounds are drawn from a generator seeded with `seed`, one after the
-    /// other in the order of requests; so is what `unplug` asks for, from another one.
+    /// other in the order of requests; so is what `resize` asks for, from another one.
     ///
     /// # Errors
     /// If a request has no processors or no memory, or is deleted before it is created.
-    pub fn new(requests: &[VmRequest], seed: u64, unplug: Option<&Unplug>) -> Result<Self, CloudError> {
+    pub fn new(requests: &[VmRequest], seed: u64, resize: Option<&Resize>) -> Result<Self, CloudError> {
         if requests.len() >= u32::MAX as usize {
             return Err(CloudError::option("requests", "more than 4 billion: replay a part of the trace"));
         }
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-        let mut unplug_rng = rng.clone();
-        unplug_rng.jump();
+        let mut resize_rng = rng.clone();
+        resize_rng.jump();
         let last_arrival = requests.iter().map(|request| request.arrival_s).max().unwrap_or(0);
         let mut all = Self::default();
         all.events.reserve(requests.len() * 2);
@@ -143,9 +148,9 @@ impl Events {
             request.check().map_err(|problem| CloudError::Request { index, problem })?;
             let departure = all.depart(request, vm, &mut rng);
             all.events.push(Event { time_s: request.arrival_s, kind: EventKind::Arrive, vm });
-            if let Some(unplug) = unplug {
+            if let Some(resize) = resize {
                 let end = departure.unwrap_or(last_arrival).max(request.arrival_s);
-                all.unplug(unplug, vm, (request.arrival_s, end), &mut unplug_rng);
+                all.resize(resize, vm, (request.arrival_s, end), &mut resize_rng);
             }
         }
         all.events.sort_unstable();
@@ -171,16 +176,16 @@ impl Events {
         Some(time_s)
     }
 
-    /// `life`: from the VM's creation to its deletion. Memory is unplugged after the former and before the latter.
-    fn unplug(&mut self, unplug: &Unplug, vm: u32, life: (i64, i64), rng: &mut Xoshiro256PlusPlus) {
+    /// `life`: from the VM's creation to its deletion. It is resized after the former and before the latter.
+    fn resize(&mut self, resize: &Resize, vm: u32, life: (i64, i64), rng: &mut Xoshiro256PlusPlus) {
         let chosen = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        if chosen >= unplug.vm_share || life.1 - life.0 < 3 {
+        if chosen >= resize.vm_share || life.1 - life.0 < 3 {
             return;
         }
         let at = drawn(rng, life.0 + 1, life.1 - 2);
-        self.events.push(Event { time_s: at, kind: EventKind::Unplug, vm });
-        if unplug.returned {
-            self.events.push(Event { time_s: drawn(rng, at + 1, life.1 - 1), kind: EventKind::Plug, vm });
+        self.events.push(Event { time_s: at, kind: EventKind::Resize, vm });
+        if resize.undone {
+            self.events.push(Event { time_s: drawn(rng, at + 1, life.1 - 1), kind: EventKind::ResizeBack, vm });
         }
     }
 }
@@ -249,19 +254,19 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_unplugged_within_the_life_of_some_vms() {
+    fn some_vms_are_resized_within_their_life() {
         let requests: Vec<_> = (0..1000).map(|at| vm(at, Departure::At(at + 2 + at % 50))).collect();
-        let unplug = Unplug { vm_share: 0.5, ..Unplug::default() };
-        let events = Events::new(&requests, 7, Some(&unplug)).unwrap().events;
+        let resize = Resize { vm_share: 0.5, ..Resize::default() };
+        let events = Events::new(&requests, 7, Some(&resize)).unwrap().events;
         let kinds = |kind| events.iter().filter(|event| event.kind == kind).count();
-        assert!((400..560).contains(&kinds(EventKind::Unplug)), "{}", kinds(EventKind::Unplug));
-        assert_eq!(kinds(EventKind::Unplug), kinds(EventKind::Plug));
+        assert!((400..560).contains(&kinds(EventKind::Resize)), "{}", kinds(EventKind::Resize));
+        assert_eq!(kinds(EventKind::Resize), kinds(EventKind::ResizeBack));
         let plain = Events::new(&requests, 7, None).unwrap().events;
-        let others = events.iter().filter(|event| !matches!(event.kind, EventKind::Unplug | EventKind::Plug));
+        let others = events.iter().filter(|event| !matches!(event.kind, EventKind::Resize | EventKind::ResizeBack));
         assert!(others.eq(&plain), "nothing else is drawn differently");
         for vm in 0..1000 {
             let of_vm: Vec<_> = events.iter().filter(|event| event.vm == vm).map(|event| event.kind).collect();
-            let all = [EventKind::Arrive, EventKind::Unplug, EventKind::Plug, EventKind::Depart];
+            let all = [EventKind::Arrive, EventKind::Resize, EventKind::ResizeBack, EventKind::Depart];
             assert!(of_vm == all || of_vm == [EventKind::Arrive, EventKind::Depart]);
         }
     }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
@@ -50,13 +51,16 @@ def place(
     migration: Annotated[
         bool, typer.Option("--migration", help="Defragment by live migration when a VM needs more segments.")
     ] = False,
-    unplug: Annotated[
+    resize: Annotated[
         str | None,
-        typer.Option(metavar="VMS:MEMORY", help="Share of VMs that give so much of their memory back, as 0.1:0.25."),
+        typer.Option(
+            metavar="HOW:VMS:MEMORY",
+            help="A share of VMs that grow, shrink, unplug or balloon a share of their memory once, as unplug:0.1:0.25.",
+        ),
     ] = None,
-    unplug_from: Annotated[
-        str, typer.Option(metavar="WHERE", help="What is unplugged: the VM's end, or blocks of 2 MiB anywhere.")
-    ] = "blocks",
+    resize_stays: Annotated[
+        bool, typer.Option("--resize-stays", help="Resized VMs keep their new size (default: for a part of their life).")
+    ] = False,
     ept_takes_small: Annotated[
         bool, typer.Option("--ept-takes-small", help="VMs with more than N segments (EPT) take the smallest free ones.")
     ] = False,
@@ -112,7 +116,7 @@ def place(
         segments=segments,
         measure_from_s=measure_from,
         migration=migration,
-        unplug=_unplug(unplug, unplug_from),
+        resize=_resize(resize, stays=resize_stays),
         ept_takes_small=ept_takes_small,
         any_order=any_order,
         scheduler=_nova(nova or ()),
@@ -188,19 +192,28 @@ def _versions(versions: str | None, scheduler: str | None, allocator: str | None
     return [replays.custom(scheduler, allocator)]
 
 
-def _unplug(shares: str | None, where: str) -> dict[str, Any] | None:
-    if where not in {"end", "blocks"}:
-        raise unknown("place to unplug", where, ("end", "blocks"))
-    if shares is None:
+def _resize(text: str | None, *, stays: bool) -> dict[str, Any] | None:
+    from nestwalk.cloud.place import RESIZES
+
+    if text is None:
+        if stays:
+            raise NestwalkError("--resize-stays goes with --resize HOW:VMS:MEMORY")
         return None
-    vms, colon, memory = shares.partition(":")
+    how, _, shares = text.partition(":")
+    if how not in RESIZES:
+        raise unknown("way to resize", how, RESIZES)
+    vms, _, memory = shares.partition(":")
     try:
         pair = float(vms), float(memory)
     except ValueError:
         pair = (-1.0, -1.0)
-    if not colon or not all(0 < share <= 1 for share in pair):
-        raise NestwalkError(f"--unplug: '{shares}' is not VMS:MEMORY; give two shares above 0, at most 1, as 0.1:0.25")
-    return {"vm_share": pair[0], "memory_share": pair[1], "from": where}
+    if not all(0 < share < math.inf for share in pair) or pair[0] > 1:
+        raise NestwalkError(
+            f"--resize: '{text}' is not HOW:VMS:MEMORY; give two shares above 0, as {how}:0.1:0.25 for a tenth of the VMs"
+        )
+    if pair[1] >= 1 and how != "grow":
+        raise NestwalkError(f"--resize: '{text}' takes all of a VM's memory; give a share below 1")
+    return {"how": how, "vm_share": pair[0], "memory_share": pair[1], "undone": not stays}
 
 
 def _nova(pairs: list[str] | tuple[()]) -> dict[str, float | int]:

@@ -103,6 +103,10 @@ def custom(scheduler: str | None, allocator: str | None) -> Version:
     return Version("custom", f"{policy}, {memory}", {"allocator": memory, "scheduler": chosen})
 
 
+RESIZES = ("grow", "shrink", "unplug", "balloon")
+"""How a VM's memory may change while it runs."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What holds for all versions of a replay."""
@@ -114,8 +118,8 @@ class Settings:
     """VMs that arrive earlier are placed and not counted."""
     dynamic_period_s: int = WEEK_S
     migration: bool = False
-    unplug: Mapping[str, Any] | None = None
-    """Memory hot-unplug, as the engine takes it."""
+    resize: Mapping[str, Any] | None = None
+    """VMs whose memory changes while they run, as the engine takes it."""
     ept_takes_small: bool = False
     any_order: bool = False
     """The other counting rule: pieces that are next to each other are one segment in whatever order."""
@@ -144,8 +148,8 @@ class Settings:
             found["dynamic"] = {"period_s": self.dynamic_period_s}
         if self.migration:
             found["migration"] = {}
-        if self.unplug is not None:
-            found["unplug"] = dict(self.unplug)
+        if self.resize is not None:
+            found["resize"] = dict(self.resize)
         if self.ept_takes_small:
             found["ept_takes_small"] = True
         return found

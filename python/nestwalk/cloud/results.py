@@ -30,8 +30,8 @@ MODEL_CAVEATS = (
         "refused."
     ),
     (
-        "Memory is allocated at once and whole when a VM starts, and given back whole when it ends, but for what is "
-        "unplugged where that is asked for."
+        "Memory is allocated at once and whole when a VM starts, and given back whole when it ends, but for VMs that "
+        "are resized where that is asked for."
     ),
     "Latencies are those of this implementation on this machine: compare them with each other, not with a real Nova.",
 )

@@ -143,9 +143,21 @@ def footnotes(done: Replay) -> list[str]:
         )
     if assumed["departures_unknown"]:
         lines.append(f"{assumed['departures_unknown']:,} departures are not known: these VMs stay until the end.")
+    if settings.resize is not None:
+        lines += [resized(one, settings.resize["how"]) for one in done.made]
     lines += [f"{note[0].upper()}{note[1:]}." for note in plan.trace.notes]
     lines += [f"{sentence}." for sentence in plan.trace.malformed.sentences()]
     return lines
+
+
+def resized(one: Replayed, how: str) -> str:
+    """What resizing did in one version; the table has segments as VMs had them when they were placed."""
+    done, most = one.result["resize"], one.result["modes"][one.options["ds_segments"] - 1]
+    return (
+        f"{one.version.title}: {done['vms']:,} VMs resized ({how}) by {sizes.words(done['pages'])} together; "
+        f"{done['not_done']:,} could not be, {done['undone']:,} had their first size again, {done['not_undone']:,} could "
+        f"not. At their worst, {most['ept_vms']:,} VMs had more than {most['n']} segment{'' if most['n'] == 1 else 's'}."
+    )
 
 
 def segments(found: Mapping[str, Any]) -> list[RenderableType]:

@@ -10,17 +10,14 @@ use rand_xoshiro::rand_core::SeedableRng;
 use super::options::Options;
 use crate::allocator::Rule;
 use crate::error::CloudError;
-use crate::extent::{CountingRule, Extent, count_segments, total};
+use crate::extent::{CountingRule, Extent, count_segments};
 use crate::fleet::Fleet;
 use crate::host::{Host, HostId, Serve};
-use crate::request::{Event, EventKind, Unplug, UnplugFrom, VmRequest, below};
+use crate::request::{Event, EventKind, VmRequest};
 use crate::scheduler::Scheduler;
 
 /// No slot.
 const NONE: u32 = u32::MAX;
-/// Pages of a block that memory hot-unplug takes: 2 MiB.
-const BLOCK_PAGES: u64 = 512;
-
 /// A VM that runs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Live {
@@ -30,8 +27,10 @@ pub(super) struct Live {
     pub host: u32,
     /// Its memory, in the order in which the guest sees it.
     pub extents: Vec<Extent>,
-    /// Pages that were unplugged.
-    pub unplugged: u64,
+    /// Its memory as the scheduler counts it, in pages.
+    pub pages: u64,
+    /// Pages that it was given, or that were taken away.
+    pub resized: u64,
 }
 
 /// What one event did.
@@ -45,7 +44,7 @@ pub(super) enum Step {
     Placed { host: u32, segments: BothRules, placement_ns: u64, allocation_ns: u64, moved: Moved },
     /// A VM ended, or never ran.
     Departed,
-    /// Memory was unplugged or came back (`pages`), or could not (0).
+    /// A VM was resized by `pages`, or had its first size `back`; or could not (0).
     Resized { segments: BothRules, pages: u64, back: bool },
     /// The VM does not run.
     Nothing,
@@ -88,7 +87,7 @@ pub(super) struct Cloud {
     /// One host of each group with nothing on it.
     empty: Vec<Host>,
     pub scheduler: Scheduler,
-    rng: Xoshiro256PlusPlus,
+    pub rng: Xoshiro256PlusPlus,
     /// VMs that run, and slots that none is in.
     pub live: Vec<Live>,
     unused: Vec<u32>,
@@ -142,11 +141,10 @@ impl Cloud {
         match event.kind {
             EventKind::Arrive => self.arrive(event, request, requests, options),
             EventKind::Depart | EventKind::DepartAtOnce => self.depart(event.vm, request),
-            EventKind::Unplug => match &options.unplug {
-                Some(unplug) => self.unplug(event.vm, unplug),
+            EventKind::Resize | EventKind::ResizeBack => match &options.resize {
+                Some(resize) => self.resize(event, resize),
                 None => Step::Nothing,
             },
-            EventKind::Plug => self.plug(event),
         }
     }
 
@@ -181,7 +179,7 @@ impl Cloud {
         let allocation_ns = began.elapsed().as_nanos() as u64;
         assert!(placed, "the scheduler's choice passes its filters");
         let segments = BothRules::of(extents);
-        self.enter(slot, event.vm, host);
+        self.enter(slot, event.vm, host, memory);
         Step::Placed { host: host.0, segments, placement_ns, allocation_ns, moved }
     }
 
@@ -193,9 +191,9 @@ impl Cloud {
     }
 
     /// Notes that the VM of request `vm`, whose memory is in `slot`, runs on `host`.
-    fn enter(&mut self, slot: u32, vm: u32, host: HostId) {
+    fn enter(&mut self, slot: u32, vm: u32, host: HostId, memory: PageCount) {
         let live = &mut self.live[slot as usize];
-        (live.vm, live.host, live.unplugged) = (vm, host.0, 0);
+        (live.vm, live.host, live.pages, live.resized) = (vm, host.0, memory.0, 0);
         self.slots[vm as usize] = slot;
         self.running += 1;
         if let Some(slots) = self.on_host.get_mut(host.0 as usize) {
@@ -211,7 +209,7 @@ impl Cloud {
         }
         let live = &mut self.live[slot as usize];
         let host = HostId(live.host);
-        let memory = PageCount(request.memory_pages - live.unplugged);
+        let memory = PageCount(live.pages);
         self.hosts[host.0 as usize].remove(request.vcpus, memory, &live.extents);
         live.extents.clear();
         self.unused.push(slot);
@@ -227,47 +225,16 @@ impl Cloud {
         }
     }
 
-    fn unplug(&mut self, vm: u32, unplug: &Unplug) -> Step {
-        let slot = self.slots[vm as usize];
-        if slot == NONE {
-            return Step::Nothing;
-        }
-        let live = &mut self.live[slot as usize];
-        let blocks = total(&live.extents).0 / BLOCK_PAGES;
-        let wanted = (blocks as f64 * unplug.memory_share) as u64;
-        let ranges = match unplug.from {
-            UnplugFrom::End => vec![((blocks - wanted) * BLOCK_PAGES, blocks * BLOCK_PAGES)],
-            UnplugFrom::Blocks => some_blocks(blocks, wanted, &mut self.rng),
-        };
-        let host = HostId(live.host);
-        let pages = self.hosts[host.0 as usize].unplug_all(&ranges, &mut live.extents).0;
-        live.unplugged += pages;
-        self.scheduler.update(host, &self.hosts[host.0 as usize]);
-        Step::Resized { segments: BothRules::of(&self.live[slot as usize].extents), pages, back: false }
-    }
-
-    fn plug(&mut self, event: Event) -> Step {
-        let slot = self.slots[event.vm as usize];
-        if slot == NONE || self.live[slot as usize].unplugged == 0 {
-            return Step::Nothing;
-        }
-        let live = &mut self.live[slot as usize];
-        let host = HostId(live.host);
-        let memory = PageCount(live.unplugged);
-        let done = self.hosts[host.0 as usize].grow(memory, event.time_s, &mut live.extents);
-        if done {
-            live.unplugged = 0;
-        }
-        self.scheduler.update(host, &self.hosts[host.0 as usize]);
-        let pages = if done { memory.0 } else { 0 };
-        Step::Resized { segments: BothRules::of(&self.live[slot as usize].extents), pages, back: true }
+    /// The slot of request `vm`'s VM, if it runs.
+    pub fn slot_of(&self, vm: u32) -> Option<u32> {
+        Some(self.slots[vm as usize]).filter(|&slot| slot != NONE)
     }
 
     /// Moves the VM in `slot` to `target`, where it gets new memory. Returns the bytes that are copied.
     pub fn migrate(&mut self, slot: u32, target: HostId, now_s: i64, requests: &[VmRequest]) -> u64 {
         let live = &mut self.live[slot as usize];
         let request = &requests[live.vm as usize];
-        let (from, memory) = (HostId(live.host), PageCount(request.memory_pages - live.unplugged));
+        let (from, memory) = (HostId(live.host), PageCount(live.pages));
         let mut extents = Vec::new();
         let placed = self.hosts[target.0 as usize].place(request.vcpus, memory, now_s, Serve::ByRule, &mut extents);
         assert!(placed, "the target has room");
@@ -279,23 +246,4 @@ impl Cloud {
         self.scheduler.update(target, &self.hosts[target.0 as usize]);
         memory.bytes()
     }
-}
-
-/// `wanted` of `blocks` blocks, as ranges of pages; neighbouring blocks are one range. Each choice is equally likely
-/// (selection sampling, Knuth's algorithm S).
-fn some_blocks(blocks: u64, wanted: u64, rng: &mut Xoshiro256PlusPlus) -> Vec<(u64, u64)> {
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    let mut missing = wanted;
-    for block in 0..blocks {
-        if below(rng, blocks - block) >= missing {
-            continue;
-        }
-        missing -= 1;
-        let (start, end) = (block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES);
-        match ranges.last_mut() {
-            Some(last) if last.1 == start => last.1 = end,
-            _ => ranges.push((start, end)),
-        }
-    }
-    ranges
 }

@@ -46,10 +46,7 @@ impl Cloud {
         moves.sort_unstable();
         for (_, host, slot) in moves {
             let live = &self.live[slot as usize];
-            let moved = VmRequest {
-                memory_pages: requests[live.vm as usize].memory_pages - live.unplugged,
-                ..requests[live.vm as usize]
-            };
+            let moved = VmRequest { memory_pages: live.pages, ..requests[live.vm as usize] };
             let rule = self.scheduler.rule();
             let targets = self.scheduler.candidates(&self.hosts, &moved, migration.candidates as usize);
             let few_there = |target: &HostId| {
@@ -69,6 +66,10 @@ impl Cloud {
         for &slot in &self.on_host[host.0 as usize] {
             let live = &self.live[slot as usize];
             let [extent] = live.extents[..] else { continue };
+            if extent.count.0 != live.pages {
+                // Its balloon has some of its memory.
+                continue;
+            }
             let range = extent.range();
             let behind = free.partition_point(|segment| segment.start < range.end());
             let after = free.get(behind).filter(|segment| segment.start == range.end());

@@ -10,6 +10,7 @@ mod demand;
 mod dynamic;
 mod migrate;
 mod options;
+mod resize;
 mod result;
 mod sample;
 mod tally;
@@ -33,7 +34,7 @@ pub use migrate::Migration;
 pub use options::Options;
 pub use result::{
     ByGroup, BySize, Cell, CellKind, Decision, HostMap, Latency, Migrations, Modes, Outcome, Outcomes, Replay,
-    ReplayResult, Sample, Segments, Timing, Unplugs, VmOutcome, Work,
+    ReplayResult, Resizes, Sample, Segments, Timing, VmOutcome, Work,
 };
 
 /// How far a replay is.
@@ -67,7 +68,7 @@ pub fn replay(
 ) -> Result<Replay, CloudError> {
     options.check(fleet)?;
     let began = Instant::now();
-    let Events { events, assumed } = Events::new(requests, options.seed, options.unplug.as_ref())?;
+    let Events { events, assumed } = Events::new(requests, options.seed, options.resize.as_ref())?;
     let mut cloud = Cloud::new(fleet, requests, options)?;
     let mut tally = Tally::new(fleet, requests, options);
     let mut sampler = Sampler::new(&cloud, fleet, requests, &events, options);

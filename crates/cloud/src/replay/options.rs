@@ -12,14 +12,14 @@ use crate::error::CloudError;
 use crate::extent::CountingRule;
 use crate::fleet::Fleet;
 use crate::host::HostOptions;
-use crate::request::Unplug;
+use crate::request::{Resize, ResizeHow};
 use crate::scheduler::SchedulerOptions;
 
 /// How a replay is run. Everything has a default.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// For drawn deletions, `host_subset_size` and the VMs whose memory is unplugged.
+    /// For drawn deletions, `host_subset_size` and the VMs that are resized.
     pub seed: u64,
     /// How hosts allocate.
     pub allocator: AllocatorKind,
@@ -39,8 +39,8 @@ pub struct Options {
     pub dynamic: Option<DynamicOptions>,
     /// Live migration that makes room for VMs in at most `ds_segments` segments.
     pub migration: Option<Migration>,
-    /// Memory hot-unplug in blocks of 2 MiB.
-    pub unplug: Option<Unplug>,
+    /// VMs whose memory changes while they run.
+    pub resize: Option<Resize>,
     /// Whether VMs that need more than `ds_segments` segments, and so run under EPT, get the smallest free segments.
     pub ept_takes_small: bool,
     /// Points of the series over time, equally far apart.
@@ -64,7 +64,7 @@ impl Default for Options {
             measure_from_s: None,
             dynamic: None,
             migration: None,
-            unplug: None,
+            resize: None,
             ept_takes_small: false,
             samples: 200,
             map_host: 0,
@@ -120,9 +120,18 @@ impl Options {
         if self.migration.is_some_and(|migration| !(1..=10_000).contains(&migration.candidates)) {
             return Err(CloudError::option("migration", "candidates: give 1 to 10000"));
         }
-        let share = |share: f64| (0.0..=1.0).contains(&share);
-        if self.unplug.is_some_and(|unplug| !share(unplug.vm_share) || !(0.0..1.0).contains(&unplug.memory_share)) {
-            return Err(CloudError::option("unplug", "vm_share: give 0 to 1; memory_share: 0 to less than 1"));
+        if let Some(resize) = self.resize {
+            let most = if resize.how == ResizeHow::Grow { 10.0 } else { 0.999_999 };
+            if !(0.0..=1.0).contains(&resize.vm_share) {
+                return Err(CloudError::option("resize", format!("vm_share = {}: give 0 to 1", resize.vm_share)));
+            }
+            if !(0.0..=most).contains(&resize.memory_share) {
+                let range = if resize.how == ResizeHow::Grow { "0 to 10" } else { "0 to less than 1" };
+                return Err(CloudError::option(
+                    "resize",
+                    format!("memory_share = {}: give {range}", resize.memory_share),
+                ));
+            }
         }
         Ok(())
     }

@@ -233,17 +233,19 @@ pub struct Migrations {
     pub failed: u64,
 }
 
-/// What memory hot-unplug did.
+/// What resizing VMs did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Unplugs {
-    /// VMs that lost memory.
+pub struct Resizes {
+    /// VMs that were resized.
     pub vms: u64,
-    /// Pages that were unplugged.
+    /// Pages that they were given, or that were taken away.
     pub pages: u64,
-    /// VMs that got it back.
-    pub returned: u64,
-    /// VMs that could not get it back, as their host had no room.
-    pub not_returned: u64,
+    /// VMs that could not be resized: their host has no room, or what is to be taken cannot be split.
+    pub not_done: u64,
+    /// VMs that had their first size again.
+    pub undone: u64,
+    /// VMs that could not have it again.
+    pub not_undone: u64,
 }
 
 /// The deterministic part.
@@ -257,7 +259,7 @@ pub struct ReplayResult {
     pub segments: Segments,
     /// The same by the other rule of counting.
     pub segments_other_rule: Segments,
-    /// The most segments that each of them ever had: other than `segments` only where memory is unplugged or VMs move.
+    /// The most segments that each of them ever had: other than `segments` only where VMs are resized or move.
     pub segments_most: Segments,
     /// By size of VM, ascending.
     pub by_size: Vec<BySize>,
@@ -281,8 +283,8 @@ pub struct ReplayResult {
     pub dynamic: Vec<Decision>,
     /// Live migration.
     pub migration: Migrations,
-    /// Memory hot-unplug.
-    pub unplug: Unplugs,
+    /// VMs that were resized.
+    pub resize: Resizes,
 }
 
 /// How much work a replay was: counted, not measured.

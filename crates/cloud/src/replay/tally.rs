@@ -110,14 +110,15 @@ impl Tally {
     }
 
     fn resized(&mut self, event: Event, segments: BothRules, pages: u64, back: bool) {
-        let unplug = &mut self.result.unplug;
+        let resize = &mut self.result.resize;
         match (back, pages > 0) {
-            (false, some) => {
-                unplug.vms += u64::from(some);
-                unplug.pages += pages;
+            (false, true) => {
+                resize.vms += 1;
+                resize.pages += pages;
             }
-            (true, true) => unplug.returned += 1,
-            (true, false) => unplug.not_returned += 1,
+            (false, false) => resize.not_done += 1,
+            (true, true) => resize.undone += 1,
+            (true, false) => resize.not_undone += 1,
         }
         let count = u32::try_from(segments.by(self.counting)).unwrap_or(u32::MAX);
         if count > self.vms[event.vm as usize].segments {

@@ -8,10 +8,12 @@ use rand_xoshiro::rand_core::SeedableRng;
 use super::*;
 use crate::allocator::AllocatorKind;
 use crate::fleet::HostGroup;
-use crate::request::{Departure, Unplug, UnplugFrom, below};
+use crate::request::{Departure, Resize, ResizeHow, below};
 use crate::scheduler::{Policy, SchedulerOptions};
 use nestwalk_mem::PageCount;
 
+/// All ways to resize a VM.
+const HOW: [ResizeHow; 4] = [ResizeHow::Grow, ResizeHow::Shrink, ResizeHow::Unplug, ResizeHow::Balloon];
 const GIB: u64 = 1 << 18;
 
 fn fleet(hosts: u32) -> Fleet {
@@ -78,7 +80,7 @@ proptest! {
     #[test]
     fn every_vm_has_an_outcome_and_a_replay_repeats(
         seed: u64, kind in prop::sample::select(&AllocatorKind::ALL), improv_placement: bool, hosts in 1..6u32,
-        subset in 1..4u32, migrate: bool, unplug: bool, small: bool, warm: bool,
+        subset in 1..4u32, migrate: bool, how in prop::option::of(prop::sample::select(&HOW)), small: bool, warm: bool,
     ) {
         let requests = trace(150, seed);
         let scheduler = SchedulerOptions { improv_placement, host_subset_size: subset, ..SchedulerOptions::default() };
@@ -87,7 +89,7 @@ proptest! {
             allocator: kind,
             scheduler,
             migration: migrate.then(Migration::default),
-            unplug: unplug.then(Unplug::default),
+            resize: how.map(|how| Resize { how, vm_share: 0.5, ..Resize::default() }),
             ept_takes_small: small,
             measure_from_s: warm.then_some(3000),
             samples: 17,
@@ -110,14 +112,14 @@ fn all_memory_is_free_again_when_all_vms_have_gone() {
         .iter_mut()
         .filter(|vm| vm.departure == Departure::Unknown)
         .for_each(|vm| vm.departure = Departure::At(20_000));
-    for kind in AllocatorKind::ALL {
-        let unplug = Some(Unplug { vm_share: 0.5, ..Unplug::default() });
-        let options = Options { migration: Some(Migration::default()), unplug, ..improv(kind) };
+    for (kind, how) in AllocatorKind::ALL.into_iter().flat_map(|kind| HOW.map(|how| (kind, how))) {
+        let resize = Some(Resize { how, vm_share: 0.5, ..Resize::default() });
+        let options = Options { migration: Some(Migration::default()), resize, ..improv(kind) };
         let replay = run(&fleet(4), &requests, &options);
         check(&replay, &requests);
         let last = replay.result.series.last().unwrap();
         assert_eq!((last.running, last.used_pages, last.used_vcpus), (0, 0, 0), "{kind:?}");
-        assert!(replay.result.unplug.vms > 20 && replay.result.unplug.returned > 10, "{kind:?}");
+        assert!(replay.result.resize.vms > 20 && replay.result.resize.undone > 10, "{kind:?} {how:?}");
     }
 }
 
@@ -229,19 +231,39 @@ fn dynamic_option_select_takes_the_option_that_makes_more_ds_vms() {
 }
 
 #[test]
-fn unplugged_blocks_cost_segments_and_the_end_does_not() {
+fn blocks_that_are_taken_cost_segments_and_the_end_does_not() {
     let requests = trace(300, 9);
-    let with = |from| {
-        let unplug = Some(Unplug { vm_share: 1.0, memory_share: 0.25, from, returned: false });
-        let replay = run(&fleet(20), &requests, &Options { unplug, ..improv(AllocatorKind::CompromisOpt2) });
+    let with = |how| {
+        let resize = Some(Resize { how, vm_share: 1.0, memory_share: 0.25, undone: false });
+        let replay = run(&fleet(20), &requests, &Options { resize, ..improv(AllocatorKind::CompromisOpt2) });
         check(&replay, &requests);
-        assert!(replay.result.unplug.pages > 0 && replay.result.unplug.returned == 0);
+        assert!(replay.result.resize.pages > 0 && replay.result.resize.undone == 0);
         (replay.result.segments.at_most(1).0, replay.result.segments_most.at_most(1).0)
     };
-    let (at_first, ever) = with(UnplugFrom::End);
+    let (at_first, ever) = with(ResizeHow::Shrink);
     assert_eq!(at_first, ever);
-    let (at_first, ever) = with(UnplugFrom::Blocks);
-    assert!(ever * 10 < at_first, "{ever} of {at_first}");
+    for how in [ResizeHow::Unplug, ResizeHow::Balloon] {
+        let (at_first, ever) = with(how);
+        assert!(ever * 10 < at_first, "{how:?}: {ever} of {at_first}");
+    }
+    let (at_first, ever) = with(ResizeHow::Grow);
+    assert!(ever < at_first, "what lies behind a VM is not always free: {ever} of {at_first}");
+}
+
+#[test]
+fn the_scheduler_does_not_know_of_a_balloon() {
+    // One host of 48 GiB is full of two VMs. What the balloons have taken is free, and yet no third VM comes.
+    let vm = |arrival_s| VmRequest { arrival_s, departure: Departure::Unknown, vcpus: 1, memory_pages: 24 * GIB };
+    let small = VmRequest { memory_pages: 4 * GIB, ..vm(10_000) };
+    let requests = [vm(0), vm(0), small];
+    let one = Fleet { groups: vec![HostGroup::plain("h", 1, 32, PageCount(48 * GIB))] };
+    let with = |how| {
+        let resize = Some(Resize { how, vm_share: 1.0, memory_share: 0.5, undone: false });
+        run(&one, &requests, &Options { resize, ..improv(AllocatorKind::CompromisOpt2) })
+    };
+    let (balloon, unplug) = (with(ResizeHow::Balloon), with(ResizeHow::Unplug));
+    assert_eq!((balloon.result.resize.pages, unplug.result.resize.pages), (24 * GIB, 24 * GIB));
+    assert_eq!((balloon.result.vms.unplaced, unplug.result.vms.unplaced), (1, 0));
 }
 
 #[test]
