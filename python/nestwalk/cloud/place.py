@@ -209,8 +209,8 @@ class Replayed:
             "work": dict(self.work),
             "options": dict(self.options),
             "latency_us": {
-                **microseconds(self.timing["placement"]),
-                "allocation": microseconds(self.timing["allocation"]),
+                **microseconds(self.timing["placement_ns"]),
+                "allocation": microseconds(self.timing["allocation_ns"]),
             },
             "timing": {key: self.timing[key] for key in ("wall_s", "events_per_s")},
         }
@@ -218,7 +218,7 @@ class Replayed:
 
 def microseconds(latency: Mapping[str, float]) -> dict[str, float]:
     """The engine's nanoseconds as ``mean``, ``stdev``, ``p50`` and ``p99`` in microseconds."""
-    return {key: latency[f"{key}_ns"] / 1000 for key in ("mean", "stdev", "p50", "p99")}
+    return {key: latency[key] / 1000 for key in ("mean", "stdev", "p50", "p99")}
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,9 @@ class Summary:
     """The histogram, if what is contiguous in the host is one segment in whatever order."""
     modes: Sequence[Mapping[str, int]]
     allocation: Mapping[str, float] | None
-    """Latency as the engine has it; None of several replays."""
+    """Latency as the engine has it, in ns; None of several replays."""
+    steps: Mapping[str, float] | None
+    """Free lists and segments looked at for one allocation; None of several replays."""
 
     @classmethod
     def of(cls, parts: Sequence[tuple[int, place.Replayed]]) -> Summary:
@@ -125,9 +127,10 @@ class Summary:
             for both, mode in zip(modes, made.modes, strict=True):
                 both["ds_vms"] += mode["ds_vms"]
                 both["ept_vms"] += mode["ept_vms"]
-        latency = parts[0][1].timing["allocation"] if len(parts) == 1 else None
+        latency = parts[0][1].timing["allocation_ns"] if len(parts) == 1 else None
+        steps = parts[0][1].result["allocation_steps"] if len(parts) == 1 else None
         both_rules = (dict(sorted(histogram.items())), dict(sorted(any_order.items())))
-        return cls(sum(hosts for hosts, _ in parts), vms, both_rules[0], both_rules[1], modes, latency)
+        return cls(sum(hosts for hosts, _ in parts), vms, both_rules[0], both_rules[1], modes, latency, steps)
 
     def share(self, key: str, *, any_order: bool = False) -> float | None:
         """Per cent of the placed VMs with ``1``, ``2``, ``3`` or ``more`` segments."""
@@ -149,6 +152,7 @@ class Summary:
             "histogram_any_order": {str(count): number for count, number in self.any_order.items()},
             "modes": [dict(mode) for mode in self.modes],
             "allocation_ns": dict(self.allocation) if self.allocation else None,
+            "allocation_steps": dict(self.steps) if self.steps else None,
         }
 
 
@@ -158,7 +162,8 @@ STAND_IN = Summary(
     histogram={1: 1},
     any_order={1: 1},
     modes=[{"n": n, "ds_vms": 1, "ept_vms": 0} for n in range(1, 9)],
-    allocation={"mean_ns": 1.0, "stdev_ns": 1.0},
+    allocation={"mean": 1.0, "stdev": 1.0},
+    steps={"mean": 1.0, "stdev": 1.0},
 )
 """What is taken for each replay when the paper's arithmetic is tried out."""
 
@@ -420,14 +425,16 @@ def _rates(traces: Traces, replays: Mapping[str, Summary]) -> dict[str, Value]:
 
 
 def _latency(replays: Mapping[str, Summary]) -> dict[str, Value]:
-    xen, opt2 = replays["azure-baseline"].allocation, replays["azure-opt2"].allocation
+    xen, opt2 = replays["azure-baseline"], replays["azure-opt2"]
     none = UNAVAILABLE + "there was nothing to measure"
-    if not xen or not opt2 or not xen["mean_ns"] or not opt2["stdev_ns"]:
-        return {"latency-mean": none, "latency-stdev": none}
-    return {
-        "latency-mean": 100 * (1 - opt2["mean_ns"] / xen["mean_ns"]),
-        "latency-stdev": xen["stdev_ns"] / opt2["stdev_ns"],
-    }
+    found: dict[str, Value] = dict.fromkeys(("latency-mean", "latency-stdev"), none)
+    if xen.allocation and opt2.allocation and xen.allocation["mean"] and opt2.allocation["stdev"]:
+        found["latency-mean"] = 100 * (1 - opt2.allocation["mean"] / xen.allocation["mean"])
+        found["latency-stdev"] = xen.allocation["stdev"] / opt2.allocation["stdev"]
+    for name, replay in (("xen", xen), ("opt2", opt2)):
+        for key in ("mean", "stdev"):
+            found[f"steps-{name}-{key}"] = replay.steps[key] if replay.steps else none
+    return found
 
 
 def _link(replays: Mapping[str, Summary], results: Results) -> dict[str, Value]:

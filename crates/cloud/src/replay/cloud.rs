@@ -41,7 +41,7 @@ pub(super) enum Step {
     /// No host has room.
     Unplaced { placement_ns: u64 },
     /// A VM was placed.
-    Placed { host: u32, segments: BothRules, placement_ns: u64, allocation_ns: u64, moved: Moved },
+    Placed { host: u32, segments: BothRules, placement_ns: u64, allocation_ns: u64, steps: u64, moved: Moved },
     /// A VM ended, or never ran.
     Departed,
     /// A VM was resized by `pages`, or had its first size `back`; or could not (0).
@@ -173,14 +173,16 @@ impl Cloud {
         let by_rule = !options.ept_takes_small || ds(host, &self.hosts);
         let serve = if by_rule { Serve::ByRule } else { Serve::Smallest };
         let slot = self.slot();
+        let steps = self.hosts[host.0 as usize].steps();
         let began = Instant::now();
         let extents = &mut self.live[slot as usize].extents;
         let placed = self.hosts[host.0 as usize].place(request.vcpus, memory, event.time_s, serve, extents);
         let allocation_ns = began.elapsed().as_nanos() as u64;
         assert!(placed, "the scheduler's choice passes its filters");
         let segments = BothRules::of(extents);
+        let steps = self.hosts[host.0 as usize].steps() - steps;
         self.enter(slot, event.vm, host, memory);
-        Step::Placed { host: host.0, segments, placement_ns, allocation_ns, moved }
+        Step::Placed { host: host.0, segments, placement_ns, allocation_ns, steps, moved }
     }
 
     fn slot(&mut self) -> u32 {

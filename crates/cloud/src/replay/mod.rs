@@ -33,8 +33,8 @@ pub use dynamic::DynamicOptions;
 pub use migrate::Migration;
 pub use options::Options;
 pub use result::{
-    ByGroup, BySize, Cell, CellKind, Decision, HostMap, Latency, Migrations, Modes, Outcome, Outcomes, Replay,
-    ReplayResult, Resizes, Sample, Segments, Timing, VmOutcome, Work,
+    ByGroup, BySize, Cell, CellKind, Decision, HostMap, Migrations, Modes, Outcome, Outcomes, Replay, ReplayResult,
+    Resizes, Sample, Segments, Spread, Timing, VmOutcome, Work,
 };
 
 /// How far a replay is.

@@ -285,6 +285,8 @@ pub struct ReplayResult {
     pub migration: Migrations,
     /// VMs that were resized.
     pub resize: Resizes,
+    /// Free lists and segments that were looked at for one allocation: its length, without what else the machine did.
+    pub allocation_steps: Spread,
 }
 
 /// How much work a replay was: counted, not measured.
@@ -296,43 +298,43 @@ pub struct Work {
     pub list_steps: u64,
 }
 
-/// Times of one kind of work, in nanoseconds of wall time.
+/// How some counts or times lie.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Latency {
-    /// How often.
+pub struct Spread {
+    /// How many.
     pub count: u64,
     /// Mean.
-    pub mean_ns: f64,
+    pub mean: f64,
     /// Standard deviation.
-    pub stdev_ns: f64,
+    pub stdev: f64,
     /// Median.
-    pub p50_ns: f64,
+    pub p50: f64,
     /// 99th percentile.
-    pub p99_ns: f64,
+    pub p99: f64,
 }
 
-impl Latency {
-    /// Of some times; percentiles by rank.
-    pub(crate) fn of(mut times_ns: Vec<u32>) -> Self {
-        if times_ns.is_empty() {
+impl Spread {
+    /// Of some values; percentiles by rank.
+    pub(crate) fn of(mut values: Vec<u32>) -> Self {
+        if values.is_empty() {
             return Self::default();
         }
-        times_ns.sort_unstable();
-        let count = times_ns.len();
-        let mean_ns = times_ns.iter().map(|&ns| f64::from(ns)).sum::<f64>() / count as f64;
-        let square = times_ns.iter().map(|&ns| (f64::from(ns) - mean_ns).powi(2)).sum::<f64>() / count as f64;
-        let rank = |percent: usize| f64::from(times_ns[(count * percent).div_ceil(100).max(1) - 1]);
-        Self { count: count as u64, mean_ns, stdev_ns: square.sqrt(), p50_ns: rank(50), p99_ns: rank(99) }
+        values.sort_unstable();
+        let count = values.len();
+        let mean = values.iter().map(|&value| f64::from(value)).sum::<f64>() / count as f64;
+        let square = values.iter().map(|&value| (f64::from(value) - mean).powi(2)).sum::<f64>() / count as f64;
+        let rank = |percent: usize| f64::from(values[(count * percent).div_ceil(100).max(1) - 1]);
+        Self { count: count as u64, mean, stdev: square.sqrt(), p50: rank(50), p99: rank(99) }
     }
 }
 
 /// What was measured: differs from run to run.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Timing {
-    /// Choosing a host.
-    pub placement: Latency,
-    /// Allocating on the chosen host.
-    pub allocation: Latency,
+    /// Choosing a host, in nanoseconds of wall time.
+    pub placement_ns: Spread,
+    /// Allocating on the chosen host, in nanoseconds of wall time.
+    pub allocation_ns: Spread,
     /// The whole replay.
     pub wall_s: f64,
     /// Creations and deletions in a second of it.
@@ -344,12 +346,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_by_rank() {
-        let latency = Latency::of((1..=100).rev().collect());
-        assert_eq!((latency.count, latency.mean_ns, latency.p50_ns, latency.p99_ns), (100, 50.5, 50.0, 99.0));
-        assert!((latency.stdev_ns - 28.866).abs() < 0.001);
-        assert_eq!(Latency::of(Vec::new()), Latency::default());
-        assert_eq!(Latency::of(vec![7]).p99_ns, 7.0);
+    fn spreads_by_rank() {
+        let spread = Spread::of((1..=100).rev().collect());
+        assert_eq!((spread.count, spread.mean, spread.p50, spread.p99), (100, 50.5, 50.0, 99.0));
+        assert!((spread.stdev - 28.866).abs() < 0.001);
+        assert_eq!(Spread::of(Vec::new()), Spread::default());
+        assert_eq!(Spread::of(vec![7]).p99, 7.0);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::cloud::{BothRules, Step};
 use super::options::Options;
 use super::result::{
-    ByGroup, BySize, Latency, Modes, Outcome, Outcomes, Replay, ReplayResult, Segments, Timing, VmOutcome, Work,
+    ByGroup, BySize, Modes, Outcome, Outcomes, Replay, ReplayResult, Segments, Spread, Timing, VmOutcome, Work,
 };
 use crate::allocator::MAX_DS;
 use crate::extent::CountingRule;
@@ -25,6 +25,7 @@ pub(super) struct Tally {
     measure_from_s: i64,
     placement_ns: Vec<u32>,
     allocation_ns: Vec<u32>,
+    allocation_steps: Vec<u32>,
     /// Since the last sample.
     pub placed: Segments,
     pub unplaced: u64,
@@ -45,6 +46,7 @@ impl Tally {
             measure_from_s: options.measure_from_s.unwrap_or(i64::MIN),
             placement_ns: Vec::new(),
             allocation_ns: Vec::new(),
+            allocation_steps: Vec::new(),
             placed: Segments::default(),
             unplaced: 0,
             moves: 0,
@@ -60,9 +62,10 @@ impl Tally {
                 self.unplaced += 1;
                 self.arrived(event, request, Outcome::Unplaced);
             }
-            Step::Placed { host, segments, placement_ns, allocation_ns, moved } => {
+            Step::Placed { host, segments, placement_ns, allocation_ns, steps, moved } => {
                 self.placement_ns.push(clipped(placement_ns));
                 self.allocation_ns.push(clipped(allocation_ns));
+                self.allocation_steps.push(clipped(steps));
                 self.arrived(event, request, Outcome::Placed);
                 self.placed(event, request, host, segments, group(host));
                 let migration = &mut self.result.migration;
@@ -153,9 +156,10 @@ impl Tally {
             .chain(result.by_size.iter_mut().map(|size| &mut size.segments))
             .chain(result.by_group.iter_mut().map(|group| &mut group.segments))
             .for_each(Segments::finish);
+        result.allocation_steps = Spread::of(self.allocation_steps);
         let timing = Timing {
-            placement: Latency::of(self.placement_ns),
-            allocation: Latency::of(self.allocation_ns),
+            placement_ns: Spread::of(self.placement_ns),
+            allocation_ns: Spread::of(self.allocation_ns),
             wall_s,
             events_per_s: if wall_s > 0.0 { events as f64 / wall_s } else { 0.0 },
         };
@@ -163,6 +167,6 @@ impl Tally {
     }
 }
 
-fn clipped(ns: u64) -> u32 {
-    u32::try_from(ns).unwrap_or(u32::MAX)
+fn clipped(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
 }
