@@ -40,8 +40,8 @@ AXIS_FONT_SIZE = 11
 LABEL_FONT_SIZE = 10
 EM_WIDEST = 0.66
 """Of a letter in the widest font that a browser may fall back on (DejaVu Sans), on average over our labels, in em."""
-LEGEND_GAP = 30
-"""Between columns of a legend, in pixels: the texts before it may come out so much wider than they were laid out."""
+SPARE = 30
+"""Pixels between columns of a legend and at a picture's right edge: texts before them may come out so much wider."""
 TENTH = 0.1
 """Intervals of shares below this get a digit."""
 HEAT_SPAN_MIN = 0.05
@@ -425,7 +425,12 @@ def svg(chart: Picture) -> str:
     from nestwalk import renderer
 
     themed = (
-        chart.configure(background="transparent", font=FONT, view=alt.ViewConfig(stroke="#88888855"))
+        chart.configure(
+            background="transparent",
+            font=FONT,
+            view=alt.ViewConfig(stroke="#88888855"),
+            padding={"left": 5, "top": 5, "bottom": 5, "right": SPARE},
+        )
         .configure_axis(
             gridColor="#88888833",
             domainColor="#888888",
@@ -433,6 +438,6 @@ def svg(chart: Picture) -> str:
             labelFontSize=AXIS_FONT_SIZE,
             titleFontSize=12,
         )
-        .configure_legend(labelFontSize=12, titleFontSize=12, columnPadding=LEGEND_GAP)
+        .configure_legend(labelFontSize=12, titleFontSize=12, columnPadding=SPARE)
     )
     return renderer.svg(themed.to_dict())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.console import RenderableType
 
-WIDTH_OF_A_FILE = 150
+WIDTH_OF_A_FILE = 158
 """Columns of the output where it goes to no terminal."""
 
 NAME_WIDTH_MIN = 24
