@@ -13,7 +13,7 @@ import polars as pl
 from nestwalk import frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from nestwalk.frames import Labelled
 
@@ -36,6 +36,12 @@ WHOLE_COLOURS = {
 LINE_COLOURS = ["#7f8c99", "#2f6fa7", "#d1495b", "#e39b2d", "#4f9d69", "#8b6bb1", "#3bb3b3", "#a0704f"]
 """Of rows that have no colour of their own."""
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
+AXIS_FONT_SIZE = 11
+LABEL_FONT_SIZE = 10
+EM_WIDEST = 0.66
+"""Of a letter in the widest font that a browser may fall back on (DejaVu Sans), on average over our labels, in em."""
+SPARE = 30
+"""Pixels between columns of a legend and at a picture's right edge: texts before them may come out so much wider."""
 TENTH = 0.1
 """Intervals of shares below this get a digit."""
 HEAT_SPAN_MIN = 0.05
@@ -53,11 +59,11 @@ class Layout:
     columns: int
     """Panels side by side, at most; and entries of a legend."""
 
-    @property
-    def names(self) -> alt.Axis:
-        """The axis of rows' names."""
+    def names(self, titles: Sequence[str]) -> alt.Axis:
+        """The axis of rows' names, which are ``titles``."""
         if self.label_width:
-            return alt.Axis(labelLimit=self.label_width, ticks=False, domain=False, labelPadding=6)
+            room = min(self.label_width, max([text_width(title, AXIS_FONT_SIZE) for title in titles], default=0.0))
+            return alt.Axis(labelLimit=self.label_width, minExtent=room + 6, ticks=False, domain=False, labelPadding=6)
         return alt.Axis(
             labelLimit=self.width,
             ticks=False,
@@ -83,8 +89,19 @@ WIDE = Layout(width=640, label_width=260, columns=4)
 NARROW = Layout(width=290, label_width=0, columns=2)
 """For a phone held upright."""
 
+
+def text_width(text: str, size: int) -> float:
+    """Pixels that ``text`` takes at most, whichever of the page's fonts the browser has.
+
+    The renderer lays pictures out for its own font, which is narrower than what some browsers fall back on.
+    """
+    return EM_WIDEST * size * len(text)
+
+
 _FROM_TEN = alt.Scale(type="log", nice=False, domainMin=10, clamp=True)
 """No walk is much shorter."""
+_ROUND_CYCLES = [digit * 10**power for power in range(1, 6) for digit in (1, 2, 5)]
+"""Where a logarithmic axis of cycles has numbers."""
 
 Colours = Mapping[str, str]
 """Titles of configurations and their colours."""
@@ -112,14 +129,16 @@ def _with_interval(row: dict[str, float | None]) -> str:
     value, ci95 = row.values()
     if value is None:
         return ""
-    return f"{value:.0f}" if ci95 is None else f"{value:.0f} \N{PLUS-MINUS SIGN}{ci95:.0f}"
+    if ci95 is None:
+        return f"{value:.0f}"
+    digits = 0 if ci95 >= 1 else 1
+    return f"{value:.{digits}f} \N{PLUS-MINUS SIGN}{ci95:.{digits}f}"
 
 
 def _latency_of(frame: pl.DataFrame, scale: alt.Scale, layout: Layout) -> Picture:
     order = frame.sort("cycles")["title"].to_list()
-    # Room for the labels behind the longest bar.
-    end = float(frame["high"].max() or 1.0) * (1.15 if layout.label_width else 1.3)  # type: ignore[arg-type]
-    base = alt.Chart(frame).encode(y=alt.Y("title:N", sort=order, title=None, axis=layout.names))
+    end = _with_room(zip(frame["high"], frame["label"], strict=True), layout)
+    base = alt.Chart(frame).encode(y=alt.Y("title:N", sort=order, title=None, axis=layout.names(order)))
     reach = alt.Scale(domain=[0, end], nice=False)
     bars = base.mark_bar(**layout.bar).encode(
         x=alt.X("cycles:Q", title="average walk latency, cycles", scale=reach, axis=alt.Axis(tickCount=5)),
@@ -127,7 +146,9 @@ def _latency_of(frame: pl.DataFrame, scale: alt.Scale, layout: Layout) -> Pictur
     )
     offset = layout.bar.get("yOffset", 0)
     intervals = base.mark_rule(strokeWidth=1.5, yOffset=offset).encode(x="low:Q", x2="high:Q")
-    labels = base.mark_text(align="left", dx=4, yOffset=offset).encode(x="high:Q", text="label:N")
+    labels = base.mark_text(align="left", dx=4, yOffset=offset, fontSize=LABEL_FONT_SIZE).encode(
+        x="high:Q", text="label:N"
+    )
     picture: Picture = alt.layer(bars, intervals, labels)
     return picture.properties(width=layout.width, height=alt.Step(layout.step))
 
@@ -166,9 +187,9 @@ def _parts(
     halves = [(ci95 or {}).get((name, variant)) for name, variant in sums.select("title", "variant").iter_rows()]
     labels_of = [_per_cent(share, half) for share, half in zip(sums["share"], halves, strict=True)]
     sums = sums.with_columns(pl.Series("label", labels_of, dtype=pl.String))
-    room = (1.12 if layout.label_width else 1.25) if any(halves) else (1.06 if layout.label_width else 1.14)
-    end = max([*sums["share"].to_list(), 0.01]) * room
-    names = alt.Y("title:N", sort=sums["title"].to_list(), title=None, axis=layout.names)
+    end = _with_room(zip(sums["share"], labels_of, strict=True), layout)
+    order = sums["title"].to_list()
+    names = alt.Y("title:N", sort=order, title=None, axis=layout.names(order))
     reach = alt.Scale(domain=[0, end], nice=False)
     share = alt.X(
         "share:Q",
@@ -179,10 +200,16 @@ def _parts(
     )
     colour = _colour("part:N", colours, None, layout)
     bars = alt.Chart(frame).mark_bar(**layout.bar).encode(x=share, y=names, color=colour, order="rank:O")
-    place = {"dx": 4, "yOffset": layout.bar.get("yOffset", 0)}
+    place = {"dx": 4, "yOffset": layout.bar.get("yOffset", 0), "fontSize": LABEL_FONT_SIZE}
     labels = alt.Chart(sums).mark_text(align="left", **place).encode(x="share:Q", y=names, text="label:N")
     picture: Picture = alt.layer(bars, labels)
     return picture.properties(width=layout.width, height=alt.Step(layout.step))
+
+
+def _with_room(bars: Iterable[tuple[float, str]], layout: Layout) -> float:
+    """Where the axis ends so that each bar's label has room behind it."""
+    ends = [value / (1 - (text_width(label, LABEL_FONT_SIZE) + 8) / layout.width) for value, label in bars]
+    return max([*ends, 0.01])
 
 
 def _per_cent(share: float, ci95: float | None) -> str:
@@ -230,7 +257,7 @@ def latency_distribution(labelled: Labelled, colours: Colours | None = None, lay
         alt.Chart(frames.latencies(labelled))
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(
-            x=alt.X("cycles:Q", title="walk latency, cycles", scale=_FROM_TEN),
+            x=alt.X("cycles:Q", title="walk latency, cycles", scale=_FROM_TEN, axis=alt.Axis(values=_ROUND_CYCLES)),
             y=alt.Y(
                 "share:Q", title="walks that took no longer", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
             ),
@@ -398,10 +425,19 @@ def svg(chart: Picture) -> str:
     from nestwalk import renderer
 
     themed = (
-        chart.configure(background="transparent", font=FONT, view=alt.ViewConfig(stroke="#88888855"))
-        .configure_axis(
-            gridColor="#88888833", domainColor="#888888", tickColor="#888888", labelFontSize=11, titleFontSize=12
+        chart.configure(
+            background="transparent",
+            font=FONT,
+            view=alt.ViewConfig(stroke="#88888855"),
+            padding={"left": 5, "top": 5, "bottom": 5, "right": SPARE},
         )
-        .configure_legend(labelFontSize=12, titleFontSize=12)
+        .configure_axis(
+            gridColor="#88888833",
+            domainColor="#888888",
+            tickColor="#888888",
+            labelFontSize=AXIS_FONT_SIZE,
+            titleFontSize=12,
+        )
+        .configure_legend(labelFontSize=12, titleFontSize=12, columnPadding=SPARE)
     )
     return renderer.svg(themed.to_dict())

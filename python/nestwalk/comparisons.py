@@ -153,6 +153,7 @@ class Comparison:
         plain = self.plain(variant.name)
         base = None if plain is None else plain[1]
         gain = None if limit or base is None or result is base else intervals.gain(result, base)
+        whole_gain = None if gain is None or base is None else whole_run.gain(result, base)
         first, stock = self.results[0].row["cycles_per_access"], base.row["cycles_per_access"] if base else None
         stock_whole = whole_run.row(base)["whole_run_cycles_per_access"] if base else None
         return {
@@ -169,6 +170,7 @@ class Comparison:
             "against_baseline_ci95": gain.ci95 if gain else None,
             **whole,
             "whole_run_against_baseline": _quotient(whole["whole_run_cycles_per_access"], stock_whole),
+            "whole_run_against_baseline_ci95": whole_gain.ci95 if whole_gain else None,
         }
 
     @property

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.console import RenderableType
 
-WIDTH_OF_A_FILE = 150
+WIDTH_OF_A_FILE = 158
 """Columns of the output where it goes to no terminal."""
 
 NAME_WIDTH_MIN = 24
@@ -53,8 +53,11 @@ def fitted(thing: RenderableType, console: Console) -> RenderableType:
     widths = [max(_width(row[column]) for row in (headings, *rows)) for column in range(len(headings))]
     gap = _gap(thing)
     numbers = sum(width + gap for width in widths[1:])
+    # Columns of words are folded like names.
+    words = [not column.no_wrap and column.justify == "left" for column in thing.columns]
+    least = [min(width, NAME_WIDTH_MIN) if folds else width for width, folds in zip(widths, words, strict=True)]
     edge = gap if thing.pad_edge else 0
-    if min(widths[0], NAME_WIDTH_MIN) + numbers + edge <= console.width:
+    if least[0] + sum(width + gap for width in least[1:]) + edge <= console.width:
         return _rewritten(thing, headings, rows)
     if INDENT + numbers - gap <= console.width:
         return _in_two_lines(thing, headings, rows, widths, gap)

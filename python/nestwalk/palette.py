@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 PLAIN = "#8a929c"
 """Rows that change nothing."""
-ROLES = {"limit": "#b09a5b", "setup": "#a0704f"}
+ROLES = {"limit": "#b3264a", "setup": "#a0704f"}
 """Rows that are no advice."""
 
 

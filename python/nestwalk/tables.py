@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from nestwalk.comparisons import Comparison
     from nestwalk.surveys import Survey
 
-WIDTH_WITH_INTERVALS = 124
+WIDTH_WITH_INTERVALS = 132
 """Columns that the comparison needs to show intervals, too."""
 
-WIDTH_WITH_CHANGES = 150
+WIDTH_WITH_CHANGES = 158
 """Columns that it needs to say who must change what."""
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
@@ -36,9 +36,14 @@ FILTERED_BESIDE = (
 )
 INTERVALS = f"{PLUS_MINUS}: half of the 95 % interval."
 RELATIVE = "Relative time: estimated, against the first row (docs/model.md)."
-AGAINST = "Time to plain VM: estimated, against the plain VM of the same section (docs/model.md)."
+AGAINST = (
+    "Time to plain VM: estimated, against the plain VM of the same section, over the measured part; the same over the "
+    "whole run: with first touches, faults and exits (docs/model.md)."
+)
 AGAINST_COLUMN = ("time to\nplain\nVM", "against_baseline", 3)
 """Takes the place of the last of :data:`COLUMNS` where there is a plain VM."""
+WHOLE_RUN_COLUMN = ("same,\nwhole\nrun", "whole_run_against_baseline", 3)
+"""Comes after it where the program's length is known."""
 
 COLUMNS = (
     ("walks\nper 1000\naccesses", "walks_per_kiloaccess", 2),
@@ -67,7 +72,8 @@ def number(value: float | None, decimals: int | None, ci95: float | None = None)
 def columns(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str, int | None], ...]:
     """The columns for ``rows``: time is held against the plain VM if there is one, else against the first row."""
     against = any(row.get("against_baseline") is not None for row in rows)
-    return (*COLUMNS[:-1], AGAINST_COLUMN) if against else COLUMNS
+    whole = any(row.get("whole_run_against_baseline") is not None for row in rows)
+    return (*COLUMNS[:-1], AGAINST_COLUMN, *([WHOLE_RUN_COLUMN] if whole else [])) if against else COLUMNS
 
 
 def cells(
@@ -101,7 +107,8 @@ def comparison(done: Comparison, width: int) -> Table:
             table.add_section()
             table.add_row(Text(section.title, style="italic"))
         for row in section.rows:
-            values = cells(row, wanted, intervals=intervals)
+            # The verdict has the whole run's intervals.
+            values = cells({**row, f"{WHOLE_RUN_COLUMN[1]}_ci95": None}, wanted, intervals=intervals)
             table.add_row(row["title"], *values, *([changes(row)] if named else []))
     return table
 

@@ -34,6 +34,13 @@ SMALL = 0.0005
 LISTED_MAX = 6
 """A line lists no more than so many rows or groups of equals; the table has all."""
 
+LOSS_MIN = 0.01
+"""A row that loses at least this share over the whole run, and so much more than in the measured part, is never named
+without that."""
+
+WORK_MIN = 1.1
+"""Likewise with so many times the plain VM's kernel work, where the whole run's time is not known."""
+
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 MINUS = "\N{MINUS SIGN}"
 
@@ -52,12 +59,24 @@ class Candidate:
     how: str
     gain: Estimate
     """The share of the plain VM's time that it gives back; negative where it takes more."""
-    whole_run_gain: float | None = None
+    whole_run_gain: Estimate | None = None
     """The same over the whole run, first touches, faults and exits included; None where that is unavailable."""
     estimated: bool = False
     """Whether a part of its kernel work is estimated, because a sampled trace does not show it."""
     kernel_work: float | None = None
     """Its kernel work of the whole run over the plain VM's."""
+
+    @property
+    def paid(self) -> str:
+        """What the measured part hides and the whole run shows, in brackets; empty if that is no loss."""
+        whole = self.whole_run_gain
+        if whole is not None:
+            if whole.value > -LOSS_MIN or whole.value > self.gain.value - LOSS_MIN:
+                return ""
+            return f" (over the whole run {'about ' if self.estimated else ''}{percent(whole)} more time)"
+        if self.kernel_work is None or self.kernel_work < WORK_MIN:
+            return ""
+        return f" (kernel work from the beginning on {self.kernel_work:.1f} times the plain VM's)"
 
     @property
     def finding(self) -> str:
@@ -129,7 +148,7 @@ class Group:
             "gain_ci95": row.gain.ci95,
             "finding": row.finding,
             "equal_to": [other.configuration for other in tier if other is not row],
-            "whole_run_gain": row.whole_run_gain,
+            **_whole_run(row),
             "how": row.how,
         }
 
@@ -140,7 +159,7 @@ class Group:
         for role, head in (("limit", "Limits, not to be had in a VM"), ("setup", "Other set-ups")):
             rows = self.having(role)
             if rows:
-                said.append(f"{head}: {'; '.join(f'{short(row.title)} {_found(row)}' for row in rows)}.")
+                said.append(f"{head}: {'; '.join(f'{short(row.title)} {_found(row)}{row.paid}' for row in rows)}.")
         return [*said, *self._whole_run_lines()]
 
     @property
@@ -160,12 +179,12 @@ class Group:
             return ""
         if any(row.finding == "unknown" for row in rows):
             listed = ", ".join(
-                f"{short(row.title)} {_signed(row.gain.value)}" for tier in self.tiers(rows) for row in tier
+                f"{short(row.title)} {_signed(row.gain.value)}{row.paid}" for tier in self.tiers(rows) for row in tier
             )
             return f"Given back by {NEEDS[who]} (no interval is known, so the order means nothing): {listed}."
         gains = _tiers(self.tiers([row for row in rows if row.finding == "gives back"]))
         parts = [f"Given back by {NEEDS[who]}: {', '.join(gains) or 'nothing'}."]
-        same = [short(row.title) for row in rows if row.finding == "equal"]
+        same = [f"{short(row.title)}{row.paid}" for row in rows if row.finding == "equal"]
         if same:
             parts.append(f"No difference within the interval: {_listed(same)}.")
         worse = _tiers(self.tiers([row for row in rows if row.finding == "takes more"])[::-1])
@@ -174,13 +193,13 @@ class Group:
         return " ".join(parts)
 
     def _whole_run_lines(self) -> list[str]:
-        rows = [row for row in self.candidates if row.role != "limit" and row.whole_run_gain is not None]
-        if not rows:
+        rows = [(row, row.whole_run_gain) for row in self.candidates if row.role != "limit"]
+        known = [(row, gain) for row, gain in rows if gain is not None]
+        if not known:
             return self._kernel_work_lines()
-        ordered = sorted(rows, key=lambda row: -(row.whole_run_gain or 0.0))
         parts = [
-            f"{short(row.title)} {'about ' if row.estimated else ''}{_signed(row.whole_run_gain or 0.0)}"
-            for row in ordered
+            f"{short(row.title)} {'about ' if row.estimated else ''}{_signed(gain.value, gain.ci95)}"
+            for row, gain in sorted(known, key=lambda one: -one[1].value)
         ]
         if len(parts) > 2 * LISTED_MAX:
             left = len(parts) - LISTED_MAX - LISTED_MAX // 2
@@ -258,7 +277,6 @@ def _group(done: Comparison, variant: str) -> Group | None:
         run = results.get(row["configuration"])
         gain = intervals.gain(run, base) if run is not None else _computed(row)
         if gain is not None and run is not base:
-            whole = row["whole_run_against_baseline"]
             work = row["whole_run_kernel_cycles"]
             candidates.append(
                 Candidate(
@@ -269,7 +287,7 @@ def _group(done: Comparison, variant: str) -> Group | None:
                     tuple(row["changes"] or ()),
                     row["how"] or "",
                     gain,
-                    None if whole is None else 1 - whole,
+                    whole_run.gain(run, base) if run is not None else None,
                     run is not None and run.whole_run["estimated_cycles"] > 0,
                     work / stock if work is not None and stock else None,
                 )
@@ -304,7 +322,15 @@ def _limit(row: Candidate, group: Group) -> dict[str, Any]:
         "variant": group.variant,
         "gain": row.gain.value,
         "gain_ci95": row.gain.ci95,
-        "whole_run_gain": row.whole_run_gain,
+        **_whole_run(row),
+    }
+
+
+def _whole_run(row: Candidate) -> dict[str, float | None]:
+    found = row.whole_run_gain
+    return {
+        "whole_run_gain": None if found is None else found.value,
+        "whole_run_gain_ci95": None if found is None else found.ci95,
     }
 
 
@@ -321,9 +347,11 @@ def percent(share: Estimate) -> str:
     return f"{100 * abs(share.value):.{digits}f} {PLUS_MINUS}{100 * share.ci95:.{digits}f} %"
 
 
-def _signed(share: float) -> str:
-    rounded = round(100 * share, 1)
-    return f"{rounded:+.1f} %".replace("-", MINUS) if rounded else "0.0 %"
+def _signed(share: float, ci95: float | None = None) -> str:
+    digits = 1 if ci95 is None or ci95 >= SMALL else 2
+    rounded = round(100 * share, digits)
+    value = f"{rounded:+.{digits}f}".replace("-", MINUS) if rounded else f"{0:.{digits}f}"
+    return f"{value} %" if ci95 is None else f"{value} {PLUS_MINUS}{100 * ci95:.{digits}f} %"
 
 
 def _tiers(tiers: Sequence[Tier]) -> list[str]:
@@ -335,8 +363,8 @@ def _tiers(tiers: Sequence[Tier]) -> list[str]:
 
 def _tier(tier: Tier) -> str:
     if len(tier) == 1:
-        return f"{short(tier[0].title)} {percent(tier[0].gain)}"
-    rows = [f"{short(row.title)} ({percent(row.gain)})" for row in tier]
+        return f"{short(tier[0].title)} {percent(tier[0].gain)}{tier[0].paid}"
+    rows = [f"{short(row.title)} ({percent(row.gain)}){row.paid}" for row in tier]
     return f"{_listed(rows)} (equal within the interval)"
 
 

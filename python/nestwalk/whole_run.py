@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nestwalk.intervals import Estimate
     from nestwalk.result import Result
 
 KEYS = (
@@ -54,6 +55,34 @@ def row(result: Result) -> dict[str, Any]:
         "whole_run_kernel_share": kernel / accesses / total if total else None,
         "whole_run_cycles_per_access": total,
     }
+
+
+def gain(run: Result, plain: Result) -> Estimate | None:
+    """The share of the whole run of ``plain`` that ``run`` gives back; negative where it takes more.
+
+    Its interval is that of the measured part's cycles; the kernels' work is counted and has none. None where the
+    program's length is not known, or nothing was measured.
+    """
+    from nestwalk import intervals
+
+    before, after = row(plain), row(run)
+    stock, total = before["whole_run_cycles_per_access"], after["whole_run_cycles_per_access"]
+    if not stock or total is None:
+        return None
+    if not intervals.match(run, plain):
+        return intervals.Estimate(1 - total / stock)
+    work = after["whole_run_kernel_cycles"] / run.whole_run["accesses"]
+    stock_work = before["whole_run_kernel_cycles"] / plain.whole_run["accesses"]
+    windows = [
+        (_own(its) - _own(mine) + (stock_work - work) * its["accesses"], _own(its) + stock_work * its["accesses"])
+        for mine, its in zip(run.statistics["windows"], plain.statistics["windows"], strict=True)
+    ]
+    return intervals.ratio([saved for saved, _ in windows], [whole for _, whole in windows])
+
+
+def _own(window: dict[str, Any]) -> int:
+    """A window's cycles without kernel work."""
+    return sum(cycles for part, cycles in window["cycles"].items() if part != "os")
 
 
 def own_cycles_per_access(result: Result) -> float | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 import typer.main
-from support import EXECUTABLE, REPOSITORY
+from support import REPOSITORY
 
 from nestwalk import techniques
 
@@ -25,10 +23,9 @@ PAGES = sorted(
 )
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 
-FENCE = re.compile(r"^(?P<mark><!-- run -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"(?:^|\n\n)((?: {4}\S.*\n)+)")
 INLINE = re.compile(r"`((?:\./dev )?nestwalk [^`\n]+)`")
-RUN_SECONDS_MAX = 120
 
 
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,34 +132,6 @@ def alternatives(line: str) -> list[str]:
 def test_a_wrong_command_line_is_found(line: str) -> None:
     with pytest.raises(AssertionError):
         check_words(words_of(line))
-
-
-RUNS = [
-    pytest.param(match["text"], id=f"{page.relative_to(REPOSITORY)}:{number}")
-    for page in PAGES
-    for number, match in enumerate(
-        (match for match in FENCE.finditer(page.read_text(encoding="utf-8")) if match["mark"]), start=1
-    )
-]
-
-
-def test_some_blocks_are_run() -> None:
-    assert len(RUNS) >= 2
-
-
-@pytest.mark.parametrize("block", RUNS)
-def test_a_block_runs_as_it_stands(block: str, tmp_path: Path) -> None:
-    shell = shutil.which("sh") or "/bin/sh"
-    done = subprocess.run(
-        [shell, "-eu", "-c", block],
-        cwd=tmp_path,
-        env={"PATH": f"{EXECUTABLE.parent}:/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=RUN_SECONDS_MAX,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_settings_have_every_file_that_the_techniques_name() -> None:

@@ -48,6 +48,18 @@ def test_no_number_is_cut_and_no_row_loses_its_name(rows: list[tuple[str, list[s
             assert name.replace(" ", "") in letters
 
 
+def test_a_column_of_words_is_folded_and_does_not_break_the_rows_apart() -> None:
+    table = Table("", "", box=None, show_header=False, padding=(0, 0, 0, 2))
+    for column in table.columns:
+        column.overflow = "fold"
+    table.add_row("windows", "18")
+    table.add_row("sampling", "words " * 40)
+    lines = printed(table, 80).splitlines()
+    assert re.fullmatch(r" *windows +18 *", lines[0])
+    assert max(map(len, lines)) <= 80
+    assert sum(line.count("words") for line in lines) == 40
+
+
 def test_csv_has_texts_in_place_of_lists() -> None:
     frame = pl.DataFrame({"a": [1.5, None], "b": [["x", "y"], None]}, schema={"a": pl.Float64, "b": pl.List(pl.String)})
     assert layout.csv(frame) == "a,b\n1.5,x; y\n,\n"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+import drawn
 import pytest
 from support import Made
 
@@ -108,7 +109,7 @@ def test_one_colour_a_technique_in_every_picture(text: str) -> None:
 
 
 def test_no_picture_is_wider_than_its_page(text: str) -> None:
-    for layout, width_max in (("wide", 1060), ("narrow", 347)):
+    for layout, width_max in (("wide", 1184), ("narrow", 347)):
         widths = re.findall(rf'<figure class="{layout}"><svg class="marks" width="([\d.]+)"', text)
         assert widths
         assert all(float(width) <= width_max for width in widths), (layout, widths)
@@ -130,3 +131,19 @@ def test_it_says_how_it_was_made(text: str) -> None:
 
 def test_marks_say_what_they_stand_for(text: str) -> None:
     assert re.search(r"<title>average walk latency, cycles: [\d.]+", text)
+
+
+def test_no_label_is_cut_and_none_runs_into_another(text: str) -> None:
+    """Also where the browser has none of the page's fonts and takes a wider one."""
+    pictures = drawn.drawings(text)
+    assert sum(len(picture.labels) for picture in pictures) > 500
+    assert [label for picture in pictures for label in picture.cut] == []
+    assert [pair for picture in pictures for pair in picture.overlapping] == []
+
+
+def test_a_cut_label_and_an_overlap_are_found() -> None:
+    label = '<g transform="translate({x},5)"><text font-size="10px">{text}</text></g>'
+    page = f'<svg width="100">{label.format(x=0, text="waiting for data")}{label.format(x=60, text="page walks")}</svg>'
+    (picture,) = drawn.drawings(page)
+    assert picture.overlapping == [("waiting for data", "page walks")]
+    assert picture.cut == ["page walks"]

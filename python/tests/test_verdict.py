@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import Any
 
 import pytest
 from support import Made
 
-from nestwalk import comparisons, intervals, matrix, techniques, verdict
+from nestwalk import comparisons, intervals, matrix, palette, techniques, verdict, whole_run
 from nestwalk.comparisons import Comparison
 from nestwalk.errors import NestwalkError
 from nestwalk.intervals import Estimate
@@ -194,7 +196,59 @@ def test_the_whole_run_counts_what_was_paid_before() -> None:
     (entry,) = done.verdict.to_json()["advice"]
     assert entry["gain"] == pytest.approx(0.2)
     assert entry["whole_run_gain"] == pytest.approx(1 - 17 / 11)
-    assert f"shadow paging about {verdict.MINUS}54.5 %" in done.verdict.groups[0].lines[-1]
+    assert entry["whole_run_gain_ci95"] == rows["vm-shadow"]["whole_run_against_baseline_ci95"]
+    assert f"shadow paging about {verdict.MINUS}54.5" in done.verdict.groups[0].lines[-1]
+
+
+def test_a_row_that_loses_over_the_whole_run_is_never_named_without_that() -> None:
+    def paid(name: str, gain: float, whole: float | None, role: str = "advice", **rest: Any) -> Candidate:
+        estimate = None if whole is None else Estimate(whole, 0.002)
+        return Candidate(name, name, role, "settings", (), "", Estimate(gain, 0.01), estimate, **rest)
+
+    made = group(
+        paid("wins", 0.12, 0.2),
+        paid("loses", 0.08, -0.18),
+        paid("equal", 0.0, -0.05, estimated=True),
+        paid("worse", -0.03, -0.032),
+        paid("nested", 0.0, -0.26, role="setup"),
+    )
+    line = made.class_line("settings")
+    assert "wins 12.0 ±1.0 %," in line
+    assert "loses 8.0 ±1.0 % (over the whole run 18.0 ±0.2 % more time)." in line
+    assert "interval: equal (over the whole run about 5.0 ±0.2 % more time)." in line
+    assert line.endswith("More time: worse 3.0 ±1.0 %.")
+    assert "nested makes no difference within the interval (over the whole run 26.0 ±0.2 % more time)." in made.lines[2]
+    assert f"wins +20.0 ±0.2 %, worse {verdict.MINUS}3.2 ±0.2 %, equal about {verdict.MINUS}5.0" in made.lines[-1]
+    unknown = group(paid("shadow", 0.08, None, kernel_work=3.26), paid("thp", 0.1, None, kernel_work=0.1))
+    assert "shadow 8.0 ±1.0 % (kernel work from the beginning on 3.3 times the plain VM's)" in unknown.lines[1]
+    assert "thp 10.0 ±1.0 %, shadow" in unknown.lines[1]
+
+
+def test_the_interval_of_the_whole_run_is_that_of_its_measured_part() -> None:
+    plain, fast = run([1000, 2000, 3000], unavailable=None), run([950, 1900, 2350], unavailable=None)
+    for result in (plain, fast):
+        result.whole_run.update({"accesses": 1000, "cycles": {"exits": 10_000}})
+    # 20 cycles an access, 10 of kernel work; saved 0.5, 1, 6.5 of 20, 30, 40: R = 4/45; residuals by hand.
+    gain = whole_run.gain(fast, plain)
+    assert gain is not None
+    rows = [whole_run.row(result)["whole_run_cycles_per_access"] for result in (fast, plain)]
+    assert gain.value == pytest.approx(1 - rows[0] / rows[1]) == pytest.approx(800 / 9000)
+    residuals = [50 - 2000 * gain.value, 100 - 3000 * gain.value, 650 - 4000 * gain.value]
+    error = (sum(residual**2 for residual in residuals) / 2 / 3) ** 0.5 / 3000
+    assert gain.ci95 == pytest.approx(4.303 * error)
+    assert whole_run.gain(run([900] * 3), run([1000] * 3)) is None
+
+
+def test_colours_are_told_apart() -> None:
+    colours = [technique.colour for technique in techniques.known().values()]
+    values = [tuple(int(text[at : at + 2], 16) for at in (1, 3, 5)) for text in (*colours, palette.PLAIN)]
+    values += [tuple(int(text[at : at + 2], 16) for at in (1, 3, 5)) for text in palette.ROLES.values()]
+    for one, two in itertools.combinations(values, 2):
+        # The weighted distance of Compuphase's "Colour metric"; two shades of gold have 50.
+        red = (one[0] + two[0]) / 2
+        weights = (2 + red / 256, 4, 2 + (255 - red) / 256)
+        apart = sum(weight * (a - b) ** 2 for weight, a, b in zip(weights, one, two, strict=True)) ** 0.5
+        assert apart > 95, (one, two)
 
 
 def test_what_a_matrix_names_fits_together() -> None:
@@ -248,6 +302,14 @@ def test_shadow_paging_and_a_vm_in_a_vm_do_not_look_free(made: Made) -> None:
         assert rows[name]["whole_run_exits"] > rows["vm-4k"]["whole_run_exits"] > 0
         assert rows[name]["whole_run_kernel_share"] > rows["vm-4k"]["whole_run_kernel_share"]
         assert rows[name]["whole_run_against_baseline"] > rows[name]["against_baseline"]
+    sentence = made.json["verdict"]["sentence"]
+    assert re.search(r"shadow paging [\d.]+ ±[\d.]+ % \(over the whole run [\d.]+ ±[\d.]+ % more time\)", sentence)
+    setups = next(line for line in made.json["verdict"]["groups"][0]["lines"] if line.startswith("Other set-ups"))
+    assert re.search(r"\(over the whole run [\d.]+ ±[\d.]+ % more time\)", setups)
+    page = (made.folder / "report.html").read_text(encoding="utf-8")
+    row = re.search(r'<tr><td data-value="VM in a VM">.*?data-label="same, whole run"[^>]*>([\d.]+)', page)
+    assert row
+    assert float(row[1]) == pytest.approx(rows["vm-in-vm"]["whole_run_against_baseline"], abs=0.001)
     assert rows["native-4k"]["whole_run_exits"] == 0
 
 
