@@ -11,6 +11,8 @@
  *   max=N        end the program after about N accesses (rounded up to a block)
  *   summary=on   say at the end, on stderr, what was written
  *   check=on     only say that this QEMU can load the plugin, then exit 0
+ *   follow=NAME  record nothing here, but the first program of that name that this one, or a child
+ *                of it, executes (follow.h); with claim=PATH and seen=PATH, files for that
  *
  * How it works. In user mode each guest thread is a host thread, so a thread's state is a
  * thread-local pointer and the per-access path takes no lock: it appends 16 bytes to the
@@ -19,6 +21,7 @@
  * event stands in its place within its thread.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -33,6 +36,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "follow.h"
 #include "qemu_plugin_v1.h"
 #include "stream.h"
 
@@ -70,6 +74,7 @@ static uint64_t accesses_written, accesses_max = UINT64_MAX, events_written, ins
 static uint64_t children; /* processes that were started, none of which is recorded */
 static int stream_fd = -1, error_fd = 2;
 static bool want_summary, stopped;
+static struct follow follow; /* without a name: what runs here is recorded */
 
 /* ---- Ending ---------------------------------------------------------------------------- */
 
@@ -84,9 +89,9 @@ static void summarise(void)
     dprintf(error_fd, "nestwalk-capture: %lu accesses, %lu instructions, %u threads, %lu events\n",
             accesses_written, instructions, threads_seen, events_written);
     if (children)
-        dprintf(error_fd, "nestwalk-capture: warning: %lu child processes were not recorded, only the first "
-                "process is: if the work is in a child, name that program after -- "
-                "(for gcc, what `gcc -print-prog-name=cc1` says; for sh -c, the command)\n", children);
+        dprintf(error_fd, "nestwalk-capture: warning: %lu child process%s not recorded, only the first "
+                "process is: if the work is in a child, name it with --follow, such as --follow cc1 for gcc\n",
+                children, children == 1 ? " was" : "es were");
 }
 
 /* Ends the whole process at once, from whichever thread: the stream cannot go on. The exit code
@@ -412,7 +417,7 @@ static void on_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint64_t
         flush(t); /* if it works, QEMU itself is replaced and the capture ends here */
         if (want_summary)
             dprintf(error_fd, "nestwalk-capture: warning: the program replaces itself by another one (exec), "
-                    "which is not recorded: name that program after --\n");
+                    "which is not recorded: name that program with --follow\n");
     }
 }
 
@@ -518,6 +523,38 @@ static int out_of_the_way(int fd)
     return high < 0 ? fd : high;
 }
 
+/* What a program under a driver does before it executes another one. */
+static void on_syscall_of_driver(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint64_t a1, uint64_t a2,
+                                 uint64_t a3, uint64_t a4, uint64_t a5, uint64_t a6, uint64_t a7, uint64_t a8)
+{
+    (void)id, (void)vcpu, (void)a6, (void)a7, (void)a8;
+    /* Guest addresses are ours (guest base 0). Of execveat only what execve can do as well is followed. */
+    if (num == SYS_execve)
+        follow_exec(&follow, (const char *)a1, (char *const *)a2, (char *const *)a3);
+    else if (num == SYS_execveat && (int)a1 == AT_FDCWD && !a5)
+        follow_exec(&follow, (const char *)a2, (char *const *)a3, (char *const *)a4);
+}
+
+/* The two -plugin arguments that programs under a driver are run with. */
+static bool prepare_to_follow(const char *out)
+{
+    static char driving[4 * 4096], recording[2 * 4096];
+    char max[32] = "";
+    Dl_info own;
+
+    if (!out || !follow.claim || !follow.seen || !dladdr(&follow, &own))
+        return false;
+    if (accesses_max != UINT64_MAX)
+        snprintf(max, sizeof max, ",max=%lu", accesses_max);
+    const char *summary = want_summary ? "on" : "off";
+    size_t used = snprintf(recording, sizeof recording, "%s,out=%s,summary=%s%s", own.dli_fname, out, summary, max);
+    size_t more = snprintf(driving, sizeof driving, "%s,follow=%s,claim=%s,seen=%s", recording, follow.name,
+                           follow.claim, follow.seen);
+    follow.recording = recording;
+    follow.driving = driving;
+    return used < sizeof recording && more < sizeof driving;
+}
+
 static bool parse_number(const char *text, uint64_t *number)
 {
     char *end;
@@ -542,6 +579,12 @@ static bool parse_argument(char *argument, char **out, uint64_t *fd, bool *check
         return parse_number(value, fd) && *fd <= INT32_MAX;
     if (!strcmp(argument, "max"))
         return parse_number(value, &accesses_max);
+    if (!strcmp(argument, "follow"))
+        return *(follow.name = value);
+    if (!strcmp(argument, "claim"))
+        return *(follow.claim = value);
+    if (!strcmp(argument, "seen"))
+        return *(follow.seen = value);
     if (!strcmp(argument, "summary"))
         return (want_summary = !strcmp(value, "on")) || !strcmp(value, "off");
     if (!strcmp(argument, "check"))
@@ -574,6 +617,12 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
         puts("nestwalk-capture: plugin interface 1");
         fflush(stdout);
         _exit(0);
+    }
+    if (follow.name) {
+        if (!prepare_to_follow(out))
+            return refuse("follow needs out=, claim= and seen=, not too long", NULL);
+        qemu_plugin_register_vcpu_syscall_cb(id, on_syscall_of_driver);
+        return 0;
     }
     if (!out == (fd == UINT64_MAX))
         return refuse("the plugin needs either out=PATH or fd=N", NULL);

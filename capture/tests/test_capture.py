@@ -47,9 +47,9 @@ def known(tmp_path_factory):
 
 
 class Captured:
-    def __init__(self, known, directory, *arguments):
+    def __init__(self, known, directory, *arguments, run_as=(), words=None):
         out = directory / "stream.raw"
-        done = run("--out", out, "--", known, *arguments)
+        done = run(*run_as, "--out", out, "--", *(words or [known, *arguments]))
         assert done.returncode == 7, done.stderr
         self.names = {name: int(value, 16) for name, value in map(str.split, done.stdout.splitlines())}
         self.summary = done.stderr
@@ -176,6 +176,62 @@ def test_children_and_exec_are_warned_of(threaded, alone, tmp_path):
     done = run("--out", tmp_path / "shell.raw", "--", "/bin/sh", "-c", "exec true")
     assert done.returncode == 0, done.stderr
     assert "replaces itself by another one (exec)" in done.stderr
+    assert "--follow" in done.stderr
+    assert "--follow" in threaded.summary
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [
+        ["sh", "-c", "'{known}'; exit 7"],
+        ["sh", "-c", "exec '{known}'"],
+        ["sh", "-c", "sh -c \"'{known}'\" & wait $!"],
+        ["env", "-u", "NOTHING", "{known}"],
+        ["sh", "-c", "'{script}' one"],
+        ["{known}"],
+    ],
+)
+def test_a_driver_is_followed_to_its_program(known, tmp_path, driver):
+    script = tmp_path / "script"
+    script.write_text(f"#! /bin/sh -e \n[ $# = 1 ] && '{known}'\n")
+    script.chmod(0o755)
+    words = [word.format(known=known, script=script) for word in driver]
+    captured = Captured(known, tmp_path, run_as=["--follow", "known"], words=words)
+    area = captured.names["area"]
+    assert [a.vaddr for a in captured.accesses(0) if area <= a.vaddr < area + PAGES * PAGE][:PAGES]
+    assert captured.summary.count("nestwalk-capture: ") == 1, captured.summary
+
+
+def test_a_compiler_is_recorded_and_not_its_driver(tmp_path):
+    (tmp_path / "one.c").write_text("int one(void) { return 1; }\n")
+    sizes = []
+    for name in ("cc1", "cc"):
+        done = run("--follow", name, "-o", f"{name}.raw", "--", "cc", "-S", "one.c", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        sizes.append((tmp_path / f"{name}.raw").stat().st_size)
+    assert sizes[0] > 2 * sizes[1], "the compiler does more than its driver"
+    assert ".globl\tone" in (tmp_path / "one.s").read_text()
+
+
+def test_only_the_first_of_a_name_is_recorded(known, tmp_path):
+    alone = Captured(known, tmp_path)
+    twice = Captured(known, tmp_path, run_as=["--follow", "known"], words=["sh", "-c", f"'{known}' >&2; '{known}'"])
+    assert len(twice.accesses(0)) == len(alone.accesses(0))
+
+
+def test_a_program_that_no_driver_starts(known, tmp_path):
+    for where in (["--out", tmp_path / "x"], ["--to", "cat"]):
+        done = run("--follow", "nown", *where, "--", "sh", "-c", f"'{known}'; true")
+        assert_refused(done, "no program called nown was started", "it started known")
+    assert list(tmp_path.iterdir()) == []
+    assert_refused(run("--follow", "x", "--out", tmp_path / "x", "--", "true"), "it started none")
+
+
+def test_a_followed_program_into_a_command(known, tmp_path):
+    out = tmp_path / "stream.raw"
+    done = run("--follow", "known", "--to", f"cat > '{out}'", "--", "sh", "-c", f"'{known}'; exit 3")
+    assert done.returncode == 3, done.stderr
+    assert list(raw.blocks(out.read_bytes()))
 
 
 def test_only_the_file_itself_is_replaced(known, tmp_path):
@@ -326,9 +382,9 @@ def test_plugin_of_another_interface_version(tmp_path):
 
 def build_plugin(directory, *flags):
     plugin = directory / "plugin.so"
-    source = CAPTURE / "plugin" / "capture.c"
+    sources = [CAPTURE / "plugin" / name for name in ("capture.c", "follow.c")]
     subprocess.run(
-        ["cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", *flags, "-o", plugin, source],
+        ["cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", *flags, "-o", plugin, *sources],
         check=True,
     )
     return plugin

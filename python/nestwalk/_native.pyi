@@ -39,6 +39,15 @@ def schema(kind: str) -> str:
 def machine(name: str) -> str:
     """A machine by name or file, checked as a run would: `path`, `text`, `lines` (`key`, `value`, `comment`)."""
 
+def toml_check(path: str, text: str) -> None:
+    """Says where `text`, the file `path`, is no TOML, if it is none."""
+
+def toml_position(text: str, path: list[str], of_key: bool) -> tuple[int, int] | None:
+    """Line and column of the value at a path of keys and indices, or of its key; of the deepest part that is there."""
+
+def toml_path_at(text: str, line: int, column: int) -> list[str]:
+    """The path of keys and indices of what is at a line and a column; empty where there is nothing."""
+
 def processor(dump: str | None = None, path: str | None = None) -> str:
     """The processor here, or of a recorded CPUID: `processor`, `nearest`, `sysfs` (null for a recorded one)."""
 

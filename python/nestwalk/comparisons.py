@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nestwalk.charts import Picture
     from nestwalk.matrix import Cell, Entry, LimitRow, Matrix
     from nestwalk.program import Program
+    from nestwalk.toml_file import KeyPath
     from nestwalk.verdict import Verdict
 
 DEFAULT_MACHINE = "broadwell-asap"
@@ -94,7 +95,17 @@ class Plan:
         if self.quick and "trace" in self.program.workload:
             table["sampling"] = scenario.quick_sampling(None, self.program.workload["trace"])
         text = scenario.write(matrix.merge(table, cell.scenario))
-        return pool.Job(name, text, Path(f"{name}.toml"), f"{self.matrix.place}: {cell.name}")
+
+        def place(path: KeyPath) -> str:
+            """Where the user wrote what is at ``path`` of the scenario; the matrix file, if nowhere."""
+            source = self.matrix.source
+            origin = cell.origin(path)
+            if origin is None and path[:1] == ("workload",):
+                own = self.program.quick_path if self.quick else self.program.workload_path
+                origin = (*own, *path[1:]) if own else None
+            return f"{source.file if origin is None else source.at(origin)}: {cell.name}"
+
+        return pool.Job(name, text, Path(f"{name}.toml"), place)
 
 
 @dataclass(frozen=True, repr=False)

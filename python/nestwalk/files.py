@@ -155,7 +155,10 @@ class telling:  # noqa: N801 (used as a statement, like contextlib's)
 
 def shown(path: Path | str) -> str:
     """A name for a message: whole if it is of a reasonable length, and without what no terminal can show."""
-    text = os.fspath(path).encode("utf-8", "backslashreplace").decode()
+    text = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in os.fspath(path)
+    )
     return text if len(text) <= NAME_SHOWN_MAX else f"{text[: NAME_SHOWN_MAX // 2]}...{text[-NAME_SHOWN_MAX // 4 :]}"
 
 

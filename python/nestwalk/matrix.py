@@ -12,10 +12,11 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import checks, files, scenario, techniques
+from nestwalk import checks, files, scenario, techniques, toml_file
 from nestwalk.errors import NestwalkError, unknown
 from nestwalk.program import Program
 from nestwalk.techniques import WHO
+from nestwalk.toml_file import KeyPath, Source, Table
 from nestwalk.what_if import LIMITS
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ _MATRIX_KEYS = ("schema", "title", "baseline", "variant", "configuration", "limi
 _KEYS = ("name", "title", "description", "scenario")
 _CONFIGURATION_KEYS = (*_KEYS, "changes", "techniques", "role")
 _VARIANT_KEYS = (*_KEYS, "every_kernel")
+
+NAME_BYTES_MAX = 60
+"""Of a name: files are called by a program's, a configuration's and a variant's together."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Entry:
     """Of a configuration: those of ``techniques.toml`` that it uses; None where the file does not say."""
     role: str = "advice"
     """Of a configuration: one of :data:`ROLES`."""
+    path: KeyPath = ()
+    """Where it is in its file."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,35 @@ class Cell:
         if self.variant.every_kernel and "kernels" in merged:
             merged["kernels"] = [merge(kernel, self.variant.every_kernel) for kernel in merged["kernels"]]
         return merged
+
+    def origin(self, path: KeyPath) -> KeyPath | None:
+        """Where in the matrix file the value at ``path`` of the cell's scenario comes from; None where not from there.
+
+        Of what is missing, the deepest part that is there.
+        """
+        # What wins a merge comes first; a path into `every_kernel` lacks the first two names.
+        parts: list[tuple[KeyPath, object, int]] = [
+            ((*self.variant.path, "scenario"), self.variant.scenario, 0),
+            ((*self.configuration.path, "scenario"), self.configuration.scenario, 0),
+        ]
+        if path[:1] == ("kernels",):
+            parts.insert(0, ((*self.variant.path, "every_kernel"), self.variant.every_kernel, 2))
+        best: tuple[int, KeyPath | None] = (0, None)
+        for head, part, skipped in parts:
+            depth = _depth(part, path[skipped:])
+            if depth and depth + skipped > best[0]:
+                best = (depth + skipped, (*head, *path[skipped:]))
+        return best[1]
+
+
+def _depth(value: object, path: KeyPath) -> int:
+    """How much of ``path`` is there in ``value``."""
+    for depth, name in enumerate(path):
+        try:
+            value = value[name]  # type: ignore[index]
+        except (LookupError, TypeError):
+            return depth
+    return len(path)
 
 
 @dataclass(frozen=True)
@@ -116,7 +151,7 @@ class Matrix:
     """The configuration against which pictures show the others; the first one's name if the file names none."""
     options: tuple[str, ...] = ()
     """What has to be said on the command line to get it."""
-    place: str = "the matrix"
+    source: Source = Source("the matrix", "")  # noqa: RUF009 (a constant)
     """Its file, for messages."""
 
     def only(self, names: Iterable[str]) -> Matrix:
@@ -179,118 +214,103 @@ def parse(text: str, place: str) -> Matrix:
     """The matrix that ``text``, which stands in the file ``place``, describes.
 
     Raises:
-        NestwalkError: When it is not what it should be.
+        NestwalkError: When it is not what it should be; with the file, the line, and the key.
     """
-    table = scenario.parse(text, place)
-    _check_keys(table, _MATRIX_KEYS, place)
-    if table.get("schema") != SCHEMA:
-        raise NestwalkError(f"{place}: schema is {table.get('schema')!r}; this version reads schema = {SCHEMA}")
-    configurations = _entries(table, "configuration", place)
-    variants = _entries(table, "variant", place) if "variant" in table else [Entry("", "", "", {})]
+    file = Table(Source(place, text), (), toml_file.parse(text, place))
+    file.only(_MATRIX_KEYS)
+    file.schema(SCHEMA)
+    configurations = _entries(file, "configuration", _CONFIGURATION_KEYS)
+    if not configurations:
+        raise file.refused("configuration", "there is no [[configuration]]; give at least one, so there is what to run")
+    variants = _entries(file, "variant", _VARIANT_KEYS) or [Entry("", "", "", {})]
     cells = tuple(Cell(configuration, variant) for variant in variants for configuration in configurations)
-    names = [cell.name for cell in cells]
-    for name in names:
-        if names.count(name) > 1:
-            raise NestwalkError(f"{place}: two entries make '{name}'; give each a name of its own")
-    limits = tuple(_limit(entry, at, configurations) for entry, at in _tables(table, "limit", place))
-    left_out = tuple(LeftOut(*_texts(entry, ("what", "why"), at)) for entry, at in _tables(table, "left_out", place))
-    programs = tuple(_program(entry, at) for entry, at in _tables(table, "program", place))
-    baseline = table.get("baseline", configurations[0].name)
-    if baseline not in [configuration.name for configuration in configurations]:
-        raise unknown("baseline", str(baseline), [configuration.name for configuration in configurations])
-    return Matrix(str(table.get("title", place)), cells, limits, left_out, programs, baseline, place=place)
-
-
-def _tables(table: Mapping[str, Any], kind: str, place: str) -> list[tuple[Mapping[str, Any], str]]:
-    """The entries ``[[kind]]``, each with its place."""
-    found = table.get(kind, [])
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise NestwalkError(f"{place}: {kind} must be [[{kind}]]")
-    return [(entry, f"{place}: {kind} {number}") for number, entry in enumerate(found, 1)]
-
-
-def _texts(entry: Mapping[str, Any], keys: tuple[str, ...], place: str) -> list[str]:
-    """The values of ``keys``, all of which are strings and there."""
-    _check_keys(entry, keys, place)
-    for key in keys:
-        if not isinstance(entry.get(key), str):
-            raise NestwalkError(f'{place}: needs {key} = "..."')
-    return [entry[key] for key in keys]
-
-
-def _limit(entry: Mapping[str, Any], place: str, configurations: list[Entry]) -> LimitRow:
-    limit = LimitRow(*_texts(entry, ("name", "title", "description", "of", "kind"), place))
-    if limit.kind not in LIMITS:
-        raise NestwalkError(f"{place}: {unknown('kind', limit.kind, LIMITS)}")
+    _refuse_twins(file, [(cell.name, (*cell.configuration.path, "name")) for cell in cells])
     known = [configuration.name for configuration in configurations]
-    if limit.of not in known:
-        raise NestwalkError(f"{place}: {unknown('configuration', limit.of, known)}")
-    if limit.name in known:
-        raise NestwalkError(f"{place}: '{limit.name}' is a configuration already")
+    limits = tuple(_limit(entry, known) for entry in file.tables("limit"))
+    _refuse_twins(file, [(limit.name, ("limit", number, "name")) for number, limit in enumerate(limits)])
+    left_out = tuple(_left_out(entry) for entry in file.tables("left_out"))
+    programs = tuple(_program(entry) for entry in file.tables("program"))
+    _refuse_twins(file, [(program.name, ("program", number, "name")) for number, program in enumerate(programs)])
+    baseline = file.one_of("baseline", known, known[0])
+    title = file.text("title", place)
+    return Matrix(title, cells, limits, left_out, programs, baseline, source=file.source)
+
+
+def _refuse_twins(file: Table, named: Iterable[tuple[str, KeyPath]]) -> None:
+    """Refuses a name that two entries have: results are known by it."""
+    first: dict[str, KeyPath] = {}
+    for name, path in named:
+        if name in first:
+            other = file.source.at(first[name]).removeprefix(f"{file.source.file}:").partition(":")[0]
+            what = f"the name '{name}' is taken by line {other}; give each entry a name of its own"
+            raise NestwalkError(f"{file.source.at(path)}: {what}")
+        first[name] = path
+
+
+def _left_out(entry: Table) -> LeftOut:
+    entry.only(("what", "why"))
+    return LeftOut(entry.text("what"), entry.text("why"))
+
+
+def _limit(entry: Table, configurations: list[str]) -> LimitRow:
+    keys = ("name", "title", "description", "of", "kind")
+    entry.only(keys)
+    limit = LimitRow(*(entry.text(key) for key in keys))
+    _check_name(entry, limit.name)
+    entry = entry.titled(f"limit '{limit.name}'")
+    entry.one_of("kind", LIMITS)
+    if limit.of not in configurations:
+        raise entry.refused("of", unknown("configuration", limit.of, configurations))
+    if limit.name in configurations:
+        raise entry.refused("name", f"'{limit.name}' is a configuration already; give it another name")
     return limit
 
 
-def _program(entry: Mapping[str, Any], place: str) -> Program:
-    _check_keys(entry, ("name", "title", "workload", "quick"), place)
-    name, title, workload = entry.get("name"), entry.get("title"), entry.get("workload")
-    quick = entry.get("quick", workload)
-    if not isinstance(name, str) or not isinstance(title, str):
-        raise NestwalkError(f"{place}: needs a name and a title")
-    if not isinstance(workload, dict) or not isinstance(quick, dict):
-        raise NestwalkError(f'{place}: workload and quick must be tables, such as workload = {{ trace = "redis" }}')
-    return Program(name, title, workload, quick)
+def _program(entry: Table) -> Program:
+    entry.only(("name", "title", "workload", "quick"))
+    name = entry.text("name")
+    _check_name(entry, name)
+    entry = entry.titled(f"program '{name}'")
+    title = entry.text("title")
+    workload = entry.table("workload", '{ trace = "redis" }', required=True)
+    quick = entry.table("quick", '{ trace = "redis" }')
+    places = [(*entry.path, "workload"), (*entry.path, "quick" if quick else "workload")]
+    return Program(name, title, workload, quick or workload, *places)
 
 
-def _entries(table: Mapping[str, Any], kind: str, place: str) -> list[Entry]:
-    found = _tables(table, kind, place)
-    if not found:
-        raise NestwalkError(f"{place}: needs at least one [[{kind}]]")
-    keys = _CONFIGURATION_KEYS if kind == "configuration" else _VARIANT_KEYS
-    return [_entry(entry, at, keys) for entry, at in found]
+def _entries(file: Table, kind: str, keys: tuple[str, ...]) -> list[Entry]:
+    return [_entry(entry, keys) for entry in file.tables(kind)]
 
 
-def _entry(entry: Mapping[str, Any], place: str, keys: tuple[str, ...]) -> Entry:
-    _check_keys(entry, keys, place)
-    name, scenario = entry.get("name"), entry.get("scenario", {})
-    texts = [entry.get("title", name), entry.get("description", "")]
-    if not isinstance(name, str) or not all(isinstance(text, str) for text in texts):
-        raise NestwalkError(f"{place}: needs a name, and texts must be strings")
-    if "/" in name or name.startswith("."):
-        raise NestwalkError(f"{place}: the name '{name}' cannot name a file; leave out slashes and leading dots")
-    if not isinstance(scenario, dict):
-        raise NestwalkError(f"{place}: scenario must be a table")
-    changes, every_kernel = entry.get("changes"), entry.get("every_kernel", {})
-    if changes is not None and not isinstance(changes, list):
-        raise NestwalkError(f"{place}: changes must be a list of {', '.join(WHO)}")
-    for who in changes or ():
-        if who not in WHO:
-            raise NestwalkError(f"{place}: {unknown('change', str(who), WHO)}")
-    if not isinstance(every_kernel, dict):
-        raise NestwalkError(f"{place}: every_kernel must be a table")
-    role = entry.get("role", "advice")
-    if role not in ROLES:
-        raise NestwalkError(f"{place}: {unknown('role', str(role), ROLES)}")
-    used = _techniques(entry, place)
-    who = None if changes is None else tuple(changes)
-    return Entry(name, texts[0], texts[1], scenario, who, every_kernel, used, role)
+def _entry(entry: Table, keys: tuple[str, ...]) -> Entry:
+    name = entry.value.get("name")
+    if isinstance(name, str) and name:
+        entry = entry.titled(f"{entry.path[0]} '{files.shown(name)}'")
+    entry.only(keys)
+    name = entry.text("name")
+    _check_name(entry, name, may_be_empty="every_kernel" in keys)
+    return Entry(
+        name,
+        title=entry.text("title", name),
+        description=entry.text("description", ""),
+        scenario=entry.table("scenario", '{ corunner = "random" }'),
+        changes=entry.several_of("changes", WHO, "change"),
+        every_kernel=entry.table("every_kernel", "{ levels = 5 }"),
+        techniques=entry.several_of("techniques", list(techniques.known()), "technique"),
+        role=entry.one_of("role", ROLES, ROLES[0]),
+        path=entry.path,
+    )
 
 
-def _techniques(entry: Mapping[str, Any], place: str) -> tuple[str, ...] | None:
-    used = entry.get("techniques")
-    if used is None:
-        return None
-    if not isinstance(used, list):
-        raise NestwalkError(f"{place}: techniques must be a list of {', '.join(techniques.known())}")
-    for name in used:
-        if name not in techniques.known():
-            raise NestwalkError(f"{place}: {unknown('technique', str(name), list(techniques.known()))}")
-    return tuple(used)
-
-
-def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
-    for key in table:
-        if key not in known:
-            raise NestwalkError(f"{place}: {unknown('key', key, known)}")
+def _check_name(entry: Table, name: str, *, may_be_empty: bool = False) -> None:
+    """Refuses a name that cannot be part of a file's."""
+    if not name and not may_be_empty:
+        raise entry.refused("name", "the name is empty; results are known by it, so give one")
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise entry.refused("name", f"the name has {len(name.encode())} bytes; give at most {NAME_BYTES_MAX}")
+    if "/" in name or name.startswith((".", "-")) or not name.isprintable():
+        what = f"the name {name!r} cannot name a file; leave out slashes, control characters, and a leading dot or dash"
+        raise entry.refused("name", what)
 
 
 def merge(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:

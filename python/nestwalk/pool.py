@@ -17,13 +17,14 @@ import threading
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from nestwalk import data, files
+from nestwalk import _native, data, files
 from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from nestwalk.toml_file import KeyPath
 
 WORKER = ["-m", "nestwalk.worker"]
 """What Python is told to run for each job."""
@@ -39,14 +40,18 @@ class Job:
     """TOML text."""
     path: Path
     """Its file's, for messages and relative paths; the file need not exist."""
-    place: str = ""
-    """Where a user finds what is in it, if not in a file of that name."""
+    origin: Callable[[KeyPath], str] | None = None
+    """Where a user finds what is at a path of keys of the scenario, if not in a file of that name."""
 
     def explain(self, message: str) -> str:
         """An error of the engine, with the place that the user knows in place of lines that nobody wrote."""
-        if not self.place:
+        said = re.match(rf"{re.escape(str(self.path))}(?::(\d+):(\d+))?: ", message)
+        if self.origin is None or said is None:
             return message
-        return re.sub(rf"^{re.escape(str(self.path))}(:\d+:\d+)?: ", lambda _: f"{self.place}: ", message)
+        line, column = said.groups()
+        names = _native.toml_path_at(self.scenario, int(line), int(column)) if line else []
+        path = tuple(int(name) if name.isdecimal() else name for name in names)
+        return f"{self.origin(path)}: {message[said.end() :]}"
 
     def message(self) -> dict[str, str]:
         """What a worker is told."""
@@ -108,8 +113,8 @@ def run_all(jobs: Sequence[Job], processes: int, watcher: Watcher) -> list[dict[
                 results[index] = message["result"]
                 watcher.finished(index)
             else:
-                job, said = jobs[index], jobs[index].explain(message["error"])
-                raise NestwalkError(said if job.place and said.startswith(job.place) else f"{job.name}: {said}")
+                said = jobs[index].explain(message["error"])
+                raise NestwalkError(said if said != message["error"] else f"{jobs[index].name}: {said}")
     finally:
         crew.stop()
     return [results[index] for index in range(len(jobs))]

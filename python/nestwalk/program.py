@@ -12,6 +12,8 @@ from nestwalk import data
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nestwalk.toml_file import KeyPath
+
 
 @dataclass(frozen=True)
 class Program:
@@ -25,6 +27,10 @@ class Program:
     """The ``workload`` of its scenarios."""
     quick: Mapping[str, Any]
     """The same where it is to be quick; a trace is cut short besides."""
+    workload_path: KeyPath = ()
+    """Where ``workload`` is in the matrix file, if it is from one."""
+    quick_path: KeyPath = ()
+    """Where ``quick`` is."""
 
 
 def of_trace(trace: str) -> Program:

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, checks, data, files, traces
+from nestwalk import _native, checks, data, files, toml_file, traces
 from nestwalk.errors import NestwalkError, unknown, unreadable
 from nestwalk.pool import Job
 
@@ -61,20 +60,6 @@ def read_text(path: Path) -> str:
         raise NestwalkError(f"{path}: byte {error.start}: is no UTF-8 text; save it as UTF-8") from error
 
 
-def parse(text: str, place: str) -> dict[str, Any]:
-    """What the TOML ``text``, of the file ``place``, says.
-
-    Raises:
-        NestwalkError: When it is no TOML.
-    """
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise NestwalkError(f"{place}: {error}") from error
-    except RecursionError as error:
-        raise NestwalkError(f"{place}: tables and arrays are nested too deeply: take some levels out") from error
-
-
 def adapt(job: Job, *, quick: bool = False, seed: int | None = None) -> Job:
     """The job with what the command line asks for.
 
@@ -83,7 +68,7 @@ def adapt(job: Job, *, quick: bool = False, seed: int | None = None) -> Job:
     Raises:
         NestwalkError: When it is no TOML.
     """
-    table = parse(job.scenario, str(job.path))
+    table = toml_file.parse(job.scenario, str(job.path))
     changed = dict(table)
     if seed is not None:
         changed["seed"] = checks.whole("seed", seed, 0, SEED_MAX)

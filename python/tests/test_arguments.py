@@ -186,28 +186,6 @@ def test_csv(command: Command) -> None:
     assert command("compare", "--csv", "--json").returncode == 2
 
 
-MATRIX = 'schema = 1\n[[configuration]]\nname = "mine"\nscenario = {{ {} }}\n'
-
-
-@pytest.mark.parametrize(
-    ("part", "said"),
-    [
-        ("kernels = [{ cpus = 0 }]", "mine.toml: mine: kernels.cpus = 0"),
-        ("kernels = [{ cups = 1 }]", "mine.toml: mine: unknown field `cups`"),
-        ("kernels = []", "mine.toml: mine: kernels"),
-        ("asap = { }, kernels = [{}]", "mine.toml: mine: asap"),
-    ],
-)
-def test_a_matrix_is_named_and_not_a_file_that_nobody_wrote(
-    command: Command, tmp_path: Path, part: str, said: str
-) -> None:
-    (tmp_path / "mine.toml").write_text(MATRIX.format(part), encoding="utf-8")
-    done = command("compare", "--matrix", "mine.toml", "--trace", "bfs", "--quick")
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 @pytest.mark.parametrize("options", [["--seed", "7"], ["--quick"], []])
 def test_a_scenario_is_named_with_its_own_lines_whatever_the_options(
     command: Command, tmp_path: Path, options: list[str]

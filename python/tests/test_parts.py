@@ -65,26 +65,6 @@ def test_every_name_of_the_standard_matrix_is_its_own() -> None:
     assert all(cell.configuration.description for cell in cells)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("schema = 2", "schema"),
-        ("schema = 1", "[[configuration]]"),
-        ("schema = 1\ncolour = 3", "unknown key 'colour'"),
-        ("schema = 1\n[[configuration]]\ntitle = 'x'", "configuration 1: needs a name"),
-        ("schema = 1\n[[configuration]]\nname = 'x'\n[[configuration]]\nname = 'x'", "two entries"),
-        ("schema = 1\n[[configuration]]\nname = '../x'", "slashes"),
-        ("schema = 1\n[[configuration]]\nname = 'x'\nscenaro = {}", "did you mean 'scenario'?"),
-        ("schema = 1\n[[configuration]]\nname = 'x'\nscenario = 3", "must be a table"),
-        ("schema = ", "m.toml"),
-    ],
-)
-def test_bad_matrices_are_refused(text: str, said: str) -> None:
-    with pytest.raises(NestwalkError, match=r"^m\.toml: ") as caught:
-        matrix.parse(text, "m.toml")
-    assert said in str(caught.value)
-
-
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "x"
     files.write_file(path, "one")

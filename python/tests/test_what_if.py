@@ -101,22 +101,6 @@ def test_a_variant_may_change_every_kernel() -> None:
     assert made.cells[0].scenario["kernels"] == [{"levels": 5}, {"levels": 5}]
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("changes = ['gest kernel']", "did you mean 'guest kernel'"),
-        ("[[limit]]\nname = 'l'\ntitle = ''\ndescription = ''\nof = 'b'\nkind = 'l1d'", "configuration 'b'"),
-        ("[[limit]]\nname = 'l'\ntitle = ''\ndescription = ''\nof = 'a'\nkind = 'l1'", "did you mean 'l1d'"),
-        ("[[limit]]\nname = 'a'\ntitle = ''\ndescription = ''\nof = 'a'\nkind = 'l1d'", "already"),
-        ("[[left_out]]\nwhat = 'x'", 'needs why = "..."'),
-        ("[[program]]\nname = 'x'\ntitle = 'x'", "must be tables"),
-    ],
-)
-def test_what_is_wrong_with_a_matrix_is_said(text: str, what: str) -> None:
-    with pytest.raises(NestwalkError, match=what):
-        matrix.parse(entry(text), "m.toml")
-
-
 def test_everything_names_who_must_change_what_and_leaves_out_with_reasons() -> None:
     made = matrix.load("everything")
     configurations: dict[str, Any] = {cell.configuration.name: cell.configuration for cell in made.cells}

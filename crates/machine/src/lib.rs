@@ -26,6 +26,7 @@ mod meter;
 mod neighbours;
 pub mod paging;
 pub mod patterns;
+pub mod places;
 pub mod preset;
 mod program;
 pub mod ranges;

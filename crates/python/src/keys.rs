@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nestwalk_machine::catalog::Shelf;
 use nestwalk_machine::keys::FileKind;
-use nestwalk_machine::machine_file;
+use nestwalk_machine::{machine_file, places};
 use pyo3::prelude::*;
 use serde::Serialize;
 
@@ -35,4 +35,22 @@ pub(crate) fn machine(name: &str) -> PyResult<String> {
     let (path, text) = Shelf::Machines.text(name, here).map_err(refuse)?;
     let lines = machine_file::lines(&text, &path).map_err(refuse)?;
     json(&MachineFile { path, text, lines })
+}
+
+/// Says where `text`, the file `path`, is no TOML, if it is none.
+#[pyfunction]
+pub(crate) fn toml_check(path: PathBuf, text: &str) -> PyResult<()> {
+    places::check_syntax(&path, text).map_err(refuse)
+}
+
+/// Line and column of the value at a path of keys (or of its key), of the deepest part of the path that is there.
+#[pyfunction]
+pub(crate) fn toml_position(text: &str, path: Vec<String>, of_key: bool) -> Option<(usize, usize)> {
+    places::position(text, &path, of_key)
+}
+
+/// The path of keys of what is at a line and a column.
+#[pyfunction]
+pub(crate) fn toml_path_at(text: &str, line: usize, column: usize) -> Vec<String> {
+    places::path_at(text, (line, column))
 }

@@ -74,7 +74,7 @@ mod _native {
     use super::{benchmark, benchmark_names, catalogue, check, panic_now, ratio, run, scenario, version};
 
     #[pymodule_export]
-    use super::keys::{machine, schema};
+    use super::keys::{machine, schema, toml_check, toml_path_at, toml_position};
 
     #[pymodule_export]
     use super::live::processor;
@@ -86,7 +86,6 @@ mod _native {
     use super::trace::{trace_check, trace_convert, trace_info};
 }
 
-/// The version of engine and package.
 /// The ratio of sums over windows, and half of its 95 % interval; `None` where it cannot be known.
 #[pyfunction]
 fn ratio(windows: Vec<(u64, u64)>) -> (Option<f64>, Option<f64>) {
@@ -94,6 +93,7 @@ fn ratio(windows: Vec<(u64, u64)>) -> (Option<f64>, Option<f64>) {
     (estimate.map(|estimate| estimate.value), estimate.and_then(|estimate| estimate.ci95))
 }
 
+/// The version of engine and package.
 #[pyfunction]
 fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")

@@ -217,7 +217,7 @@ def _resize(text: str | None, *, stays: bool) -> dict[str, Any] | None:
 
 
 def _nova(pairs: list[str] | tuple[()]) -> dict[str, float | int]:
-    from nestwalk.cloud.fleets import SCHEDULER
+    from nestwalk.cloud.fleets import SCHEDULER, SCHEDULER_MAX, scheduler_range
 
     found: dict[str, float | int] = {}
     for pair in pairs:
@@ -227,7 +227,11 @@ def _nova(pairs: list[str] | tuple[()]) -> dict[str, float | int]:
         try:
             found[key] = SCHEDULER[key](value)
         except ValueError as error:
-            raise NestwalkError(f"--nova: {key}={value}: is no number") from error
+            kind = "whole number" if SCHEDULER[key] is int else "number"
+            raise NestwalkError(f"--nova: {key}={value}: is no {kind}") from error
+        least, most = (0, SCHEDULER_MAX) if SCHEDULER[key] is int else scheduler_range(key)
+        if not least < found[key] <= most:
+            raise NestwalkError(f"--nova: {key}={value}: give a number above {least:g}, at most {most:g}")
     return found
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import tomli_w
 
+from nestwalk import files, scenario, toml_file
 from nestwalk.cloud import requests, sizes
 from nestwalk.cloud.loaders import csv
-from nestwalk.errors import NestwalkError, unknown, unreadable
+from nestwalk.errors import NestwalkError, unknown
+from nestwalk.toml_file import Source, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,8 @@ TARGET_UTILISATION = 0.75
 """Assumption: the share of the fleet's memory or processors, whichever is scarcer, that is in use at the peak."""
 
 HOSTS_MAX = 1_000_000
+PAGES_MAX = (1 << 32) - 1
+"""Of a host (the engine's ``MAX_HOST_PAGES``)."""
 
 _KEYS = ("schema", "description", "defaults", "group", "scheduler")
 _SIZES = ("memory", "reserved", "nova_reserved")
@@ -44,6 +47,8 @@ SCHEDULER = {
     "cpu_weight_multiplier": float,
 }
 """Nova's own options, which a fleet file may set."""
+SCHEDULER_MAX = 1_000_000
+"""The most that one of them may be."""
 
 PM_COLUMNS = ("CPU1", "RAM1", "CPU2", "RAM2")
 """Huawei's table of servers: cores and GB of each of two NUMA nodes."""
@@ -145,88 +150,68 @@ def load(name: str) -> Fleet:
         if name not in names():
             raise unknown("fleet", name, names())
         path = FOLDER / f"{name}{SUFFIX}"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except UnicodeDecodeError as error:
-        raise NestwalkError(f"{path}: byte {error.start}: is no UTF-8 text") from error
+    text = scenario.read_text(path)
     if tuple(text.partition("\n")[0].strip().split(",")) == PM_COLUMNS:
         return _servers(path)
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise NestwalkError(f"{path}: {error}") from error
-    try:
-        return _fleet(table, path.stem)
-    except ValueError as error:
-        raise NestwalkError(f"{path}: {error}") from error
+    file = Table(Source(str(path), text), (), toml_file.parse(text, str(path)))
+    return _fleet(file, path.stem)
 
 
-def _fleet(table: dict[str, Any], name: str) -> Fleet:
-    _known("the file", table, _KEYS)
-    if table.get("schema") != SCHEMA:
-        raise ValueError(f"schema is {table.get('schema')!r}; this version reads schema = {SCHEMA}")
-    defaults = _table(table.get("defaults", {}), "[defaults]")
-    _known("[defaults]", defaults, _GROUP_DEFAULTS)
-    found = table.get("group", [])
-    if not _list(found, "group"):
-        raise ValueError("has no [[group]]; give at least one")
-    pairs = [_group({**defaults, **_table(group, "[[group]]")}) for group in found]
-    shares = tuple(share for _, share in pairs)
-    if any(share is not None for share in shares) and any(share is None for share in shares):
-        raise ValueError("some groups have hosts and some a share; give all of them the same")
-    labels = [group["name"] for group, _ in pairs]
-    if len(set(labels)) != len(labels):
-        raise ValueError("two groups have the same name")
-    scheduler = _table(table.get("scheduler", {}), "[scheduler]")
-    _known("[scheduler]", scheduler, SCHEDULER)
-    for key, value in scheduler.items():
-        if isinstance(value, bool) or not isinstance(value, int if SCHEDULER[key] is int else (int, float)):
-            raise ValueError(f"[scheduler]: {key} is {value!r}; give a number")  # noqa: TRY004 (as below)
-    text = table.get("description", name)
-    return Fleet(name, str(text), tuple(group for group, _ in pairs), shares, scheduler, "as the file says")
+def _fleet(file: Table, name: str) -> Fleet:
+    file.only(_KEYS)
+    file.schema(SCHEMA)
+    defaults = file.inner("defaults")
+    defaults.only(_GROUP_DEFAULTS)
+    found = file.tables("group")
+    if not found:
+        raise file.refused("group", "there is no [[group]]; give at least one")
+    first: dict[str, Table] = {}
+    pairs: list[tuple[dict[str, Any], float | None]] = []
+    for entry in found:
+        group, share = _group(entry.over(defaults))
+        if group["name"] in first:
+            raise entry.refused("name", f"the name '{group['name']}' is taken; give each group a name of its own")
+        if pairs and (share is None) != (pairs[0][1] is None):
+            key = "hosts" if share is None else "share"
+            raise entry.refused(key, "some groups have hosts and some a share; give all of them the same")
+        first[group["name"]] = entry
+        pairs.append((group, share))
+    scheduler = file.inner("scheduler")
+    scheduler.only(SCHEDULER)
+    for key in scheduler.value:
+        if SCHEDULER[key] is int:
+            scheduler.whole(key, 1, SCHEDULER_MAX)
+        else:
+            scheduler.number(key, *scheduler_range(key))
+    text, groups, shares = file.text("description", name), (group for group, _ in pairs), (share for _, share in pairs)
+    return Fleet(name, text, tuple(groups), tuple(shares), scheduler.value, "as the file says")
 
 
-def _table(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is no table")  # noqa: TRY004 (one kind of error for a bad file)
-    return value
+def scheduler_range(key: str) -> tuple[float, float]:
+    """Between which values one of Nova's options may be; a weigher's multiplier below 0 turns its order round."""
+    return (-SCHEDULER_MAX, SCHEDULER_MAX) if key.endswith("_multiplier") else (0, SCHEDULER_MAX)
 
 
-def _known(where: str, table: Mapping[str, Any], keys: Any) -> None:
-    for key in table:
-        if key not in keys:
-            raise ValueError(f"{where}: {unknown('key', key, keys)}")
-
-
-def _group(table: dict[str, Any]) -> tuple[dict[str, Any], float | None]:
+def _group(entry: Table) -> tuple[dict[str, Any], float | None]:
     """A group as the engine takes it, and its share."""
-    where = f"group '{table.get('name')}'"
-    _known(where, table, _GROUP)
-    for key in ("name", "cores", "memory"):
-        if key not in table:
-            raise ValueError(f"{where}: {key} is missing")
-    if ("hosts" in table) == ("share" in table):
-        raise ValueError(f"{where}: give either hosts (a number) or share (of all hosts)")
+    name = entry.text("name")
+    entry = entry.titled(f"group '{files.shown(name)}'")
+    entry.only(_GROUP)
+    if ("hosts" in entry.value) == ("share" in entry.value):
+        raise entry.refused("share", "give either hosts (a number) or share (of all hosts)")
     group: dict[str, Any] = {
-        "name": str(table["name"]),
-        "hosts": _whole(table["hosts"], f"{where}: hosts", HOSTS_MAX) if "hosts" in table else None,
-        "vcpus": _whole(table["cores"], f"{where}: cores", 1 << 16),
-        "memory_pages": _pages(table["memory"], f"{where}: memory"),
-        "reserved_pages": _pages(table.get("reserved", "0 B"), f"{where}: reserved"),
-        "holes": [_hole(hole, where) for hole in _list(table.get("holes", []), f"{where}: holes")],
-        "numa_nodes": _whole(table.get("numa_nodes", 1), f"{where}: numa_nodes", 64),
-        "numa": table.get("numa", _NUMA[0]),
+        "name": name,
+        "hosts": entry.whole("hosts", 1, HOSTS_MAX) if "hosts" in entry.value else None,
+        "vcpus": entry.whole("cores", 1, 1 << 16),
+        "memory_pages": _pages(entry, "memory"),
+        "reserved_pages": _pages(entry, "reserved", "0 B"),
+        "holes": [_hole(hole) for hole in entry.tables("holes")],
+        "numa_nodes": entry.whole("numa_nodes", 1, 64, 1),
+        "numa": entry.one_of("numa", _NUMA, _NUMA[0]),
     }
-    if group["numa"] not in _NUMA:
-        raise ValueError(f"{where}: numa is {group['numa']!r}; give one of {', '.join(_NUMA)}")
-    if "nova_reserved" in table:
-        group["nova_reserved_pages"] = _pages(table["nova_reserved"], f"{where}: nova_reserved")
-    share = table.get("share")
-    if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
-        raise ValueError(f"{where}: share is {share!r}; give a number above 0, at most 1")
-    return group, share
+    if "nova_reserved" in entry.value:
+        group["nova_reserved_pages"] = _pages(entry, "nova_reserved")
+    return group, entry.number("share", 0, 1) if "share" in entry.value else None
 
 
 def _size(pages: int) -> str:
@@ -236,40 +221,26 @@ def _size(pages: int) -> str:
     return f"{round(size / sizes.SIZES[unit])} {unit}"
 
 
-def _hole(value: Any, where: str) -> dict[str, Any]:
-    hole = _table(value, f"{where}: a hole")
-    _known(f"{where}: a hole", hole, _HOLE)
-    for key in _HOLE:
-        if key not in hole:
-            raise ValueError(f"{where}: a hole has no {key}; give kind, start and size")
-    if hole["kind"] not in _HOLE_KINDS:
-        raise ValueError(f"{where}: a hole's kind is {hole['kind']!r}; give one of {', '.join(_HOLE_KINDS)}")
-    return {
-        "kind": hole["kind"],
-        "start_page": _pages(hole["start"], f"{where}: a hole's start"),
-        "pages": _pages(hole["size"], f"{where}: a hole's size"),
-    }
+def _hole(hole: Table) -> dict[str, Any]:
+    hole.only(_HOLE)
+    kind = hole.one_of("kind", _HOLE_KINDS)
+    return {"kind": kind, "start_page": _pages(hole, "start"), "pages": _pages(hole, "size")}
 
 
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{where} is no list")  # noqa: TRY004 (as above)
-    return value
-
-
-def _whole(value: Any, where: str, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ValueError(f"{where} is {value!r}; give a whole number from 1 to {most:,}")
-    return value
-
-
-def _pages(value: Any, where: str) -> int:
+def _pages(table: Table, key: str, default: str | None = None) -> int:
+    """A size in pages, at most what the engine's 32 bits for a host's pages hold."""
+    value = table.value.get(key, default)
+    if value is None:
+        raise table.refused("", f'{key} is missing; give a size, such as {key} = "128 GiB"')
     if not isinstance(value, str):
-        raise ValueError(f"{where} is {value!r}; give a size with its unit, such as '128 GiB'")  # noqa: TRY004
+        raise table.wrong(key, value, "a size with its unit, such as '128 GiB'")
     try:
-        return sizes.pages(value)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        found = sizes.pages(value)
+    except (ValueError, OverflowError) as error:
+        raise table.refused(key, f"{key}: {error}") from error
+    if found > PAGES_MAX:
+        raise table.refused(key, f"{key} = {value!r}: give less than 16 TiB, the most that a host has here")
+    return found
 
 
 def _servers(path: Path) -> Fleet:

@@ -221,7 +221,7 @@ fn not_recorded(children: u64) -> Option<String> {
     (children > 0).then(|| {
         format!(
             "child processes that the program started and the capture lacks, as it has the first process only: {children}; if \
-             the work is in one, as it is with gcc or sh -c, capture that program itself (nestwalk-capture ... -- PROGRAM)"
+             the work is in one, as it is with gcc or sh -c, name it (nestwalk-capture --follow NAME ...)"
         )
     })
 }
