@@ -35,10 +35,13 @@ class Contiguity:
     """How the memory of some mappings lies in physical memory."""
 
     present: int
-    """Pages that have a frame."""
+    """Pages that have a frame of their own."""
     swapped: int
     absent: int
     """Pages that were never touched, or were given back."""
+    shared: int
+    """Pages without a frame of their own: the kernel's page of zeros (read, never written), merged by KSM, or shared
+    with a child after a fork."""
     hidden: bool
     """Whether the kernel hides the frames."""
     runs: tuple[int, ...]
@@ -48,12 +51,25 @@ class Contiguity:
 
 
 def guest_memory(mappings: Sequence[Mapping], *, everything: bool = False) -> list[Mapping]:
-    """The mappings that are a VM's memory: writable, and large.
+    """The mappings that are a VM's memory: writable, large, and not the VMM's own code.
+
+    Memory that the VMM maps as executable is code: QEMU's text, and the buffer of up to 1 GiB into which its emulator
+    TCG writes machine code. That buffer may be mapped twice (``split-wx``), once to write and once to run; so a file
+    that is mapped as executable anywhere is code everywhere.
+
+    Args:
+        mappings: All mappings of the process.
+        everything: Take all writable mappings, whatever they are.
 
     Raises:
         NestwalkError: When there is none.
     """
-    writable = [one for one in mappings if one.permissions[1] == "w"]
+    code = {one.file for one in mappings if one.executable and not one.anonymous}
+    writable = [
+        one
+        for one in mappings
+        if one.permissions[1] == "w" and (everything or not (one.executable or one.file in code))
+    ]
     if not writable:
         raise NestwalkError(
             "the process has no writable memory; give the pid of a VM's VMM, such as qemu-system-x86_64"
@@ -68,7 +84,7 @@ def contiguity(source: Source, chosen: Sequence[Mapping], all_mappings: Sequence
     Raises:
         NestwalkError: When it cannot be read.
     """
-    present = swapped = 0
+    present = swapped = shared = 0
     hidden = False
     parts = []
     for number, mapping in enumerate(chosen):
@@ -76,7 +92,10 @@ def contiguity(source: Source, chosen: Sequence[Mapping], all_mappings: Sequence
         for data in source.entries(mapping, all_mappings):
             frame = proc.words(data).to_frame("entry").with_row_index("page", offset=at)
             swapped += int(frame.select(proc.has("entry", proc.SWAPPED).sum()).item())
-            there = frame.filter(proc.has("entry", proc.PRESENT)).select(
+            mapped = frame.filter(proc.has("entry", proc.PRESENT))
+            own = mapped.filter(_own(mapping))
+            shared += len(mapped) - len(own)
+            there = own.select(
                 pl.lit(number).alias("mapping"),
                 pl.col("page").cast(pl.Int64),
                 (pl.col("entry") & pl.lit(proc.PFN_MASK, dtype=pl.UInt64)).cast(pl.Int64).alias("pfn"),
@@ -88,7 +107,18 @@ def contiguity(source: Source, chosen: Sequence[Mapping], all_mappings: Sequence
     runs = _joined(pl.concat(parts)) if parts else pl.DataFrame(schema=_RUN)
     total = sum(one.pages for one in chosen)
     lengths = tuple(runs["pages"].sort(descending=True).to_list())
-    return Contiguity(present, swapped, total - present - swapped, hidden, lengths, _fewest(runs))
+    absent = total - present - swapped - shared
+    return Contiguity(present, swapped, absent, shared, hidden, lengths, _fewest(runs))
+
+
+def _own(mapping: Mapping) -> pl.Expr:
+    """Whether a page that is present has a frame of its own.
+
+    Of anonymous memory: the process has the frame once and alone. (The huge page of zeros has ``FILE_OR_SHARED`` in
+    new kernels, so that bit proves nothing there.) Of files: any page of the file, and a copy that a write made.
+    """
+    alone = proc.has("entry", proc.EXCLUSIVE)
+    return alone if mapping.anonymous else alone | proc.has("entry", proc.FILE_OR_SHARED)
 
 
 _RUN = {"mapping": pl.Int32, "page": pl.Int64, "pfn": pl.Int64, "pages": pl.Int64}
@@ -236,6 +266,7 @@ def report(source: Source, *, everything: bool = False) -> tuple[dict[str, Any],
         "present_pages": found.present,
         "swapped_pages": found.swapped,
         "absent_pages": found.absent,
+        "shared_pages": found.shared,
         "segments": _layout(found),
         "available_now": available(source, pages),
     }, chosen
@@ -246,7 +277,7 @@ def _layout(found: Contiguity) -> dict[str, Any] | str:
     if found.hidden:
         return PFN_HIDDEN
     if not found.present:
-        return UNAVAILABLE + "no page of it has a frame: the memory was never touched, or is swapped out"
+        return UNAVAILABLE + "no page of it has a frame of its own: the memory was never written, or is swapped out"
     covered, held = {}, 0
     for n, run in enumerate(found.runs[:SEGMENTS_MAX], 1):
         held += run

@@ -156,6 +156,7 @@ def segments(found: Mapping[str, Any]) -> list[RenderableType]:
         ("memory", sizes.words(found["memory_pages"])),
         ("of it present", sizes.words(found["present_pages"])),
         ("never touched or given back", sizes.words(found["absent_pages"])),
+        ("read only so far (page of zeros), or merged by KSM", sizes.words(found["shared_pages"])),
         ("swapped out", sizes.words(found["swapped_pages"])),
     ]
     if isinstance(layout, str):
