@@ -8,6 +8,7 @@ A recording is a directory with files of the kernel's own contents:
 ``pagemap``         the entries of ``/proc/PID/pagemap`` for the mappings in ``maps``, one mapping after another
 ``buddyinfo``       ``/proc/buddyinfo``
 ``kpageflags``      ``/proc/kpageflags`` (optional; with it, adjacency of free memory is known)
+``guest``           per mapping: the guest-physical address of its first byte, in hexadecimal (optional)
 ``hugepages``       per line: page size in kB, pages of the pool, free ones (``/sys/kernel/mm/hugepages``)
 ==================  =====================================================================================
 """
@@ -15,7 +16,7 @@ A recording is a directory with files of the kernel's own contents:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,8 @@ class Mapping:
     name: str
     file: str = "00:00 0"
     """Device and inode, as in ``/proc/PID/maps``; those of anonymous memory are 0."""
+    gpa: int | None = None
+    """Guest-physical address of its first byte, where it is known."""
 
     @property
     def executable(self) -> bool:
@@ -122,7 +125,22 @@ class Source:
                 raise NestwalkError(f"{self._maps}: line {number}: is not a mapping; record /proc/PID/maps as it is")
             if match[5] not in _SPECIAL:
                 found.append(Mapping(start, end, match[3], match[5], match[4]))
-        return found
+        return self._placed(found)
+
+    def _placed(self, found: list[Mapping]) -> list[Mapping]:
+        """The mappings of a recording with the guest-physical addresses that it has."""
+        if self.recording is None or not (path := self.recording / "guest").exists():
+            return found
+        lines = _text(path).split()
+        try:
+            gpas = [int(line, 16) for line in lines]
+        except ValueError:
+            gpas = []
+        if len(gpas) != len(found) or any(gpa % PAGE_BYTES or not 0 <= gpa < ADDRESS_MAX for gpa in gpas):
+            raise NestwalkError(
+                f"{path}: has to have a guest-physical address (hexadecimal) for each of the {len(found)} mappings"
+            )
+        return [replace(one, gpa=gpa) for one, gpa in zip(found, gpas, strict=True)]
 
     def entries(self, mapping: Mapping, all_mappings: Sequence[Mapping]) -> Iterator[bytes]:
         """The pagemap entries of a mapping, 8 bytes each, so many at a time.
@@ -208,6 +226,8 @@ class Source:
         pools = self.pools()
         with folders.filling(folder) as fresh:
             (fresh / "maps").write_text("\n".join(maps) + "\n", encoding="utf-8")
+            if all(one.gpa is not None for one in chosen):
+                (fresh / "guest").write_text("".join(f"{one.gpa:x}\n" for one in chosen), encoding="utf-8")
             with (fresh / "pagemap").open("wb") as file:
                 for one in chosen:
                     for part in self.entries(one, chosen):

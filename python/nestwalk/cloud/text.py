@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nestwalk.cloud import sizes
+from nestwalk.cloud.requests import PAGE_BYTES
 from nestwalk.tables import NOTHING
 
 if TYPE_CHECKING:
@@ -159,6 +160,12 @@ def segments(found: Mapping[str, Any]) -> list[RenderableType]:
         ("read only so far (page of zeros), or merged by KSM", sizes.words(found["shared_pages"])),
         ("swapped out", sizes.words(found["swapped_pages"])),
     ]
+    placed = found["guest_physical"]
+    if isinstance(placed, str):
+        rows.append(("guest-physical layout", placed))
+    else:
+        ranges = (f"{sizes.words(one['bytes'] // PAGE_BYTES)} at {one['gpa']}" for one in placed)
+        rows.append(("guest-physical layout", ", ".join(ranges)))
     if isinstance(layout, str):
         rows.append(("segments", layout))
     else:
