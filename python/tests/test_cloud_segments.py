@@ -18,16 +18,21 @@ from support import Command
 from nestwalk.cloud import proc, segments
 
 PRESENT = 1 << 63
+EXCLUSIVE = 1 << 56
+FILE = 1 << 61
 GIB_PAGES = 1 << 18
 START = 0x7F0000000000
 
 
-def record(folder: Path, entries: list[list[int]], **more: str | bytes) -> Path:
-    """A recording of mappings whose pagemap entries these are."""
+ANONYMOUS = "rw-p 00000000 00:00 0 "
+
+
+def record(folder: Path, entries: list[list[int]], kinds: list[str] | None = None, **more: str | bytes) -> Path:
+    """A recording of mappings whose pagemap entries these are; ``kinds``: what ``maps`` says after the addresses."""
     folder.mkdir()
     lines, at = [], START
-    for mapping in entries:
-        lines.append(f"{at:x}-{at + 4096 * len(mapping):x} rw-p 00000000 00:00 0 ")
+    for mapping, kind in zip(entries, kinds or [ANONYMOUS] * len(entries), strict=True):
+        lines.append(f"{at:x}-{at + 4096 * len(mapping):x} {kind}")
         at += 4096 * len(mapping) + (1 << 30)
     (folder / "maps").write_text("\n".join(lines) + "\n", encoding="utf-8")
     flat = [entry for mapping in entries for entry in mapping]
@@ -39,7 +44,7 @@ def record(folder: Path, entries: list[list[int]], **more: str | bytes) -> Path:
 
 
 def frames(*pfns: int) -> list[int]:
-    return [PRESENT | pfn for pfn in pfns]
+    return [PRESENT | EXCLUSIVE | pfn for pfn in pfns]
 
 
 def found(command: Command, folder: Path) -> dict[str, Any]:
@@ -93,6 +98,34 @@ def test_mappings_do_not_join_and_small_ones_are_no_guest_memory(command: Comman
     assert json.loads(everything.stdout)["segments"]["count"] == 3
 
 
+def test_the_code_of_the_vmm_is_no_guest_memory(command: Command, tmp_path: Path) -> None:
+    """As in QEMU with TCG: guest memory, and a buffer of code that is larger than it, in one mapping or in two."""
+    guest, buffer = frames(*range(10, 18)), frames(*range(100, 132))
+    one = record(tmp_path / "one", [guest, buffer], kinds=[ANONYMOUS, "rwxp 00000000 00:00 0 "])
+    value = found(command, one)
+    assert [mapping["bytes"] for mapping in value["mappings"]] == [8 * 4096]
+    assert value["segments"]["count"] == 1
+    split = [f"{way} 00000000 00:01 7 /memfd:tcg-jit (deleted)" for way in ("rw-s", "r-xs")]
+    two = record(tmp_path / "two", [guest, buffer, buffer], kinds=[ANONYMOUS, *split])
+    assert found(command, two)["memory_pages"] == 8
+    everything = command("segments", "--from", one, "--everything", "--json")
+    assert json.loads(everything.stdout)["memory_pages"] == 8 + 32
+
+
+def test_pages_of_zeros_are_no_segments(command: Command, tmp_path: Path) -> None:
+    """A page that was read and not written has no frame yet, whatever the kernel maps there."""
+    zeros = [PRESENT | 5] * 4  # the page of 4 KiB
+    huge = [PRESENT | FILE | pfn for pfn in range(512, 516)]  # part of the huge one, as new kernels show it
+    anonymous = record(tmp_path / "a", [[*frames(20, 21), *zeros, *huge, *frames(30, 31)]])
+    value = found(command, anonymous)
+    assert (value["present_pages"], value["shared_pages"], value["absent_pages"]) == (4, 8, 0)
+    assert (value["segments"]["count"], value["segments"]["fewest"]) == (2, 1)
+    # Of a file, the same bits are a page of the page cache.
+    memfd = record(tmp_path / "f", [huge], kinds=["rw-s 00000000 00:01 9 /memfd:ram (deleted)"])
+    value = found(command, memfd)
+    assert (value["present_pages"], value["shared_pages"], value["segments"]["count"]) == (4, 0, 1)
+
+
 def test_free_memory_that_is_next_to_each_other(command: Command, tmp_path: Path) -> None:
     free = proc.KPF_BUDDY
     flags = [0, free, free, free, 0, free, free, 0, free]
@@ -114,7 +147,7 @@ def test_hidden_frames_are_said_and_no_number(command: Command, tmp_path: Path) 
     assert layout.startswith("unavailable, because ")
     assert "CAP_SYS_ADMIN" in layout
     untouched = found(command, record(tmp_path / "s", [[0, 0]]))["segments"]
-    assert untouched.startswith("unavailable, because no page of it has a frame")
+    assert untouched.startswith("unavailable, because no page of it has a frame of its own")
 
 
 @pytest.mark.parametrize(
@@ -144,8 +177,11 @@ CHILD = """
 import mmap, sys
 size = 64 << 20
 area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+area.madvise(mmap.MADV_NOHUGEPAGE)
 for at in range(0, size // 2, 4096):
     area[at] = 1
+for at in range(size // 2, 3 * size // 4, 4096):
+    area[at]
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -163,9 +199,11 @@ def test_a_live_process_of_known_size(command: Command, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
     half = (32 << 20) // mmap.PAGESIZE
-    # The kernel may have joined the mapping with a neighbour, and may have populated huge pages.
+    # The kernel may have joined the mapping with a neighbour.
     assert half <= value["present_pages"] <= value["memory_pages"]
     assert value["memory_pages"] >= 2 * half
+    # What was read and not written is the kernel's page of zeros.
+    assert half // 2 <= value["shared_pages"] < half
     layout = value["segments"]
     if isinstance(layout, str):
         assert layout == segments.PFN_HIDDEN

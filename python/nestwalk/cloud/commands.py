@@ -156,6 +156,10 @@ def segments(
     from_: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="Read a recording instead (docs/cloud.md).")
     ] = None,
+    monitor: Annotated[
+        Path | None,
+        typer.Option(metavar="SOCKET", help="QEMU's QMP socket: tells which memory is the guest's, and its holes."),
+    ] = None,
     record: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep what was read as a recording, for --from.")
     ] = None,
@@ -170,8 +174,10 @@ def segments(
 
     if (pid is None) == (from_ is None):
         raise NestwalkError("give either --pid PID (a VM's VMM on this host) or --from DIR (a recording)")
+    if monitor is not None and pid is None:
+        raise NestwalkError("--monitor goes with --pid; a recording made with it has what QEMU said")
     source = proc.Source(pid=pid, recording=from_)
-    found, chosen = segment.report(source, everything=everything)
+    found, chosen = segment.report(source, everything=everything, monitor=monitor)
     if record is not None:
         source.record(record, chosen)
     if json_:

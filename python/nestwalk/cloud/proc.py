@@ -8,6 +8,7 @@ A recording is a directory with files of the kernel's own contents:
 ``pagemap``         the entries of ``/proc/PID/pagemap`` for the mappings in ``maps``, one mapping after another
 ``buddyinfo``       ``/proc/buddyinfo``
 ``kpageflags``      ``/proc/kpageflags`` (optional; with it, adjacency of free memory is known)
+``guest``           per mapping: the guest-physical address of its first byte, in hexadecimal (optional)
 ``hugepages``       per line: page size in kB, pages of the pool, free ones (``/sys/kernel/mm/hugepages``)
 ==================  =====================================================================================
 """
@@ -15,7 +16,7 @@ A recording is a directory with files of the kernel's own contents:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,10 @@ CHUNK_PAGES = 1 << 18
 
 PRESENT = 1 << 63
 SWAPPED = 1 << 62
+FILE_OR_SHARED = 1 << 61
+"""The page is not anonymous: it belongs to a file, to shared memory, or to a memfd or hugetlbfs file."""
+EXCLUSIVE = 1 << 56
+"""One process has the page, and has it once. The kernel's page of zeros never has this bit."""
 PFN_MASK = (1 << 55) - 1
 """Bits of a pagemap entry. Source: Documentation/admin-guide/mm/pagemap.rst."""
 
@@ -43,7 +48,7 @@ KPF_BUDDY = 1 << 10
 HUGEPAGES = Path("/sys/kernel/mm/hugepages")
 ADDRESS_MAX = 1 << 57
 
-_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) [0-9a-f]+ \S+ \d+\s*(.*)")
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) [0-9a-f]+ (\S+ \d+)\s*(.*)")
 _SPECIAL = ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]")
 """Mappings of the kernel's own pages."""
 
@@ -56,6 +61,20 @@ class Mapping:
     end: int
     permissions: str
     name: str
+    file: str = "00:00 0"
+    """Device and inode, as in ``/proc/PID/maps``; those of anonymous memory are 0."""
+    gpa: int | None = None
+    """Guest-physical address of its first byte, where it is known."""
+
+    @property
+    def executable(self) -> bool:
+        """Whether the processor may run code from it."""
+        return self.permissions[2] == "x"
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether it is memory of the process alone, without a file."""
+        return self.file.endswith(" 0")
 
     @property
     def pages(self) -> int:
@@ -101,12 +120,27 @@ class Source:
             match = _MAPPING.fullmatch(line)
             start, end = (int(match[1], 16), int(match[2], 16)) if match else (0, 0)
             if match is None or not start < end <= ADDRESS_MAX or (start | end) % PAGE_BYTES:
-                if match is not None and match[4] in _SPECIAL:
+                if match is not None and match[5] in _SPECIAL:
                     continue
                 raise NestwalkError(f"{self._maps}: line {number}: is not a mapping; record /proc/PID/maps as it is")
-            if match[4] not in _SPECIAL:
-                found.append(Mapping(start, end, match[3], match[4]))
-        return found
+            if match[5] not in _SPECIAL:
+                found.append(Mapping(start, end, match[3], match[5], match[4]))
+        return self._placed(found)
+
+    def _placed(self, found: list[Mapping]) -> list[Mapping]:
+        """The mappings of a recording with the guest-physical addresses that it has."""
+        if self.recording is None or not (path := self.recording / "guest").exists():
+            return found
+        lines = _text(path).split()
+        try:
+            gpas = [int(line, 16) for line in lines]
+        except ValueError:
+            gpas = []
+        if len(gpas) != len(found) or any(gpa % PAGE_BYTES or not 0 <= gpa < ADDRESS_MAX for gpa in gpas):
+            raise NestwalkError(
+                f"{path}: has to have a guest-physical address (hexadecimal) for each of the {len(found)} mappings"
+            )
+        return [replace(one, gpa=gpa) for one, gpa in zip(found, gpas, strict=True)]
 
     def entries(self, mapping: Mapping, all_mappings: Sequence[Mapping]) -> Iterator[bytes]:
         """The pagemap entries of a mapping, 8 bytes each, so many at a time.
@@ -188,10 +222,12 @@ class Source:
         """
         if folder.exists():
             raise NestwalkError(f"{folder}: exists already; name a new directory")
-        maps = [f"{one.start:x}-{one.end:x} {one.permissions} 00000000 00:00 0 {one.name}" for one in chosen]
+        maps = [f"{one.start:x}-{one.end:x} {one.permissions} 00000000 {one.file} {one.name}" for one in chosen]
         pools = self.pools()
         with folders.filling(folder) as fresh:
             (fresh / "maps").write_text("\n".join(maps) + "\n", encoding="utf-8")
+            if all(one.gpa is not None for one in chosen):
+                (fresh / "guest").write_text("".join(f"{one.gpa:x}\n" for one in chosen), encoding="utf-8")
             with (fresh / "pagemap").open("wb") as file:
                 for one in chosen:
                     for part in self.entries(one, chosen):

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from nestwalk import _native
-from nestwalk.cloud import proc
+from nestwalk.cloud import proc, qemu
 from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from nestwalk.cloud.proc import Mapping, Pool, Source
 
@@ -30,15 +31,24 @@ PFN_HIDDEN = (
 )
 
 
+NO_MONITOR = (
+    UNAVAILABLE + "only the VMM knows it: a hole in guest memory (such as that below 4 GiB) within a run makes one "
+    "segment more; give --monitor with QEMU's QMP socket"
+)
+
+
 @dataclass(frozen=True)
 class Contiguity:
     """How the memory of some mappings lies in physical memory."""
 
     present: int
-    """Pages that have a frame."""
+    """Pages that have a frame of their own."""
     swapped: int
     absent: int
     """Pages that were never touched, or were given back."""
+    shared: int
+    """Pages without a frame of their own: the kernel's page of zeros (read, never written), merged by KSM, or shared
+    with a child after a fork."""
     hidden: bool
     """Whether the kernel hides the frames."""
     runs: tuple[int, ...]
@@ -48,12 +58,25 @@ class Contiguity:
 
 
 def guest_memory(mappings: Sequence[Mapping], *, everything: bool = False) -> list[Mapping]:
-    """The mappings that are a VM's memory: writable, and large.
+    """The mappings that are a VM's memory: writable, large, and not the VMM's own code.
+
+    Memory that the VMM maps as executable is code: QEMU's text, and the buffer of up to 1 GiB into which its emulator
+    TCG writes machine code. That buffer may be mapped twice (``split-wx``), once to write and once to run; so a file
+    that is mapped as executable anywhere is code everywhere.
+
+    Args:
+        mappings: All mappings of the process.
+        everything: Take all writable mappings, whatever they are.
 
     Raises:
         NestwalkError: When there is none.
     """
-    writable = [one for one in mappings if one.permissions[1] == "w"]
+    code = {one.file for one in mappings if one.executable and not one.anonymous}
+    writable = [
+        one
+        for one in mappings
+        if one.permissions[1] == "w" and (everything or not (one.executable or one.file in code))
+    ]
     if not writable:
         raise NestwalkError(
             "the process has no writable memory; give the pid of a VM's VMM, such as qemu-system-x86_64"
@@ -62,22 +85,60 @@ def guest_memory(mappings: Sequence[Mapping], *, everything: bool = False) -> li
     return [one for one in writable if one.pages >= least]
 
 
+def guest_ranges(
+    mappings: Sequence[Mapping], placed: Sequence[qemu.Range], *, everything: bool = False
+) -> list[Mapping]:
+    """The parts of the mappings that QEMU says are the guest's memory, ascending by guest-physical address.
+
+    Args:
+        mappings: All mappings of the process.
+        placed: What QEMU says.
+        everything: Take all of it; else only blocks of at least a quarter of the largest, as without QEMU's help.
+
+    Raises:
+        NestwalkError: When QEMU speaks of addresses that the process does not have.
+    """
+    blocks: dict[str, int] = {}
+    for one in placed:
+        blocks[one.block] = blocks.get(one.block, 0) + one.length
+    least = 0 if everything else max(blocks.values(), default=0) // LARGEST_SHARE
+    found = []
+    for one in placed:
+        if blocks[one.block] < least:
+            continue
+        behind = [mapping for mapping in mappings if mapping.start < one.end and one.hva < mapping.end]
+        if not behind or behind[0].start > one.hva or behind[-1].end < one.end:
+            raise NestwalkError(
+                f"the process has no memory at {one.hva:#x}, where QEMU says {one.block} is; "
+                "give --pid and --monitor of the same VM"
+            )
+        for mapping in behind:
+            start, end = max(one.hva, mapping.start), min(one.end, mapping.end)
+            gpa = one.gpa + start - one.hva
+            found.append(replace(mapping, start=start, end=end, gpa=gpa, name=mapping.name or one.block))
+    return sorted(found, key=lambda mapping: mapping.gpa or 0)
+
+
 def contiguity(source: Source, chosen: Sequence[Mapping], all_mappings: Sequence[Mapping]) -> Contiguity:
     """Reads how the chosen mappings lie in physical memory.
 
     Raises:
         NestwalkError: When it cannot be read.
     """
-    present = swapped = 0
+    present = swapped = shared = 0
     hidden = False
     parts = []
     for number, mapping in enumerate(chosen):
-        at = 0
+        # Mappings are apart, unless it is known where they are in the guest's memory.
+        piece, at = (number, 0) if mapping.gpa is None else (0, mapping.gpa // proc.PAGE_BYTES)
         for data in source.entries(mapping, all_mappings):
             frame = proc.words(data).to_frame("entry").with_row_index("page", offset=at)
             swapped += int(frame.select(proc.has("entry", proc.SWAPPED).sum()).item())
-            there = frame.filter(proc.has("entry", proc.PRESENT)).select(
-                pl.lit(number).alias("mapping"),
+            mapped = frame.filter(proc.has("entry", proc.PRESENT))
+            own = mapped.filter(_own(mapping))
+            shared += len(mapped) - len(own)
+            there = own.select(
+                pl.lit(piece).alias("mapping"),
                 pl.col("page").cast(pl.Int64),
                 (pl.col("entry") & pl.lit(proc.PFN_MASK, dtype=pl.UInt64)).cast(pl.Int64).alias("pfn"),
             )
@@ -88,7 +149,18 @@ def contiguity(source: Source, chosen: Sequence[Mapping], all_mappings: Sequence
     runs = _joined(pl.concat(parts)) if parts else pl.DataFrame(schema=_RUN)
     total = sum(one.pages for one in chosen)
     lengths = tuple(runs["pages"].sort(descending=True).to_list())
-    return Contiguity(present, swapped, total - present - swapped, hidden, lengths, _fewest(runs))
+    absent = total - present - swapped - shared
+    return Contiguity(present, swapped, absent, shared, hidden, lengths, _fewest(runs))
+
+
+def _own(mapping: Mapping) -> pl.Expr:
+    """Whether a page that is present has a frame of its own.
+
+    Of anonymous memory: the process has the frame once and alone. (The huge page of zeros has ``FILE_OR_SHARED`` in
+    new kernels, so that bit proves nothing there.) Of files: any page of the file, and a copy that a write made.
+    """
+    alone = proc.has("entry", proc.EXCLUSIVE)
+    return alone if mapping.anonymous else alone | proc.has("entry", proc.FILE_OR_SHARED)
 
 
 _RUN = {"mapping": pl.Int32, "page": pl.Int64, "pfn": pl.Int64, "pages": pl.Int64}
@@ -212,7 +284,9 @@ def _hugetlb(pools: list[Pool] | str, pages: int) -> list[dict[str, Any]] | str:
     return found
 
 
-def report(source: Source, *, everything: bool = False) -> tuple[dict[str, Any], list[Mapping]]:
+def report(
+    source: Source, *, everything: bool = False, monitor: Path | None = None
+) -> tuple[dict[str, Any], list[Mapping]]:
     """What ``nestwalk segments --json`` prints, and the mappings that it is about.
 
     Raises:
@@ -221,7 +295,12 @@ def report(source: Source, *, everything: bool = False) -> tuple[dict[str, Any],
     mappings = source.mappings()
     if not mappings:
         raise NestwalkError("the process has no memory of its own; give the pid of a VM's VMM, on the host")
-    chosen = guest_memory(mappings, everything=everything)
+    if monitor is not None:
+        chosen = guest_ranges(mappings, qemu.layout(monitor), everything=everything)
+    elif all(one.gpa is not None for one in mappings):
+        chosen = sorted(mappings, key=lambda one: one.gpa or 0)
+    else:
+        chosen = guest_memory(mappings, everything=everything)
     found = contiguity(source, chosen, mappings)
     pages = sum(one.pages for one in chosen)
     return {
@@ -232,13 +311,23 @@ def report(source: Source, *, everything: bool = False) -> tuple[dict[str, Any],
             {"start": f"{one.start:#x}", "end": f"{one.end:#x}", "bytes": one.pages * proc.PAGE_BYTES, "name": one.name}
             for one in chosen
         ],
+        "guest_physical": _guest_physical(chosen),
         "memory_pages": pages,
         "present_pages": found.present,
         "swapped_pages": found.swapped,
         "absent_pages": found.absent,
+        "shared_pages": found.shared,
         "segments": _layout(found),
         "available_now": available(source, pages),
     }, chosen
+
+
+def _guest_physical(chosen: Sequence[Mapping]) -> list[dict[str, Any]] | str:
+    """Where the guest has the mappings, if that is known."""
+    placed = [(one.gpa, one.pages) for one in chosen if one.gpa is not None]
+    if len(placed) < len(chosen):
+        return NO_MONITOR
+    return [{"gpa": f"{gpa:#x}", "bytes": pages * proc.PAGE_BYTES} for gpa, pages in placed]
 
 
 def _layout(found: Contiguity) -> dict[str, Any] | str:
@@ -246,7 +335,7 @@ def _layout(found: Contiguity) -> dict[str, Any] | str:
     if found.hidden:
         return PFN_HIDDEN
     if not found.present:
-        return UNAVAILABLE + "no page of it has a frame: the memory was never touched, or is swapped out"
+        return UNAVAILABLE + "no page of it has a frame of its own: the memory was never written, or is swapped out"
     covered, held = {}, 0
     for n, run in enumerate(found.runs[:SEGMENTS_MAX], 1):
         held += run

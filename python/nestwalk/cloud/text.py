@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nestwalk.cloud import sizes
+from nestwalk.cloud.requests import PAGE_BYTES
 from nestwalk.tables import NOTHING
 
 if TYPE_CHECKING:
@@ -168,8 +169,15 @@ def segments(found: Mapping[str, Any]) -> list[RenderableType]:
         ("memory", sizes.words(found["memory_pages"])),
         ("of it present", sizes.words(found["present_pages"])),
         ("never touched or given back", sizes.words(found["absent_pages"])),
+        ("read only so far (page of zeros), or merged by KSM", sizes.words(found["shared_pages"])),
         ("swapped out", sizes.words(found["swapped_pages"])),
     ]
+    placed = found["guest_physical"]
+    if isinstance(placed, str):
+        rows.append(("guest-physical layout", placed))
+    else:
+        ranges = (f"{sizes.words(one['bytes'] // PAGE_BYTES)} at {one['gpa']}" for one in placed)
+        rows.append(("guest-physical layout", ", ".join(ranges)))
     if isinstance(layout, str):
         rows.append(("segments", layout))
     else:
