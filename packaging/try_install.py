@@ -2,19 +2,24 @@
 """Installs a wheel or a source distribution as a user would who has nothing else, and makes its main job.
 
 ``python packaging/try_install.py FOLDER_OR_FILE``: a fresh environment, no variables but PATH, a home of its own, a
-working directory in which nothing can be written. Only the standard library is needed.
+working directory in which nothing can be written. Once it is installed, PATH has the system's folders only, and where
+``unshare`` can make one, what runs is in a network namespace without a network. Only the standard library is needed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import venv
 from pathlib import Path
 
+SYSTEM_PATH = "/usr/bin:/bin"
+INTERFACES = "import socket; print(*(name for _, name in socket.if_nameindex() if name != 'lo'))"
+WHERE = "import sys, nestwalk; print(nestwalk.__file__, *sys.path, sep='\\n')"
 ROWS = ("native-4k", "vm-4k", "vm-thp")
 
 
@@ -43,8 +48,16 @@ def try_install(package: Path, python_index: dict[str, str] | None = None) -> di
         pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         _run([*pip, package.absolute()], cwd, variables)
         cwd.chmod(0o555)
+        variables = {"PATH": SYSTEM_PATH, "HOME": str(home)}
+        alone = offline()
+        python = environment / "bin" / "python"
+        if alone and _run([*alone, python, "-I", "-c", INTERFACES], cwd, variables).strip():
+            raise RuntimeError("there is a network where there should be none")
+        foreign = _foreign(_run([python, "-I", "-c", WHERE], cwd, variables).splitlines(), environment)
+        if foreign:
+            raise RuntimeError(f"the package is found outside its environment: {foreign}")
         only = [word for row in ROWS for word in ("--only", row)]
-        command = [environment / "bin" / "nestwalk", "compare", "--quick", "--json", "--jobs", "1", *only]
+        command = [*alone, environment / "bin" / "nestwalk", "compare", "--quick", "--json", "--jobs", "1", *only]
         found: dict[str, object] = json.loads(_run(command, cwd, variables))
         rows = found["rows"]
         if not isinstance(rows, list) or [row["configuration"] for row in rows] != list(ROWS):
@@ -57,6 +70,21 @@ def try_install(package: Path, python_index: dict[str, str] | None = None) -> di
             if not listed[kind]:
                 raise RuntimeError(f"the package has no {kind}")
         return found
+
+
+def offline() -> list[str | Path]:
+    """What a command is put behind so that it has no network; nothing where this system does not let us."""
+    tool = shutil.which("unshare")
+    for options in (["-n"], ["-r", "-n"]):
+        if tool and subprocess.run([tool, *options, "true"], capture_output=True, check=False).returncode == 0:
+            return [tool, *options]
+    return []
+
+
+def _foreign(paths: list[str], environment: Path) -> list[str]:
+    """Of the package's place and Python's path, what belongs neither to the environment nor to Python itself."""
+    own = [environment.resolve(), Path(sys.base_prefix).resolve(), Path(sys.base_exec_prefix).resolve()]
+    return [path for path in paths if not any(Path(path).resolve().is_relative_to(place) for place in own)]
 
 
 def _run(command: list[str | Path], cwd: Path, variables: dict[str, str]) -> str:

@@ -252,7 +252,7 @@ def _levels(labelled: Labelled, frame: pl.DataFrame, height: alt.Y, colour: alt.
 def latency_distribution(labelled: Labelled, colours: Colours | None = None, layout: Layout = WIDE) -> Picture:
     """Share of the walks that took no longer than so many cycles."""
     titles, variants = _order(labelled)
-    legend = _legend(layout, lines=True)
+    shown = legend(layout, lines=True)
     chart = (
         alt.Chart(frames.latencies(labelled))
         .mark_line(interpolate="step-after", strokeWidth=2)
@@ -261,7 +261,7 @@ def latency_distribution(labelled: Labelled, colours: Colours | None = None, lay
             y=alt.Y(
                 "share:Q", title="walks that took no longer", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
             ),
-            color=alt.Color("title:N", sort=titles, scale=_scale(titles, colours), title=None, legend=legend),
+            color=alt.Color("title:N", sort=titles, scale=_scale(titles, colours), title=None, legend=shown),
         )
         .properties(width=_panel_width(layout), height=220)
     )
@@ -287,14 +287,14 @@ def fragmentation(labelled: Labelled, colours: Colours | None = None, layout: La
 def reserved(labelled: Labelled, colours: Colours | None = None, layout: Layout = WIDE) -> Picture:
     """Frames set aside and not mapped, over the time of the run."""
     titles, variants = _order(labelled)
-    legend = _legend(layout, lines=True)
+    shown = legend(layout, lines=True)
     chart = (
         alt.Chart(frames.reserved(labelled))
         .mark_line(strokeWidth=2)
         .encode(
             x=alt.X("milliseconds:Q", title="simulated time, ms"),
             y=alt.Y("share:Q", title="reserved / in use", axis=alt.Axis(format="%", tickCount=5)),
-            color=alt.Color("title:N", sort=titles, scale=_scale(titles, colours), title=None, legend=legend),
+            color=alt.Color("title:N", sort=titles, scale=_scale(titles, colours), title=None, legend=shown),
         )
         .properties(width=_panel_width(layout), height=160)
     )
@@ -362,8 +362,8 @@ def _order(labelled: Labelled) -> tuple[list[str], list[str]]:
 
 def _colour(field: str, colours: dict[str, str], title: str | None, layout: Layout) -> alt.Color:
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    legend = _legend(layout)
-    return alt.Color(field, scale=scale, sort=list(colours), title=title, legend=legend)
+    shown = legend(layout)
+    return alt.Color(field, scale=scale, sort=list(colours), title=title, legend=shown)
 
 
 def _scale(titles: Sequence[str], colours: Colours | None) -> alt.Scale:
@@ -373,7 +373,7 @@ def _scale(titles: Sequence[str], colours: Colours | None) -> alt.Scale:
     return alt.Scale(domain=names, range=[(colours or spare).get(name, spare[name]) for name in names])
 
 
-def _legend(layout: Layout, *, lines: bool = False) -> alt.Legend:
+def legend(layout: Layout, *, lines: bool = False) -> alt.Legend:
     """Above the picture, as wide as that, with nothing cut; names of configurations are long and get fewer columns."""
     columns = max(1, layout.columns - 1) if lines else layout.columns
     return alt.Legend(

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from support import REPOSITORY, Command
 from test_interrupt import busy, said, start, until
+from test_reproduce import assert_nothing_is_cut
 
 from nestwalk.cloud import fleets, place
 from nestwalk.cloud.requests import SCHEMA, Requests
@@ -161,7 +162,8 @@ def test_a_folder_with_frames_json_and_a_page(command: Command, tmp_path: Path, 
     assert "src=" not in page
     for section in ("versions", "shares", "curve", "sizes", "fleet", "map", "hosts"):
         assert f'<section id="{section}">' in page
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 10  # each for the desktop and for a phone
+    assert_nothing_is_cut(page)
     frame = pl.read_parquet(kept / "results.parquet")
     whole = frame.filter(pl.col("memory_pages").is_null())
     assert whole["version"].to_list() == ["baseline", "opt1", "opt2", "dynamic"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from support import REPOSITORY, Command
+from test_reproduce import assert_nothing_is_cut
 
 from nestwalk import reproduce as papers
 from nestwalk.cloud import bundled, loaders, place, synthetic
@@ -85,7 +86,8 @@ def test_compromis_quickly_without_the_trace_that_is_not_shipped(command: Comman
     assert {f"azure-{name}" for name in place.VERSIONS} <= set(value["replays"])
     page = (tmp_path / "made" / "report.html").read_text(encoding="utf-8")
     assert "<script" not in page
-    assert page.count("<svg") >= 6
+    assert page.count("<svg") >= 12
+    assert_nothing_is_cut(page)
     assert (tmp_path / "made" / "results.parquet").is_file()
 
 

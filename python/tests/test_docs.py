@@ -126,6 +126,34 @@ def alternatives(line: str) -> list[str]:
     return [line]
 
 
+EVERYWHERE = {"--help", "--quiet", "--verbose", "--csv", "--no-report", "--json"}
+"""Options that the head of commands.md explains for all commands."""
+
+
+def verbs(command: Any, name: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Every verb that is not hidden, with its options."""
+    for key, inner in getattr(command, "commands", {}).items():
+        yield from verbs(inner, f"{name} {key}".strip())
+    if name and not hasattr(command, "commands") and not command.hidden:
+        context = command.context_class(command, info_name=name)
+        parameters = command.get_params(context)
+        options = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
+        yield name, {option for option in options if option.startswith("--")}
+
+
+@pytest.mark.parametrize(("verb", "options"), [pytest.param(*found, id=found[0]) for found in verbs(root())])
+def test_commands_md_has_every_option_and_no_other(verb: str, options: set[str]) -> None:
+    text = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
+    head, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", head)) >= EVERYWHERE
+    own = next((part for part in sections if verb in part.partition("\n")[0].split(", ")), None)
+    assert own, f"commands.md has no section on {verb}"
+    named = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", own))
+    assert options - EVERYWHERE <= named
+    if "," not in own.partition("\n")[0]:
+        assert named <= options
+
+
 @pytest.mark.parametrize(
     "line", ["nestwalk compair", "nestwalk compare --trase redis", "nestwalk machine detekt", "nestwalk keys --schemas"]
 )

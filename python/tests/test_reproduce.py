@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import resources
 from pathlib import Path
 
+import drawn
 import pytest
 from support import Command
 
-from nestwalk import engine
+from nestwalk import charts, engine, techniques
 from nestwalk import reproduce as papers
 from nestwalk.errors import NestwalkError
 from nestwalk.pool import Silent
-from nestwalk.reproduce import compromis_mmu, hugegpt, paper, queueing
+from nestwalk.reproduce import compromis_mmu, hugegpt, paper, pictures, queueing
 from nestwalk.reproduce.plan import execute
 
 MACHINES = {
@@ -48,6 +50,27 @@ def test_a_quick_run_says_its_scale_and_the_full_one_has_the_papers_size() -> No
     assert [run.name for run in quick.experiment.runs] == [run.name for run in full.experiment.runs]
     chosen = full.experiment.runs[0].table["workload"]["preset"]
     assert set(chosen) == {"name", "data_accesses"}, "nothing of the program differs from its preset"
+
+
+def assert_nothing_is_cut(page: str) -> None:
+    """Of pictures for the desktop and for a phone, and of the table there."""
+    assert page.count('<figure class="wide">') == page.count('<figure class="narrow">') == page.count("<svg") / 2
+    pictures = drawn.drawings(page)
+    assert [label for picture in pictures for label in picture.cut] == []
+    narrow = re.findall(r'<figure class="narrow"><svg class="marks" width="([\d.]+)"', page)
+    assert all(float(width) <= 347 for width in narrow), narrow
+    assert re.search(r'<td data-label="(paper|version)">', page)
+
+
+def test_labels_of_bars_stand_beside_them_also_below_nothing() -> None:
+    rows = [
+        {"what": what, "paper": value, "ours": -value, "unit": "%"} for what, value in (("one", 10.0), ("two", -20.0))
+    ]
+    for layout in (pictures.WIDE, charts.NARROW):
+        picture = pictures.beside(rows, layout)
+        assert picture is not None
+        anchors = re.findall(r'text-anchor="(end|start)"[^>]*font-size="10px"[^>]*>(-?)', charts.svg(picture))
+        assert sorted(anchors) == [("end", "-"), ("end", "-"), ("start", ""), ("start", "")]
 
 
 def text_of(name: str) -> str:
@@ -186,7 +209,9 @@ def test_ptemagnet_quickly(command: Command, tmp_path: Path) -> None:
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "<script" not in page
     assert "src=" not in page
-    assert page.count("<svg") >= 3
+    assert page.count("<svg") >= 6
+    assert_nothing_is_cut(page)
+    assert techniques.find("ptemagnet").colour in page
     for figure in ("alone", "objdet", "programs", "corunners", "unpressed"):
         assert f'<section id="{figure}">' in page
     assert (folder / "results.parquet").is_file()

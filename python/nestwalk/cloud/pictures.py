@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
-from nestwalk.charts import LINE_COLOURS, Picture
+from nestwalk.charts import LINE_COLOURS, WIDE, Layout, Picture, legend
 from nestwalk.cloud import sizes
 from nestwalk.cloud.requests import PAGE_BYTES
 
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nestwalk.cloud.place import Replay, Replayed
-
-WIDTH = 640
-"""Of a picture, in pixels."""
-LABEL_WIDTH = 260
-"""The most that a label beside its axis takes, in pixels."""
 
 SEGMENT_COLOURS = {"1": "#4f9d69", "2": "#f0b93a", "3": "#e07b39", "more": "#d1495b"}
 """Of VMs by their number of segments."""
@@ -42,7 +37,7 @@ SIZES_MAX = 24
 GIB = 1 << 30
 
 
-def shares(done: Replay) -> Picture | None:
+def shares(done: Replay, layout: Layout = WIDE) -> Picture | None:
     """VMs by number of segments, a bar for each version."""
     rows = [
         {
@@ -54,28 +49,31 @@ def shares(done: Replay) -> Picture | None:
         for one in done.made
         for rank, key in enumerate(SEGMENT_COLOURS)
     ]
-    if not any(row["share"] for row in rows):
-        return None
+    return shares_of(rows, done.plan.titles, layout) if any(row["share"] for row in rows) else None
+
+
+def shares_of(rows: Sequence[Mapping[str, Any]], titles: Sequence[str], layout: Layout) -> Picture:
+    """The same of any rows: ``title``, ``count`` (of :data:`SEGMENT_COLOURS`), ``rank``, ``share``."""
     picture: Picture = (
         alt.Chart(pl.DataFrame(rows))
-        .mark_bar()
+        .mark_bar(**layout.bar)
         .encode(
-            x=alt.X("share:Q", title="share of VMs", stack="zero", axis=alt.Axis(format="%")),
-            y=alt.Y("title:N", sort=done.plan.titles, title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH)),
-            color=_segments(),
+            x=alt.X("share:Q", title="share of VMs", stack="zero", axis=alt.Axis(format="%", tickCount=5)),
+            y=alt.Y("title:N", sort=list(titles), title=None, axis=layout.names(titles)),
+            color=_segments(layout),
             order="rank:O",
         )
-        .properties(width=WIDTH, height=alt.Step(26))
+        .properties(width=layout.width, height=alt.Step(layout.step))
     )
     return picture
 
 
-def curve(done: Replay) -> Picture | None:
+def curve(done: Replay, layout: Layout = WIDE) -> Picture | None:
     """VMs that a processor with n segments leaves to EPT or shadow paging, n = 1 to 8."""
-    return curve_of([(one.version.title, one.modes) for one in done.made])
+    return curve_of([(one.version.title, one.modes) for one in done.made], layout)
 
 
-def curve_of(lines: Sequence[tuple[str, Sequence[Mapping[str, int]]]]) -> Picture | None:
+def curve_of(lines: Sequence[tuple[str, Sequence[Mapping[str, int]]]], layout: Layout = WIDE) -> Picture | None:
     """The same of any titles and modes. The scale is logarithmic: a line ends where no VM is left."""
     titles = [title for title, _ in lines]
     rows: list[dict[str, Any]] = []
@@ -100,19 +98,19 @@ def curve_of(lines: Sequence[tuple[str, Sequence[Mapping[str, int]]]]) -> Pictur
             ),
             y=alt.Y(
                 "share:Q",
-                title="VMs that need EPT or shadow paging",
+                title="VMs left to EPT",
                 axis=alt.Axis(format=".4~%"),
                 scale=alt.Scale(type="log", domain=[low, 1]),
             ),
-            color=alt.Color("title:N", sort=titles, title=None, scale=alt.Scale(domain=titles, range=LINE_COLOURS[1:])),
+            color=_titles(titles, layout),
             strokeDash=alt.StrokeDash("title:N", sort=titles, legend=None),
         )
-        .properties(width=WIDTH, height=220)
+        .properties(width=_plot_width(layout), height=220)
     )
     return picture
 
 
-def fleet(done: Replay) -> Picture | None:
+def fleet(done: Replay, layout: Layout = WIDE) -> Picture | None:
     """Over the time of the trace: running VMs, memory in use, and free memory that is unusable, a line a version."""
     n = done.plan.settings.segments
     rows: list[dict[str, Any]] = []
@@ -147,20 +145,20 @@ def fleet(done: Replay) -> Picture | None:
                 x=alt.X(
                     "time:Q",
                     title=f"time of the trace, {unit}",
-                    axis=alt.Axis(format="~g"),
+                    axis=alt.Axis(format="~g", tickCount=8 if layout.label_width else 5),
                     scale=alt.Scale(nice=False),
                 ),
                 y=alt.Y("value:Q", title=None, axis=axis),
-                color=_titles(done),
+                color=_titles(done.plan.titles, layout),
                 strokeDash=alt.StrokeDash("title:N", sort=done.plan.titles, legend=None),
             )
-            .properties(width=WIDTH, height=110)
+            .properties(width=_plot_width(layout), height=110)
         )
     picture: Picture = alt.vconcat(*panels)
     return picture
 
 
-def sizes_by_segments(done: Replay) -> Picture | None:
+def sizes_by_segments(done: Replay, layout: Layout = WIDE) -> Picture | None:
     """VMs of each size by their number of segments, a panel for each version."""
     rows = []
     for one in done.made:
@@ -188,17 +186,17 @@ def sizes_by_segments(done: Replay) -> Picture | None:
         .encode(
             x=alt.X("size:N", sort=order, title="memory of the VM", axis=alt.Axis(labelAngle=-40)),
             y=alt.Y("share:Q", title="share of VMs", stack="zero", axis=alt.Axis(format="%", tickCount=4)),
-            color=_segments(),
+            color=_segments(layout),
             order="rank:O",
         )
-        .properties(width=WIDTH / 2, height=120)
+        .properties(width=layout.width // 2 if layout.label_width else _plot_width(layout), height=120)
     )
     facet = alt.Facet("title:N", sort=done.plan.titles, title=None, header=alt.Header(labelFontSize=12))
-    picture: Picture = chart.facet(facet, columns=2)
+    picture: Picture = chart.facet(facet, columns=2 if layout.label_width else 1)
     return picture
 
 
-def memory_map(done: Replay) -> Picture | None:
+def memory_map(done: Replay, layout: Layout = WIDE) -> Picture | None:
     """A host's memory at the first and the last point where it was drawn, a strip for each version."""
     rows: list[dict[str, Any]] = []
     order: list[str] = []
@@ -212,19 +210,25 @@ def memory_map(done: Replay) -> Picture | None:
     kinds = [kind for kind in KIND_COLOURS if any(row["kind"] == kind for row in rows)]
     picture: Picture = (
         alt.Chart(pl.DataFrame(rows))
-        .mark_rect()
+        .mark_bar(**layout.bar)
         .encode(
-            x=alt.X("from:Q", title="host-physical address, GiB", scale=alt.Scale(nice=False)),
+            x=alt.X(
+                "from:Q",
+                title="host-physical address, GiB",
+                scale=alt.Scale(nice=False),
+                axis=alt.Axis(tickCount=10 if layout.label_width else 5),
+            ),
             x2="to:Q",
-            y=alt.Y("strip:N", sort=order, title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH + 60)),
+            y=alt.Y("strip:N", sort=order, title=None, axis=layout.names(order)),
             color=alt.Color(
                 "kind:N",
                 sort=kinds,
                 title=None,
                 scale=alt.Scale(domain=kinds, range=[KIND_COLOURS[kind] for kind in kinds]),
+                legend=legend(layout),
             ),
         )
-        .properties(width=WIDTH, height=alt.Step(28))
+        .properties(width=layout.width, height=alt.Step(layout.step))
     )
     return picture
 
@@ -260,11 +264,16 @@ def _cells(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _segments() -> alt.Color:
+def _plot_width(layout: Layout) -> int:
+    """Of a picture with numbers beside its axis."""
+    return layout.width if layout.label_width else layout.width - 50
+
+
+def _segments(layout: Layout) -> alt.Color:
     scale = alt.Scale(domain=list(SEGMENT_COLOURS), range=list(SEGMENT_COLOURS.values()))
-    return alt.Color("count:N", scale=scale, sort=list(SEGMENT_COLOURS), title="segments")
+    return alt.Color("count:N", scale=scale, sort=list(SEGMENT_COLOURS), title="segments", legend=legend(layout))
 
 
-def _titles(done: Replay) -> alt.Color:
-    titles = done.plan.titles
-    return alt.Color("title:N", sort=titles, scale=alt.Scale(domain=titles, range=LINE_COLOURS[1:]), title=None)
+def _titles(titles: Sequence[str], layout: Layout) -> alt.Color:
+    scale = alt.Scale(domain=list(titles), range=LINE_COLOURS[1:])
+    return alt.Color("title:N", sort=list(titles), scale=scale, title=None, legend=legend(layout, lines=True))

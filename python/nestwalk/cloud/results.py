@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from nestwalk import _native, folders
+from nestwalk import _native, charts, folders
 from nestwalk.cloud import pictures, sizes, text
 from nestwalk.report import pages
 from nestwalk.report import pictures as inlining
@@ -133,7 +133,10 @@ def _figures(done: Replay) -> list[dict[str, Any]]:
             "Neighbouring VMs take turns in two blues.",
         ),
     ):
-        picture = maker(done)
-        if picture is not None:
-            found.append({"name": name, "title": title, "text": words, "svg": inlining.inline(picture)})
+        drawn = {layout: maker(done, room) for layout, room in (("wide", charts.WIDE), ("narrow", charts.NARROW))}
+        pictures_of = [
+            inlining.Drawn(layout, "", inlining.inline(picture)) for layout, picture in drawn.items() if picture
+        ]
+        if pictures_of:
+            found.append({"name": name, "title": title, "text": words, "drawn": pictures_of})
     return found

@@ -64,10 +64,10 @@ def page(done: Replay, seconds: float) -> list[RenderableType]:
 
 HEADINGS = (
     "version",
-    "1\n% of VMs",
-    "2\nsegments",
-    "3\n",
-    "more\n",
+    "in 1 seg-\nment, %",
+    "in\n2, %",
+    "in\n3, %",
+    "in\nmore, %",
     "placed\n",
     "un-\nplaced",
     "re-\nfused",

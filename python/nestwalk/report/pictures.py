@@ -48,6 +48,12 @@ def inline(chart: Picture) -> markupsafe.Markup:
     return markupsafe.Markup(text)  # noqa: S704
 
 
+def layouts(draw: Callable[[Layout], Picture]) -> list[Drawn]:
+    """A picture as the page shows it where there is room, and on a phone."""
+    wanted = {"wide": charts.WIDE, "narrow": charts.NARROW}
+    return [Drawn(name, "", inline(draw(layout))) for name, layout in wanted.items()]
+
+
 def both(draw: Callable[[Labelled, Layout], Picture], rows: Labelled) -> list[Drawn]:
     """A picture as the page shows it where there is room, and on a phone, where each variant has one of its own."""
     variants = list(dict.fromkeys(variant for _, variant, _ in rows))

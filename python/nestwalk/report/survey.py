@@ -80,8 +80,7 @@ _FIGURES: tuple[tuple[str, int, dict[str, str]], ...] = (
 
 def _heat(fields: pl.DataFrame) -> list[pictures.Drawn]:
     """The heat map as the page shows it where there is room, and on a phone."""
-    layouts = {"wide": charts.WIDE, "narrow": charts.NARROW}
-    return [pictures.Drawn(name, "", pictures.inline(charts.heat(fields, layout))) for name, layout in layouts.items()]
+    return pictures.layouts(lambda layout: charts.heat(fields, layout))
 
 
 def _fields(rows: Sequence[Mapping[str, Any]], baseline: str, value: str, decimals: int) -> pl.DataFrame:

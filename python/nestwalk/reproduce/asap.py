@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import altair as alt
+
 from nestwalk import charts
 from nestwalk.reproduce.plan import (
     Drawing,
@@ -23,7 +25,7 @@ from nestwalk.reproduce.plan import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nestwalk.charts import Picture
+    from nestwalk.charts import Layout, Picture
     from nestwalk.reproduce.paper import Paper
     from nestwalk.result import Result
 
@@ -208,17 +210,23 @@ def _latencies(results: Results) -> Sequence[tuple[str, str, float]]:
     ]
 
 
-def _levels(*, virtual: bool) -> Callable[[Results], Picture | None]:
+def _levels(*, virtual: bool) -> Callable[[Results, Layout], Picture | None]:
     """Who answers for each level of the tables, a panel for each program, alone and with the co-runner."""
 
-    def draw(results: Results) -> Picture | None:
+    def draw(results: Results, layout: Layout) -> Picture | None:
         labelled = [
             (title, "with an SMT co-runner" if smt else "alone", results[_name(preset, mode)])
             for preset, title in PROGRAMS.items()
             for mode, (in_vm, smt) in MODES.items()
             if in_vm == virtual
         ]
-        return charts.served(labelled)
+        if layout.label_width:
+            return charts.served(labelled)
+        variants = list(dict.fromkeys(variant for _, variant, _ in labelled))
+        parts = [charts.served([row for row in labelled if row[1] == variant], layout) for variant in variants]
+        titled = [part.properties(title=variant) for part, variant in zip(parts, variants, strict=True)]
+        picture: Picture = alt.vconcat(*titled)
+        return picture
 
     return draw
 

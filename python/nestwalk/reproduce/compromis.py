@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import altair as alt
-import polars as pl
-
 from nestwalk import pool
 from nestwalk.cloud import bundled, fleets, loaders, place, synthetic
-from nestwalk.cloud.pictures import LABEL_WIDTH, SEGMENT_COLOURS, WIDTH, curve_of
+from nestwalk.cloud.pictures import SEGMENT_COLOURS, curve_of, shares_of
 from nestwalk.errors import NestwalkError
 from nestwalk.reproduce import Plan, compromis_mmu
 from nestwalk.reproduce.plan import UNAVAILABLE, Drawing, Experiment, Panel, Results, Run, Scale, Value, check, execute
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from nestwalk.charts import Picture
+    from nestwalk.charts import Layout, Picture
     from nestwalk.cloud.requests import Requests
     from nestwalk.reproduce.paper import Paper
 
@@ -382,9 +379,9 @@ def _experiment(paper: Paper, traces: Traces, runs: Sequence[Run], replays: Mapp
 
 
 def _drawn(
-    draw: Callable[[Mapping[str, Summary], str], Picture | None], replays: Mapping[str, Summary], name: str
-) -> Callable[[Results], Picture | None]:
-    return lambda _: draw(replays, name)
+    draw: Callable[[Mapping[str, Summary], str, Layout], Picture | None], replays: Mapping[str, Summary], name: str
+) -> Callable[[Results, Layout], Picture | None]:
+    return lambda _, layout: draw(replays, name, layout)
 
 
 def _measure(paper: Paper, traces: Traces, replays: Mapping[str, Summary], results: Results) -> dict[str, Value]:
@@ -497,30 +494,23 @@ def _notes(paper: Paper, replays: Mapping[str, Summary]) -> dict[str, str]:
     return found
 
 
-def _draw_shares(replays: Mapping[str, Summary], name: str) -> Picture | None:
+def _draw_shares(replays: Mapping[str, Summary], name: str, layout: Layout) -> Picture | None:
     rows = [
-        {"title": version.title, "count": key, "rank": rank, "share": replays[f"{name}-{version.name}"].share(key)}
+        {
+            "title": version.title,
+            "count": key,
+            "rank": rank,
+            "share": (replays[f"{name}-{version.name}"].share(key) or 0.0) / 100,
+        }
         for version in place.VERSIONS.values()
         for rank, key in enumerate(SEGMENT_COLOURS)
     ]
-    scale = alt.Scale(domain=list(SEGMENT_COLOURS), range=list(SEGMENT_COLOURS.values()))
-    picture: Picture = (
-        alt.Chart(pl.DataFrame(rows))
-        .mark_bar()
-        .encode(
-            x=alt.X("share:Q", title="% of VMs", stack="zero"),
-            y=alt.Y("title:N", sort=_titles(), title=None, axis=alt.Axis(labelLimit=LABEL_WIDTH)),
-            color=alt.Color("count:N", scale=scale, sort=list(SEGMENT_COLOURS), title="segments"),
-            order="rank:O",
-        )
-        .properties(width=WIDTH, height=alt.Step(24))
-    )
-    return picture
+    return shares_of(rows, _titles(), layout)
 
 
-def _draw_curve(replays: Mapping[str, Summary], name: str) -> Picture | None:
+def _draw_curve(replays: Mapping[str, Summary], name: str, layout: Layout) -> Picture | None:
     versions = place.VERSIONS.values()
-    return curve_of([(version.title, replays[f"{name}-{version.name}"].modes) for version in versions])
+    return curve_of([(version.title, replays[f"{name}-{version.name}"].modes) for version in versions], layout)
 
 
 def _titles() -> list[str]:

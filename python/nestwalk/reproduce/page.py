@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native
+from nestwalk import _native, charts
 from nestwalk.report import pages, words
 from nestwalk.report import pictures as inlining
 from nestwalk.reproduce import pictures, why
@@ -13,7 +13,9 @@ from nestwalk.reproduce.pictures import in_paper, number
 from nestwalk.reproduce.plan import Panel
 
 if TYPE_CHECKING:
-    from nestwalk.charts import Picture
+    from collections.abc import Callable
+
+    from nestwalk.charts import Layout, Picture
     from nestwalk.reproduce.plan import Drawing, Results
     from nestwalk.reproduce.side_by_side import Reproduction
 
@@ -35,24 +37,32 @@ def render(done: Reproduction) -> str:
     )
 
 
-def _draw(drawing: Drawing | Panel, results: Results) -> Picture | None:
+LAYOUTS = {"wide": pictures.WIDE, "narrow": charts.NARROW}
+
+
+def _draw(drawing: Drawing | Panel, results: Results, layout: Layout) -> Picture | None:
     """What it shows; None if that is nothing."""
     if isinstance(drawing, Panel):
-        return drawing.draw(results)
+        return drawing.draw(results, layout)
     bars = drawing.bars(results)
-    return pictures.by_program(bars, drawing.unit) if bars else None
+    return pictures.by_program(bars, drawing.unit, layout) if bars else None
+
+
+def _drawn(title: str, draw: Callable[[Layout], Picture | None]) -> list[dict[str, Any]]:
+    """The picture with its title, for desktop and phone; nothing if there is none."""
+    found = {name: draw(layout) for name, layout in LAYOUTS.items()}
+    drawn = [inlining.Drawn(name, title, inlining.inline(picture)) for name, picture in found.items() if picture]
+    return [{"title": title, "drawn": drawn}] if drawn else []
 
 
 def _figure(done: Reproduction, index: int) -> dict[str, Any]:
     """A figure's title, rows as text, and pictures."""
     figure = done.paper.figures[index]
     rows = [row for row in done.rows if row["figure"] == figure.title]
-    both = pictures.beside(rows)
-    drawn = [] if both is None else [{"title": "the paper and Nestwalk", "svg": inlining.inline(both)}]
+    drawn = _drawn("the paper and Nestwalk", lambda layout: pictures.beside(rows, layout))
     for drawing in done.experiment.drawings:
-        picture = _draw(drawing, done.results) if drawing.figure == figure.name else None
-        if picture is not None:
-            drawn.append({"title": drawing.title, "svg": inlining.inline(picture)})
+        if drawing.figure == figure.name:
+            drawn += _drawn(drawing.title, lambda layout, one=drawing: _draw(one, done.results, layout))  # type: ignore[misc]
     return {
         "name": figure.name,
         "title": figure.title,

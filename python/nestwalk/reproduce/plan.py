@@ -14,7 +14,7 @@ from nestwalk.result import Result
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nestwalk.charts import Picture
+    from nestwalk.charts import Layout, Picture
 
 DEFAULT_SEED = 1
 UNAVAILABLE = "unavailable, because "
@@ -81,7 +81,7 @@ class Panel:
     figure: str
     """The figure beside which it stands."""
     title: str
-    draw: Callable[[Results], Picture | None]
+    draw: Callable[[Results, Layout], Picture | None]
     """None where there is nothing to draw."""
 
 
