@@ -34,8 +34,8 @@ EXAMPLES_MAX = 5
 
 BYTES_MAX = 1 << 47
 CORES_MAX = 1 << 20
-SECONDS_MAX = 1 << 40
-"""What is larger than these is a damaged number: 128 TiB of memory, a million cores, 35,000 years."""
+SECONDS_MAX = 1 << 34
+"""What is larger than these is a damaged number, or has another unit: 128 TiB of memory, a million cores, 540 years."""
 
 PAGE_BYTES = 4096
 
@@ -114,7 +114,7 @@ def build(  # one path for all loaders, so that each refuses the same rows
     checks: Sequence[tuple[pl.Expr, str]] = (),
     notes: Sequence[str] = (),
     where: str = "",
-    sort: bool = True,
+    unique: bool = True,
 ) -> Requests:
     """Requests from the rows of ``table``, and a count of those that are malformed.
 
@@ -126,23 +126,41 @@ def build(  # one path for all loaders, so that each refuses the same rows
         checks: What the loader checks besides: true means malformed.
         notes: What the loader assumed.
         where: Put before the line's number, such as the name of one file of many.
-        sort: Order by arrival; else the table is in order already.
+        unique: Refuse a VM while another one of its name runs; else the table is known to have none.
 
     Raises:
         NestwalkError: When the file cannot be read.
     """
-    judged = table.with_columns(reason(*checks, *_CHECKS))
+    finite = [pl.when(pl.col(name).cast(pl.Float64).is_finite()).then(pl.col(name)).alias(name) for name in _NUMBERS]
+    judged = table.with_columns(finite).with_columns(reason(*checks, *_CHECKS))
     frame = collect(judged, path)
-    bad = frame.filter(pl.col("wrong").is_not_null())
+    bad = frame.filter(pl.col("wrong").is_not_null()).select("line", "wrong")
     good = frame.filter(pl.col("wrong").is_null()).select(
+        "line",
         pl.col("vm").cast(pl.String),
         pl.col("arrive_s", "leave_lo_s", "leave_hi_s").floor().cast(pl.Int64),
         pl.col("cores").ceil().cast(pl.UInt32).alias("vcpus"),
         (pl.col("memory_bytes") / PAGE_BYTES).ceil().cast(pl.UInt64).alias("memory_pages"),
     )
-    if sort:
-        good = good.sort("arrive_s", maintain_order=True)
-    return Requests(path, name, good, malformed(bad, where), tuple(notes))
+    good = good.sort("arrive_s", maintain_order=True)
+    if unique and good["vm"].n_unique() < len(good):
+        good = good.with_columns(_twice())
+        twice = good.filter(pl.col("wrong").is_not_null()).select(bad.columns)
+        bad = pl.concat([bad, twice], how="vertical_relaxed")
+        good = good.filter(pl.col("wrong").is_null())
+    return Requests(path, name, good.select(SCHEMA.keys()), malformed(bad, where), tuple(notes))
+
+
+def _twice() -> pl.Expr:
+    """Of requests in order: what is wrong with those that arrive while another one of their name runs, else null."""
+    stays = pl.col("leave_hi_s").fill_null(SECONDS_MAX)
+    running = stays.cum_max().shift(1).over("vm") > pl.col("arrive_s")
+    at_once = pl.col("arrive_s").shift(1).over("vm") == pl.col("arrive_s")
+    return reason((running | at_once, "a VM of this name runs already"))
+
+
+_NUMBERS = ("arrive_s", "cores", "memory_bytes")
+"""What has to be there. (A bound of departure that is not finite is refused as too large, not taken as unknown.)"""
 
 
 _CHECKS: tuple[tuple[pl.Expr, str], ...] = (
@@ -181,7 +199,17 @@ def collect(table: pl.LazyFrame, path: Path) -> pl.DataFrame:
     try:
         return table.collect(engine="streaming")
     except (OSError, pl.exceptions.PolarsError) as error:
+        if _is_gzip(path):
+            raise NestwalkError(f"{path}: is a damaged gzip file; fetch it again") from error
         raise NestwalkError(f"{path}: cannot be read: {first_line(error)}") from error
+
+
+def _is_gzip(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"\x1f\x8b"
+    except OSError:
+        return False
 
 
 def first_line(error: Exception) -> str:

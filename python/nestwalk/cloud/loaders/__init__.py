@@ -81,5 +81,7 @@ def load(path: Path, options: Options | None = None) -> Requests:
         made = found.load(path, chosen)
     if made.frame.is_empty():
         why = f"; {made.malformed.sentences()[0]}" if made.malformed.count else ""
+        if b"\r" in start.start and b"\n" not in start.start:
+            why = "; its lines end in carriage returns alone: convert them (tr '\\r' '\\n')"
         raise NestwalkError(f"{path}: holds no request for a VM that can be used (read as {made.format}){why}")
     return made

@@ -61,9 +61,10 @@ def load_vmtable(path: Path, options: Options) -> Requests:
     """``vmtable.csv`` as published. V2 is known by the buckets in its last two columns."""
     del options
     scanned = csv.scan(path, VMTABLE, header=False)
+    created, deleted = requests.number("vmcreated"), requests.number("vmdeleted")
     facts = requests.collect(
         scanned.select(
-            requests.number("vmdeleted").max().alias("end"),
+            deleted.filter(deleted.abs() <= requests.SECONDS_MAX).max().alias("end"),
             csv.text("vmcorecount").is_in(BUCKETS_CORES).all().alias("cores"),
             csv.text("vmmemory").is_in(BUCKETS_MEMORY).all().alias("memory"),
             (csv.text("vmcorecount").str.starts_with(">") | csv.text("vmmemory").str.starts_with(">"))
@@ -74,7 +75,6 @@ def load_vmtable(path: Path, options: Options) -> Requests:
     ).row(0, named=True)
     buckets = bool(facts["v2"]) or bool(facts["cores"] and facts["memory"])
     end = facts["end"] if facts["end"] is not None else 0.0
-    created, deleted = requests.number("vmcreated"), requests.number("vmdeleted")
     # The last time of the trace stands for every VM that outlived it.
     outlives = deleted >= end
     table = scanned.select(
@@ -85,6 +85,8 @@ def load_vmtable(path: Path, options: Options) -> Requests:
         pl.when(~outlives).then(deleted).alias("leave_lo_s"),
         pl.when(~outlives).then(deleted).alias("leave_hi_s"),
         deleted.is_null().alias("no_end"),
+        (deleted.abs() > requests.SECONDS_MAX).alias("bad_end"),
+        (deleted < created).alias("too_early"),
         _bucket("vmcorecount", ABOVE_24_CORES).alias("cores"),
         (_bucket("vmmemory", ABOVE_64_GB) * GIB).alias("memory_bytes"),
     )
@@ -98,7 +100,12 @@ def load_vmtable(path: Path, options: Options) -> Requests:
         table,
         path=path,
         name="Azure V2 vmtable" if buckets else "Azure V1 vmtable",
-        checks=[csv.too_long(VMTABLE), (pl.col("no_end"), "the time of deletion is missing or not a number")],
+        checks=[
+            csv.too_long(VMTABLE),
+            (pl.col("no_end"), "the time of deletion is missing or not a number"),
+            (pl.col("bad_end"), "the time of deletion is too large to be one"),
+            (pl.col("too_early"), "the VM leaves before it arrives"),
+        ],
         notes=notes,
     )
 
@@ -154,18 +161,25 @@ def load_packed(path: Path, options: Options) -> Requests:
     scanned = pl.scan_parquet(path, row_index_name="line", row_index_offset=1)
     known = PACKED_DEPARTURES[0] in scanned.collect_schema().names()
     none = pl.lit(None, dtype=pl.Float64)
-    lo, hi = (pl.col(name).cast(pl.Float64) if known else none for name in PACKED_DEPARTURES)
+    lo, hi = (_packed(name) if known else none for name in PACKED_DEPARTURES)
     table = scanned.select(
         "line",
         pl.col("line").cast(pl.String).alias("vm"),
-        pl.col("create_s").cast(pl.Float64).alias("arrive_s"),
+        _packed("create_s").alias("arrive_s"),
         lo.alias("leave_lo_s"),
         hi.alias("leave_hi_s"),
-        pl.col("cores").cast(pl.Float64),
-        (pl.col("memory_gb").cast(pl.Float64) * GIB).alias("memory_bytes"),
+        _packed("cores").alias("cores"),
+        (_packed("memory_gb") * GIB).alias("memory_bytes"),
+        (lo.is_null() & pl.col(PACKED_DEPARTURES[0]).is_not_null() if known else pl.lit(value=False)).alias("bad_end"),
     )
     name = "Azure V1, reduced" if known else "Azure V1, arrivals only"
-    return requests.build(table, path=path, name=name, notes=() if known else (NO_DEPARTURES,))
+    bad_end = (pl.col("bad_end"), "the time of departure is not a number")
+    return requests.build(table, path=path, name=name, checks=[bad_end], notes=() if known else (NO_DEPARTURES,))
+
+
+def _packed(name: str) -> pl.Expr:
+    """A column as numbers; null where it has none."""
+    return pl.col(name).cast(pl.Float64, strict=False)
 
 
 def is_arrivals(head: Head) -> bool:

@@ -70,8 +70,6 @@ MONTHS = (
 END_SLACK_S = 3600.0
 """Assumption: a VM seen in the trace's first (last) hour ran before (after) it. Samples are five minutes apart."""
 
-FILES_AT_ONCE = 64
-
 NOTES = (
     "the trace has samples and no creations: a VM arrives with its first sample and leaves with its last one",
     "a VM that is seen in the last hour of the trace outlives it: it stays until the end",
@@ -93,19 +91,23 @@ def load_samples(path: Path, options: Options) -> Requests:
         NestwalkError: When a directory has no such files, or a file cannot be read.
     """
     del options
-    files = sorted(path.rglob("*.csv")) if path.is_dir() else [path]
+    files = sorted(file for file in path.rglob("*.csv") if file.is_file()) if path.is_dir() else [path]
     if not files:
         raise NestwalkError(f"{path}: holds no .csv files; give a file, or a directory of Bitbrains' VM files")
     parts: list[pl.DataFrame] = []
     bad = Malformed()
-    for begin in range(0, len(files), FILES_AT_ONCE):
-        for file in files[begin : begin + FILES_AT_ONCE]:
-            found, wrong = _summary(file, "" if file == path else str(file.relative_to(path)))
-            parts.append(found)
-            bad += wrong
-    table = pl.concat(parts)
-    made = _build(_vms(table), path, "Bitbrains (GWA-T-12)", NOTES)
-    return Requests(path, made.format, made.frame, bad + made.malformed, made.notes)
+    names = ["" if file == path else str(file.relative_to(path)) for file in files]
+    for number, (file, name) in enumerate(zip(files, names, strict=True)):
+        found, wrong = _summary(file, name)
+        parts.append(found.with_columns(pl.lit(number, dtype=pl.UInt32).alias("line")))
+        bad += wrong
+    made = _build(_vms(pl.concat(parts)), path, "Bitbrains (GWA-T-12)", NOTES)
+    # Of what is wrong with a VM as a whole, the file is told.
+    whole = tuple(
+        (names[int(where.removeprefix("line "))] or "the file", what) for where, what in made.malformed.examples
+    )
+    bad += Malformed(made.malformed.count, whole)
+    return Requests(path, made.format, made.frame, bad, made.notes)
 
 
 def _summary(file: Path, where: str) -> tuple[pl.DataFrame, Malformed]:
@@ -144,8 +146,7 @@ def _running(column: str) -> pl.Expr:
 def _vms(parts: pl.DataFrame) -> pl.LazyFrame:
     """One row a VM from one row a VM and month: the size it had in the month with most samples."""
     return (
-        parts.with_row_index("line", offset=1)
-        .sort("samples", descending=True, maintain_order=True)
+        parts.sort("samples", descending=True, maintain_order=True)
         .group_by("vm", maintain_order=True)
         .agg(
             pl.col("line").min(),
@@ -161,7 +162,9 @@ def _vms(parts: pl.DataFrame) -> pl.LazyFrame:
 
 def _build(vms: pl.LazyFrame, path: Path, name: str, notes: Sequence[str]) -> Requests:
     """Requests from ``line``, ``vm``, ``first_s``, ``last_s``, ``cores``, ``memory_kb``."""
-    span = requests.collect(vms.select(pl.col("first_s").min(), pl.col("last_s").max()), path).row(0)
+    # A damaged time has no part in the trace's begin and end.
+    sound = vms.filter(pl.col("first_s") >= 0, pl.col("last_s") <= requests.SECONDS_MAX)
+    span = requests.collect(sound.select(pl.col("first_s").min(), pl.col("last_s").max()), path).row(0)
     begin, end = (0.0 if value is None else value for value in span)
     outlives = pl.col("last_s") > end - END_SLACK_S
     leave = pl.when(~outlives).then(pl.col("last_s") - begin)
@@ -171,8 +174,15 @@ def _build(vms: pl.LazyFrame, path: Path, name: str, notes: Sequence[str]) -> Re
         leave.alias("leave_hi_s"),
         (pl.col("memory_kb") * KIB).alias("memory_bytes"),
     )
-    check = (pl.col("last_s").is_null(), "the last sample's time is missing or not a number")
-    return requests.build(table, path=path, name=name, checks=[check], notes=notes)
+    return requests.build(table, path=path, name=name, checks=_TIMES, notes=notes)
+
+
+_TIMES = (
+    (pl.col("last_s").is_null(), "the last sample's time is missing or not a number"),
+    (pl.col("last_s") > requests.SECONDS_MAX, "the last sample's time is too large to be one"),
+    (pl.col("first_s") < 0, "the first sample's time is before 1970"),
+    (pl.col("last_s") < pl.col("first_s"), "the last sample is before the first one"),
+)
 
 
 def is_vms(head: Head) -> bool:
@@ -198,9 +208,14 @@ def load_months(path: Path, options: Options) -> Requests:
     wrong = requests.reason(
         (pl.any_horizontal(pl.col("vm", "first_s", "last_s", "cores", "memory_kb").is_null()), "a number is missing"),
         (pl.col(csv.EXTRA).is_not_null(), f"more than {len(MONTHS)} fields"),
+        *_TIMES,
+        (pl.col("cores") <= 0, "the number of cores is not more than 0"),
+        (pl.col("cores") > requests.CORES_MAX, "the number of cores is above 1,048,576"),
+        (pl.col("memory_kb") <= 0, "the memory is not more than 0"),
+        (pl.col("memory_kb") * KIB > requests.BYTES_MAX, "the memory is above 128 TiB"),
     )
     judged = table.with_columns(wrong)
-    good = judged.filter(pl.col("wrong").is_null()).drop("line", "wrong")
+    good = judged.filter(pl.col("wrong").is_null()).drop("wrong")
     made = _build(_vms(good), path, "Bitbrains, one row a VM and month", NOTES)
     bad = requests.malformed(judged.filter(pl.col("wrong").is_not_null()))
     return Requests(path, made.format, made.frame, bad + made.malformed, made.notes)

@@ -51,6 +51,6 @@ def pair(
     table = sound.filter(pl.col("kind") == "create").select(
         "line", "vm", "cores", "memory_bytes", arrive_s="time_s", leave_lo_s="leave_s", leave_hi_s="leave_s"
     )
-    made = requests.build(table.lazy(), path=path, name=name, notes=notes)
+    made = requests.build(table.lazy(), path=path, name=name, notes=notes, unique=False)
     bad += requests.malformed(judged.filter(pl.col("wrong").is_not_null()))
     return Requests(path, name, made.frame, bad + made.malformed, tuple(notes))

@@ -88,10 +88,12 @@ def load(path: Path, options: Options) -> Requests:
     if columns is None:
         raise NestwalkError(f"{path}: the columns of this file are not known; name them, as in --columns {_EXAMPLE}")
     parquet = _is_parquet_file(path)
-    scanned, names = _parquet(path) if parquet else _csv(path)
+    scanned, names, nested = _parquet(path) if parquet else (*_csv(path), ())
     for role, (column, _) in columns.items():
         if column not in names:
             raise unknown(f"column for {role} in {path.name}", column, names)
+        if column in nested:
+            raise NestwalkError(f"{path}: the column '{column}' for {role} holds lists or structures; name a plain one")
     notes = [] if "arrive" in columns else ["no column tells the arrival: all VMs arrive at once (a boot storm)"]
     if not {"leave", "leave_lo", "lifetime"} & set(columns):
         notes.append("no column tells the departure: every VM stays until the end")
@@ -115,22 +117,23 @@ def _is_parquet_file(path: Path) -> bool:
         return file.read(4) == b"PAR1"
 
 
-def _parquet(path: Path) -> tuple[pl.LazyFrame, list[str]]:
-    """All columns as text, so that both kinds of files go one way."""
+def _parquet(path: Path) -> tuple[pl.LazyFrame, list[str], list[str]]:
+    """All columns as text, so that both kinds of files go one way; all names, and those that have no text."""
     try:
         scanned = pl.scan_parquet(path, row_index_name="line", row_index_offset=1)
         schema = scanned.collect_schema()
     except (OSError, pl.exceptions.PolarsError) as error:
         raise NestwalkError(f"{path}: is not a sound Parquet file: {requests.first_line(error)}") from error
     names = [name for name in schema.names() if name != "line"]
+    nested = [name for name in names if schema[name].is_nested() or schema[name] == pl.Object]
     texts = [
         (pl.col(name).dt.to_string("iso:strict") if schema[name].is_temporal() else pl.col(name)).cast(
             pl.String, strict=False
         )
         for name in names
-        if not schema[name].is_nested()
+        if name not in nested
     ]
-    return scanned.select("line", *texts, pl.lit(None, dtype=pl.String).alias(csv.EXTRA)), names
+    return scanned.select("line", *texts, pl.lit(None, dtype=pl.String).alias(csv.EXTRA)), names, nested
 
 
 def _csv(path: Path) -> tuple[pl.LazyFrame, list[str]]:

@@ -18,6 +18,7 @@ HEAD_BYTES = 1 << 16
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 PARQUET_MAGIC = b"PAR1"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 SQLITE_MAGIC = b"SQLite format 3\0"
 
 
@@ -34,14 +35,14 @@ class Head:
     @cached_property
     def lines(self) -> list[str]:
         """Its first whole lines as text, without line ends."""
-        lines = self.start.decode("utf-8", errors="replace").splitlines()
+        lines = self.start.decode("utf-8-sig", errors="replace").splitlines()
         return lines if self.whole else lines[:-1]
 
     @cached_property
     def header(self) -> tuple[str, ...]:
         """The fields of the first line, without blanks and quotes around them."""
         first = self.lines[0] if self.lines else ""
-        return tuple(name.strip(' \t"\N{ZERO WIDTH NO-BREAK SPACE}') for name in first.split(","))
+        return tuple(name.strip(' \t"') for name in first.split(","))
 
 
 def read(path: Path) -> Head:
@@ -53,6 +54,9 @@ def read(path: Path) -> Head:
     try:
         if path.is_dir():
             return Head(path, is_directory=True, start=b"", whole=True)
+        if path.exists() and not path.is_file():
+            # A pipe would block, and cannot be read twice.
+            raise NestwalkError(f"{path}: is no regular file; write the trace to a file first")
         with path.open("rb") as file:
             start = file.read(HEAD_BYTES)
         if not start:
@@ -60,10 +64,12 @@ def read(path: Path) -> Head:
         if start.startswith(GZIP_MAGIC):
             with gzip.open(path, "rb") as unpacked:
                 start = unpacked.read(HEAD_BYTES)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise NestwalkError(f"{path}: is a damaged gzip file; fetch it again") from error
     except OSError as error:
         raise unreadable(path, error) from error
-    except (EOFError, zlib.error) as error:
-        raise NestwalkError(f"{path}: is a damaged gzip file; fetch it again") from error
+    if start.startswith(UTF16_MARKS):
+        raise NestwalkError(f"{path}: is UTF-16; convert it (iconv -f UTF-16 -t UTF-8)")
     if start.startswith(ZSTD_MAGIC):
         raise NestwalkError(f"{path}: is compressed with zstd; unpack it (zstd -d) or use gzip")
     return Head(path, is_directory=False, start=start, whole=len(start) < HEAD_BYTES)

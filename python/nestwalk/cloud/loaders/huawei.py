@@ -50,6 +50,7 @@ def load_east(path: Path, options: Options) -> Requests:
         (pl.col("vm").is_null(), "the VM has no name"),
         (pl.col("kind").is_null(), "the type is neither 0 (create) nor 1 (delete)"),
         (pl.col("time_s").is_null(), "the time is missing or not a number"),
+        (pl.col("time_s").abs() > requests.SECONDS_MAX, "the time is too large to be one"),
     )
     log = requests.collect(scanned.with_columns(wrong), path)
     bad = requests.malformed(log.filter(pl.col("wrong").is_not_null()))

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
+import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +17,7 @@ import polars as pl
 
 from nestwalk.cloud.loaders import events
 from nestwalk.cloud.loaders.head import GZIP_MAGIC
-from nestwalk.cloud.requests import EXAMPLES_MAX, Malformed
+from nestwalk.cloud.requests import EXAMPLES_MAX, SECONDS_MAX, Malformed
 from nestwalk.errors import NestwalkError, unreadable
 
 if TYPE_CHECKING:
@@ -79,12 +81,12 @@ def _open(path: Path) -> Iterator[IO[str]]:
         with path.open("rb") as file:
             packed = file.read(2) == GZIP_MAGIC
         if packed:
-            with gzip.open(path, "rt", encoding="utf-8", errors="replace") as text:
+            with gzip.open(path, "rt", encoding="utf-8-sig", errors="replace") as text:
                 yield text
         else:
-            with path.open(encoding="utf-8", errors="replace") as text:
+            with path.open(encoding="utf-8-sig", errors="replace") as text:
                 yield text
-    except EOFError as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise NestwalkError(f"{path}: is a damaged gzip file; fetch it again") from error
     except OSError as error:
         raise unreadable(path, error) from error
@@ -103,14 +105,16 @@ def load_notifications(path: Path, options: Options) -> Requests:
     """
     del options
     log = _Log()
-    try:
-        with _open(path) as text:
-            for line, value in _values(text, log):
-                _notification(line, value, log)
-    except RecursionError as error:
-        raise NestwalkError(f"{path}: is nested too deeply to be notifications") from error
+    with _open(path) as text:
+        for line, value in _values(text, log):
+            _notification(line, value, log)
     notes = [f"{log.ignored:,} notifications of other kinds were passed over"] if log.ignored else []
     return log.requests(path, "Nova notifications", notes)
+
+
+NOT_JSON = "is not JSON"
+_NO_JSON = (ValueError, RecursionError)
+"""What Python's parser raises: the second one when a value is nested too deeply."""
 
 
 def _values(text: IO[str], log: _Log) -> Iterator[tuple[int, Any]]:
@@ -118,7 +122,7 @@ def _values(text: IO[str], log: _Log) -> Iterator[tuple[int, Any]]:
     first = text.readline()
     try:
         value = json.loads(first)
-    except ValueError:
+    except _NO_JSON:
         yield from _documents(first + text.read(), log)
         return
     yield from _flat(1, value)
@@ -127,8 +131,8 @@ def _values(text: IO[str], log: _Log) -> Iterator[tuple[int, Any]]:
             continue
         try:
             value = json.loads(line)
-        except ValueError:
-            log.refuse(number, "is not JSON")
+        except _NO_JSON:
+            log.refuse(number, NOT_JSON)
             continue
         yield from _flat(number, value)
 
@@ -146,8 +150,8 @@ def _documents(whole: str, log: _Log) -> Iterator[tuple[int, Any]]:
             return
         try:
             value, end = decoder.raw_decode(whole, at)
-        except ValueError:
-            log.refuse(line, "is not JSON")
+        except _NO_JSON:
+            log.refuse(line, NOT_JSON)
             following = whole.find("\n{", at + 1)
             if following < 0:
                 return
@@ -184,6 +188,8 @@ def _notification(line: int, value: Any, log: _Log) -> None:
     if not isinstance(vm, str):
         log.refuse(line, "the instance has no uuid")
         return
+    # JSON can name half a surrogate pair, which is no character.
+    vm = vm.encode("utf-8", errors="replace").decode("utf-8")
     born = _first_time(payload.get("launched_at"), payload.get("created_at"))
     gone = _first_time(message.get("timestamp"), payload.get("terminated_at"), payload.get("deleted_at"))
     time = _first_time(message.get("timestamp")) or born if kind == "create" else gone
@@ -210,7 +216,7 @@ def _unwrapped(value: Any) -> dict[str, Any] | None:
     if isinstance(value, dict) and isinstance(value.get("oslo.message"), str):
         try:
             value = json.loads(value["oslo.message"])
-        except ValueError:
+        except _NO_JSON:
             return None
     return value if isinstance(value, dict) and isinstance(value.get("event_type"), str) else None
 
@@ -232,18 +238,24 @@ def _object(value: Any) -> dict[str, Any] | None:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _seconds(value: Any) -> float | None:
-    """A time as Nova writes it, in UTC, in seconds since 1970."""
+    """A time as Nova writes it, in UTC, in seconds since 1970; none before it, which would be a damaged one."""
     if not isinstance(value, str):
         return None
     try:
         found = datetime.fromisoformat(value)
     except ValueError:
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return seconds if 0 <= seconds <= SECONDS_MAX else None
 
 
 def is_log(head: Head) -> bool:

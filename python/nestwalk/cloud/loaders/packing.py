@@ -41,6 +41,7 @@ def load(path: Path, options: Options) -> Requests:
         # Opened read-only, so that a look at a file leaves no journal beside it.
         connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
         try:
+            _check_length(connection, path)
             _check_tables(connection, path)
             types = _read(connection, "SELECT vmTypeId, machineId, core, memory FROM vmType", 4)
             rows = _read(connection, "SELECT rowid, vmId, vmTypeId, starttime, endtime FROM vm", 5)
@@ -49,6 +50,14 @@ def load(path: Path, options: Options) -> Requests:
     except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
         raise NestwalkError(f"{path}: is not a sound SQLite file: {requests.first_line(error)}") from error
     return _requests(path, options, types, rows)
+
+
+def _check_length(connection: sqlite3.Connection, path: Path) -> None:
+    """SQLite reads what is missing at the end of a file's last page as zeros."""
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    (count,) = connection.execute("PRAGMA page_count").fetchone()
+    if path.stat().st_size < size * count or path.stat().st_size % size:
+        raise NestwalkError(f"{path}: is not a sound SQLite file: its end is missing; fetch it again")
 
 
 def _check_tables(connection: sqlite3.Connection, path: Path) -> None:
