@@ -19,6 +19,7 @@ mod cloud;
 mod keys;
 mod listener;
 mod live;
+mod populated;
 mod trace;
 
 use listener::Listener;
@@ -80,13 +81,15 @@ mod _native {
     use super::live::processor;
 
     #[pymodule_export]
+    use super::populated::{Populated, populated_by};
+
+    #[pymodule_export]
     use super::cloud::cloud_replay;
 
     #[pymodule_export]
     use super::trace::{trace_check, trace_convert, trace_info};
 }
 
-/// The version of engine and package.
 /// The ratio of sums over windows, and half of its 95 % interval; `None` where it cannot be known.
 #[pyfunction]
 fn ratio(windows: Vec<(u64, u64)>) -> (Option<f64>, Option<f64>) {
@@ -94,6 +97,7 @@ fn ratio(windows: Vec<(u64, u64)>) -> (Option<f64>, Option<f64>) {
     (estimate.map(|estimate| estimate.value), estimate.and_then(|estimate| estimate.ci95))
 }
 
+/// The version of engine and package.
 #[pyfunction]
 fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
