@@ -25,6 +25,24 @@ def run(scenario: str, path: str, traces: str, progress: Callable[[int, int | No
     The GIL is released; Ctrl-C ends the run with KeyboardInterrupt.
     """
 
+class Populated:
+    """The machine of a scenario, up to the first access of its program: all memory touched before is populated.
+
+    It serves one run. A process that holds one can be copied (``os.fork``) for each of several, as what needs other
+    threads is over. What `progress` is told, and how it ends the work, is as in :func:`run`.
+    """
+
+    def __init__(
+        self, scenario: str, path: str, traces: str, progress: Callable[[int, int | None], bool] | None = None
+    ) -> None:
+        """Populates the memory of `scenario` (TOML text), of the file `path`."""
+
+    def run(self, scenario: str, path: str, progress: Callable[[int, int | None], bool] | None = None) -> str:
+        """Runs `scenario`, which is :func:`populated_by` the same, from here to its end: as :func:`run` would."""
+
+def populated_by(scenario: str, path: str) -> str:
+    """Equal for scenarios whose memory is populated in the same way, so that they can share a :class:`Populated`."""
+
 def trace_convert(
     source: str, destination: str, options: str, progress: Callable[[int, int | None], bool] | None = None
 ) -> str:

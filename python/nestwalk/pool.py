@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Runs side by side, each in a worker process (:mod:`nestwalk.worker`).
+"""Runs side by side, in worker processes (:mod:`nestwalk.worker`).
 
-Runs share nothing, so results do not depend on how many go at once or on which ends first. A process each, rather than
-a thread, means that one that is killed for want of memory is an error message and not the end of the command.
+Runs that differ in hardware only go one after the other in one worker, which populates their memory once and copies
+itself for each (``fork``). They change nothing for each other, so results do not depend on that, on how many go at
+once, or on which ends first. A process each, rather than a thread, means that one that is killed for want of memory is
+an error message and not the end of the command.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from nestwalk.toml_file import KeyPath
 
 WORKER = ["-m", "nestwalk.worker"]
-"""What Python is told to run for each job."""
+"""What Python is told to run for each group of jobs."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,16 @@ class Job:
         return f"{self.origin(path)}: {message[said.end() :]}"
 
     def message(self) -> dict[str, str]:
-        """What a worker is told."""
-        return {"scenario": self.scenario, "path": str(self.path), "traces": str(data.TRACES)}
+        """What a worker is told of it."""
+        return {"scenario": self.scenario, "path": str(self.path)}
+
+    @property
+    def populated_by(self) -> str | None:
+        """What it has in common with jobs whose memory is populated in the same way; None if it cannot be read."""
+        try:
+            return _native.populated_by(self.scenario, str(self.path))
+        except NestwalkError:  # its worker says why
+            return None
 
 
 class Watcher(Protocol):
@@ -98,10 +108,11 @@ def run_all(jobs: Sequence[Job], processes: int, watcher: Watcher) -> list[dict[
     """
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
         raise NestwalkError(f"{processes!r} jobs at a time: give 1 or more")
-    crew = _Crew(jobs)
+    work = groups([job.populated_by for job in jobs], processes)
+    crew = _Crew([[(index, jobs[index]) for index in group] for group in work])
     results: dict[int, dict[str, Any]] = {}
     try:
-        crew.start(min(processes, len(jobs)))
+        crew.start(min(processes, len(work)))
         while len(results) < len(jobs):
             index, message = crew.messages.get()
             if message is None:
@@ -120,14 +131,33 @@ def run_all(jobs: Sequence[Job], processes: int, watcher: Watcher) -> list[dict[
     return [results[index] for index in range(len(jobs))]
 
 
+def groups(populated_by: Sequence[str | None], processes: int) -> list[list[int]]:
+    """Which jobs go together in one worker, largest groups first, of jobs that are populated by so and so.
+
+    Where there are fewer groups than ``processes``, some populate the same memory, so that none of these is idle.
+    """
+    found: dict[object, list[int]] = {}
+    for index, key in enumerate(populated_by):
+        found.setdefault(index if key is None else key, []).append(index)
+    work = list(found.values())
+    while work and len(work) < processes:
+        largest = max(work, key=len)
+        if len(largest) == 1:
+            break
+        middle = (len(largest) + 1) // 2
+        work.remove(largest)
+        work += [largest[:middle], largest[middle:]]
+    return sorted(work, key=lambda group: (-len(group), group[0]))
+
+
 class _Crew:
     """Threads that each look after one worker process at a time."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, work: Sequence[Sequence[tuple[int, Job]]]) -> None:
         self.messages: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
-        self._todo: queue.SimpleQueue[tuple[int, Job]] = queue.SimpleQueue()
-        for item in enumerate(jobs):
-            self._todo.put(item)
+        self._todo: queue.SimpleQueue[Sequence[tuple[int, Job]]] = queue.SimpleQueue()
+        for group in work:
+            self._todo.put(group)
         self._lock = threading.Lock()
         self._stopping = False
         self._processes: set[subprocess.Popen[str]] = set()
@@ -151,21 +181,22 @@ class _Crew:
     def _work(self) -> None:
         while True:
             try:
-                index, job = self._todo.get_nowait()
+                group = self._todo.get_nowait()
             except queue.Empty:
                 return
             try:
                 process = self._launch()
             except OSError as error:
-                self.messages.put((index, {"error": f"no process can be started for it: {files.reason(error)}"}))
+                why = f"no process can be started for it: {files.reason(error)}"
+                self.messages.put((group[0][0], {"error": why}))
                 return
             if process is None:
                 return
-            self.messages.put((index, None))
             try:
-                self._follow(process, index, job)
+                self._follow(process, group)
             except Exception as error:  # noqa: BLE001 (a thread that ends without a word would be waited for for ever)
-                self.messages.put((index, {"error": f"this is a bug in Nestwalk, please report it: {error!r}"}))
+                why = f"this is a bug in Nestwalk, please report it: {error!r}"
+                self.messages.put((group[0][0], {"error": why}))
             finally:
                 with self._lock:
                     self._processes.discard(process)
@@ -186,20 +217,27 @@ class _Crew:
             self._processes.add(process)
             return process
 
-    def _follow(self, process: subprocess.Popen[str], index: int, job: Job) -> None:
+    def _follow(self, process: subprocess.Popen[str], group: Sequence[tuple[int, Job]]) -> None:
         """Passes on what a worker says until it ends."""
+        order = {"jobs": [job.message() for _, job in group], "traces": str(data.TRACES)}
+        index, done = group[0][0], 0
         try:
             with process:
-                job_in, messages_out, complaints = _pipes(process)
-                job_in.write(json.dumps(job.message()) + "\n")
-                job_in.close()
-                done = False
+                order_in, messages_out, complaints = _pipes(process)
+                order_in.write(json.dumps(order) + "\n")
+                order_in.close()
                 for line in messages_out:
                     message = json.loads(line)
-                    done = "progress" not in message
+                    if "job" in message:
+                        index = group[message["job"]][0]
+                        self.messages.put((index, None))
+                        continue
+                    done += "progress" not in message
                     self.messages.put((index, message))
+                    if "error" in message:
+                        return
                 complaint = complaints.read()
-            if not done:
+            if done < len(group):
                 self.messages.put((index, {"error": _death(process.returncode, complaint)}))
         except (OSError, ValueError) as error:  # it was killed in the middle of a line, or before it read its job
             self.messages.put((index, {"error": _death(process.wait(), str(error))}))

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nestwalk import files, folders, matrix, pool, scenario
+from nestwalk import _native, data, files, folders, matrix, pool, scenario
 from nestwalk.errors import NestwalkError, unknown
 from nestwalk.result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 tables = st.recursive(
     st.dictionaries(st.sampled_from("abc"), st.integers()),
@@ -109,3 +113,75 @@ def test_a_worker_that_breaks_is_a_bug_to_report(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(pool, "WORKER", ["-c", "raise SystemExit('what a pity')"])
     with pytest.raises(NestwalkError, match="please report it with the scenario: what a pity"):
         pool.run_all([pool.Job("x", "", Path("x.toml"))], 1, pool.Silent())
+
+
+SHARED = {
+    "workload": {"generator": {"kind": "key_value", "footprint": "64 MiB", "measured_accesses": 100_000}},
+    "kernels": [{"manager": {"kind": "thp"}}, {}],
+}
+HARDWARE: dict[str, dict[str, Any]] = {"plain": {}, "smt": {"corunner": "random"}, "clustered": {"clustered_tlb": True}}
+
+
+def sharing(**others: Mapping[str, Any]) -> list[pool.Job]:
+    """Jobs that populate memory in the same way, and ``others``."""
+    tables = {**{name: {**SHARED, **more} for name, more in HARDWARE.items()}, **others}
+    common = {"schema": 1, "machine": "broadwell-asap"}
+    return [
+        pool.Job(name, scenario.write({"name": name, **common, **table}), Path(f"{name}.toml"))
+        for name, table in tables.items()
+    ]
+
+
+class Order:
+    """A watcher that remembers when runs began and ended."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, int]] = []
+
+    def started(self, index: int) -> None:
+        self.steps.append(("started", index))
+
+    def advanced(self, index: int, share: float) -> None:
+        assert 0 <= share <= 1, index
+
+    def finished(self, index: int) -> None:
+        self.steps.append(("finished", index))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 8])
+def test_runs_on_memory_that_was_populated_once_are_the_same_to_the_last_bit(processes: int) -> None:
+    jobs = sharing(native={**SHARED, "kernels": [{}]})
+    alone = [json.loads(_native.run(job.scenario, str(job.path), str(data.TRACES))) for job in jobs]
+    watcher = Order()
+    assert pool.run_all(jobs, processes, watcher) == alone
+    assert len({json.dumps(result["row"]) for result in alone}) == len(jobs)
+    for index in range(len(jobs)):
+        assert watcher.steps.index(("started", index)) < watcher.steps.index(("finished", index))
+
+
+def test_runs_that_differ_in_hardware_only_go_together() -> None:
+    keys = [job.populated_by for job in sharing(native={**SHARED, "kernels": [{}]}, broken={"seed": "x"})]
+    assert keys[4] is None
+    assert pool.groups(keys, 1) == [[0, 1, 2], [3], [4]]
+    assert pool.groups(keys, 4) == [[0, 1], [2], [3], [4]], "no processor is idle"
+    assert pool.groups(keys, 99) == [[0], [1], [2], [3], [4]]
+    assert pool.groups([None, None], 1) == [[0], [1]]
+    assert pool.groups([], 2) == []
+
+
+def test_a_copy_that_fails_names_its_run() -> None:
+    # The second one's levels are impossible, which shows when its hardware is built: on the machine of the first.
+    jobs = sharing()[:1]
+    text = jobs[0].scenario.replace('"plain"', '"bad"') + "\n[asap]\nregisters = 0\nguest_levels = [1]\n"
+    with pytest.raises(NestwalkError, match=r"^bad: bad\.toml"):
+        pool.run_all([*jobs, pool.Job("bad", text, Path("bad.toml"))], 1, pool.Silent())
+
+
+def test_a_copy_that_is_killed_is_an_error_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import os, signal, sys; from nestwalk import worker; "
+        "worker._tell = lambda run: os.kill(os.getpid(), signal.SIGKILL); sys.exit(worker.main())"
+    )
+    monkeypatch.setattr(pool, "WORKER", ["-c", code])
+    with pytest.raises(NestwalkError, match=r"^plain: its process was ended by signal 9; if memory ran out"):
+        pool.run_all(sharing(), 1, pool.Silent())

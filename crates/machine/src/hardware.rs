@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use nestwalk_mem::{Access, Hpa, VpnRange};
+use nestwalk_mem::{Access, Frame, Hpa, VpnRange};
 use nestwalk_mmu::{
     Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, Prefetcher, RandomCoRunner,
     RunEnd, Segmented,
@@ -11,8 +11,9 @@ use nestwalk_mmu::{
 use nestwalk_os::{Invalidation, ProcessId, Scope};
 use nestwalk_workload::Batch;
 
-use crate::asap::Follower;
-use crate::scenario::CoRunnerConfig;
+use crate::asap::{AsapScenario, Follower};
+use crate::error::MachineError;
+use crate::scenario::{CoRunnerConfig, Configuration};
 use crate::stack::{Place, Stack, Translation};
 
 /// How closely accesses are looked at.
@@ -178,6 +179,22 @@ impl Hardware {
         let cores = asap.map_or(Cores::Plain(Vec::new()), |asap| Cores::Asap(Vec::new(), Box::new(asap)));
         let (users, tenants) = (Vec::new(), Vec::new());
         Ok(Self { config: config.clone(), cores, users, llc: Llc::new(config)?, corunner, tenants })
+    }
+
+    /// The hardware of `configuration` under the kernels of `stack`, with cores for the `threads` of the measured program.
+    ///
+    /// # Errors
+    /// When the machine cannot be built.
+    pub fn of(configuration: &Configuration, stack: &Stack, place: &Place, threads: u16) -> Result<Self, MachineError> {
+        let memory_end: Hpa = Frame(stack.kernels()[0].memory().frames().0).address().into();
+        let Configuration { scenario, machine, .. } = configuration;
+        let asap = scenario.asap.as_ref().map(AsapScenario::build).transpose();
+        let asap = asap.map_err(|what| configuration.scenario_error(what))?;
+        let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
+        let hardware = Self::new(&machine.mmu, asap, scenario.corunner, memory_end, scenario.seed);
+        let mut hardware = hardware.map_err(failed)?;
+        hardware.add(place, threads).map_err(failed)?;
+        Ok(hardware)
     }
 
     /// A program with cores of its own, one for each of its `threads`. The first one to be added is the measured program.

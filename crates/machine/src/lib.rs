@@ -6,13 +6,12 @@
 
 use std::path::Path;
 
-use nestwalk_workload::FilteredWorkload;
-
 mod asap;
 pub mod bench;
 mod beside;
 mod build;
 pub mod catalog;
+mod clock;
 pub mod colocated;
 mod crowd;
 pub mod dump;
@@ -26,7 +25,9 @@ mod meter;
 mod neighbours;
 pub mod paging;
 pub mod patterns;
+mod pieces;
 pub mod places;
+mod populated;
 pub mod preset;
 mod program;
 pub mod ranges;
@@ -39,6 +40,7 @@ mod schedule;
 pub mod spread;
 mod stack;
 mod summary;
+mod system;
 mod timing;
 pub mod whole;
 mod windows;
@@ -46,6 +48,7 @@ mod windows;
 pub use asap::AsapScenario;
 pub use build::{bundled_traces, trace_path, workload};
 pub use error::MachineError;
+pub use populated::Populated;
 pub use result::RunResult;
 pub use run::{OnProgress, Progress};
 pub use scenario::{Configuration, MachineConfig, Scenario};
@@ -64,10 +67,5 @@ pub fn run(
     on_progress: &mut OnProgress<'_>,
 ) -> Result<RunResult, MachineError> {
     let configuration = Configuration::parse(text, path)?;
-    let mut workload = workload(&configuration, traces)?;
-    if let Some(filter) = configuration.scenario.sampling.filter {
-        workload = Box::new(FilteredWorkload::new(workload, filter));
-    }
-    let outcome = run::Run::new(&configuration, &*workload, traces)?.run(&mut *workload, on_progress)?;
-    Ok(summary::summarise(configuration, outcome))
+    Populated::new(&configuration, traces, on_progress)?.run(configuration, on_progress)
 }

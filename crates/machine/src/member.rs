@@ -22,7 +22,7 @@ use crate::timing::Timing;
 pub(crate) const STEP_ACCESSES: u64 = 256;
 
 /// Makes a program's stream from its beginning.
-pub(crate) type Source = Box<dyn Fn() -> Result<Box<dyn Workload>, MachineError>>;
+pub(crate) type Source = Box<dyn Fn() -> Result<Box<dyn Workload>, MachineError> + Send>;
 
 /// A member of the crowd.
 pub(crate) struct Member {

@@ -66,6 +66,11 @@ impl Program {
             .expect("the program's process is alive");
     }
 
+    /// It goes on in the scenario of that name.
+    pub fn rename(&mut self, scenario: &str) {
+        scenario.clone_into(&mut self.scenario);
+    }
+
     /// Where it runs.
     pub fn place(&self) -> &Place {
         &self.place

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use nestwalk_machine::{MachineError, RunResult};
+use nestwalk_machine::{Configuration, MachineError, Populated, RunResult};
 
 /// Runs `workload` (the body of its table) over kernels with `managers`, bottom first.
 fn run(workload: &str, managers: &[&str], more: &str) -> Result<RunResult, MachineError> {
@@ -384,4 +384,78 @@ fn the_co_runner_makes_an_access_for_each_that_a_filter_absorbs() {
     };
     assert!(off(|row| row.walks_per_kiloaccess) < 0.01);
     assert!(off(|row| row.walk_latency_cycles) < 0.03);
+}
+
+/// The scenario of `workload` over kernels with `managers`, with `more` keys.
+fn scenario(workload: &str, managers: &[&str], more: &str) -> String {
+    let kernels: String = managers.iter().map(|m| format!("[[kernels]]\n{m}\n")).collect();
+    format!("schema = 1\nname = 'test'\n{more}\n{workload}\n{kernels}")
+}
+
+fn parse(text: &str) -> Configuration {
+    Configuration::parse(text, Path::new("test.toml")).unwrap()
+}
+
+fn populate(text: &str) -> Populated {
+    Populated::new(&parse(text), Path::new("."), &mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+fn run_text(text: &str) -> RunResult {
+    nestwalk_machine::run(text, Path::new("test.toml"), Path::new("."), &mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+/// One thread, and several.
+const PROGRAMS: [&str; 2] = [
+    "[workload.generator]\nkind = 'gups'\nfootprint = '128 MiB'\nwarm_accesses = 100000\nmeasured_accesses = 200000",
+    "[workload.generator]\nkind = 'key_value'\nfootprint = '256 MiB'\nthreads = 3\nwarm_accesses = 60000\n\
+     measured_accesses = 90000",
+];
+
+#[test]
+fn a_machine_populated_for_other_hardware_gives_the_same_result_to_the_last_bit() {
+    let asap = "manager = { kind = 'thp' }\ntables = { kind = 'asap' }";
+    let small = "manager = { kind = 'linux4k' }";
+    let plain = "machine = 'broadwell-asap'";
+    let hardware = [
+        "machine = 'broadwell-asap'\ncorunner = 'random'",
+        "machine = 'broadwell-asap'\nclustered_tlb = true",
+        "machine = 'broadwell-asap'\nasap = { guest_levels = [1, 2], host_levels = [1] }",
+        "machine = 'broadwell-asap'\nsampling = { window = 5000 }",
+    ];
+    for program in PROGRAMS {
+        for kernels in [&[asap, asap][..], &[small, "manager = { kind = 'ptemagnet' }"], &[small]] {
+            let sorted = kernels[0] == asap;
+            for more in hardware.iter().filter(|more| sorted || !more.contains("asap = ")) {
+                let text = scenario(program, kernels, more);
+                let shared =
+                    populate(&scenario(program, kernels, plain)).run(parse(&text), &mut |_| ControlFlow::Continue(()));
+                assert_eq!(json(&shared.unwrap()), json(&run_text(&text)), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_machine_is_not_shared_by_what_populates_memory_in_another_way() {
+    let kernels = ["manager = { kind = 'linux4k' }", "manager = { kind = 'linux4k' }"];
+    let plain = scenario(PROGRAMS[0], &kernels, "machine = 'broadwell-asap'");
+    let beside = "machine = 'broadwell-asap'\n[[colocated]]\nworkload = { churn = { size = '1 MiB' } }";
+    let others = [
+        scenario(PROGRAMS[0], &kernels, "machine = 'broadwell-asap'\nseed = 2"),
+        scenario(PROGRAMS[1], &kernels, "machine = 'broadwell-asap'"),
+        scenario(PROGRAMS[0], &["manager = { kind = 'thp' }", kernels[1]], "machine = 'broadwell-asap'"),
+        scenario(PROGRAMS[0], &kernels, "machine = 'broadwell-asap'\nsampling = { filter = 'default' }"),
+        // Its clock has another frequency, and the clock wakes the daemons.
+        scenario(PROGRAMS[0], &kernels, "machine = 'zen4'"),
+        // What is beside it uses the cores.
+        scenario(PROGRAMS[0], &kernels, beside),
+        scenario(PROGRAMS[0], &kernels, &format!("corunner = 'random'\n{beside}")),
+    ];
+    for (index, text) in others.iter().enumerate() {
+        for other in others[..index].iter().chain([&plain]) {
+            assert_ne!(parse(text).populated_by(), parse(other).populated_by(), "{text}\n{other}");
+        }
+    }
+    let refused = populate(&plain).run(parse(&others[0]), &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
+    assert!(refused.contains("test.toml") && refused.contains("populated in another way"), "{refused}");
 }

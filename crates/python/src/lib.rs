@@ -19,6 +19,7 @@ mod cloud;
 mod keys;
 mod listener;
 mod live;
+mod populated;
 mod trace;
 
 use listener::Listener;
@@ -78,6 +79,9 @@ mod _native {
 
     #[pymodule_export]
     use super::live::processor;
+
+    #[pymodule_export]
+    use super::populated::{Populated, populated_by};
 
     #[pymodule_export]
     use super::cloud::cloud_replay;

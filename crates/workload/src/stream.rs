@@ -170,7 +170,7 @@ pub enum WorkloadError {
 }
 
 /// A program: a stream of steps. Same parameters and same seed, same stream.
-pub trait Workload {
+pub trait Workload: Send {
     /// What is known before it runs.
     fn facts(&self) -> WorkloadFacts;
 

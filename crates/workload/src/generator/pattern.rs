@@ -11,7 +11,7 @@ use super::memory::Region;
 use super::program::Program;
 
 /// What an algorithm does to its data structures.
-pub(super) trait Pattern {
+pub(super) trait Pattern: Send {
     /// The program's name.
     const NAME: &'static str;
 

@@ -14,7 +14,7 @@ const ACCESS_TURN: usize = 4096;
 const TOUCH_TURN: usize = 32;
 
 /// A made-up program.
-pub(super) trait Program {
+pub(super) trait Program: Send {
     /// Its name.
     const NAME: &'static str;
 

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the measured stretches of a run counted, piece by piece.
+//!
+//! A piece begins and ends with a snapshot of all counters; what the run counted is the sum of the differences.
+
+use nestwalk_mmu::Counters;
+
+use crate::hardware::{Hardware, Tenant};
+use crate::meter::{Work, since};
+use crate::result::{Cycles, Window};
+use crate::scenario::{Configuration, MachineConfig};
+use crate::system::System;
+use crate::windows::Windows;
+
+/// Windows into which a run without windows of its own is cut: enough for batches of several ([`crate::estimate`]).
+const PIECES: u64 = 80;
+
+/// Accesses of such a window when nobody knows how many there will be.
+const PIECE_ACCESSES_UNKNOWN: u64 = 1 << 20;
+
+/// See the [module](self).
+pub(crate) struct Pieces {
+    windows: Windows,
+    /// Whether the scenario says how long a piece is. Only then it is kept to the access: else a batch would be cut for nothing.
+    exact: bool,
+    /// What had been counted when the present piece began.
+    start: Option<Start>,
+    /// Accesses since it began.
+    accesses: u64,
+    instructions: u64,
+    counters: Counters,
+    work: Work,
+}
+
+/// A snapshot at the beginning of a piece.
+struct Start {
+    counters: Counters,
+    work: Work,
+    instructions: u64,
+}
+
+/// All measured pieces.
+pub(crate) struct Measured {
+    pub counters: Counters,
+    /// What the kernels did meanwhile.
+    pub work: Work,
+    pub windows: Vec<Window>,
+}
+
+impl Pieces {
+    /// Nothing measured yet of a run of so many accesses, if that is known.
+    pub fn new(configuration: &Configuration, accesses: Option<u64>) -> Self {
+        let window = configuration.scenario.sampling.window;
+        let equal = || accesses.map_or(PIECE_ACCESSES_UNKNOWN, |total| total.div_ceil(PIECES));
+        Self {
+            windows: Windows::new(window.unwrap_or_else(equal)),
+            exact: window.is_some(),
+            start: None,
+            accesses: 0,
+            instructions: 0,
+            counters: Counters::default(),
+            work: Work::default(),
+        }
+    }
+
+    /// Another window of the program's begins.
+    pub fn begin_window(&mut self) {
+        self.windows.begin();
+    }
+
+    /// Accesses that the present piece has room for.
+    pub fn room(&self) -> u64 {
+        let all = self.windows.piece_accesses_max();
+        match &self.start {
+            // Where accesses stand for several, a piece may be longer than it should be.
+            Some(_) if self.exact => all.saturating_sub(self.accesses).max(1),
+            _ => all,
+        }
+    }
+
+    /// What comes is measured: a piece begins, unless one has.
+    pub fn begin(&mut self, system: &System, hardware: &Hardware) {
+        if self.start.is_none() {
+            self.accesses = 0;
+            let counters = hardware.counters(Tenant::MEASURED);
+            self.start = Some(Start { counters, work: *system.program.work(), instructions: self.instructions });
+        }
+    }
+
+    /// So many accesses were measured. Whether the piece is full.
+    pub fn count(&mut self, accesses: u64, instructions: u64) -> bool {
+        self.instructions += instructions;
+        self.accesses += accesses;
+        self.accesses >= self.windows.piece_accesses_max()
+    }
+
+    /// What comes is not measured, or belongs to the next piece.
+    pub fn end(&mut self, system: &System, hardware: &Hardware, machine: &MachineConfig) {
+        let Some(start) = self.start.take() else { return };
+        let counted = hardware.counters(Tenant::MEASURED).minus(&start.counters);
+        let work = since(system.program.work(), &start.work);
+        self.windows.add(window(system, machine, &counted, self.instructions - start.instructions, &work));
+        self.work.iter_mut().zip(&work).for_each(|(sum, done)| sum.add(done));
+        self.counters = self.counters.plus(&counted);
+    }
+
+    /// All of them.
+    pub fn finish(self) -> Measured {
+        Measured { counters: self.counters, work: self.work, windows: self.windows.finish() }
+    }
+}
+
+fn window(system: &System, machine: &MachineConfig, counted: &Counters, instructions: u64, work: &Work) -> Window {
+    let timing = &machine.timing;
+    let beyond_l1 = counted.data_cycles - u64::from(machine.mmu.l1d.latency_cycles) * counted.tlb.accesses;
+    Window {
+        accesses: counted.tlb.accesses,
+        instructions,
+        walks: counted.tlb.walks(),
+        walk_cycles: counted.walk_cycles,
+        walk_references: counted.walk_events.total_references(),
+        cycles: Cycles {
+            work: timing.work(instructions),
+            data: timing.data(beyond_l1),
+            walk: timing.walk(counted.walk_cycles),
+            os: system.meter.cycles(&system.stack, system.program.place(), work),
+        },
+    }
+}
