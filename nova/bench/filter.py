@@ -80,7 +80,7 @@ def measure(count: int, gib: int) -> None:
     def weighing(one: Any) -> Callable[[], object]:
         return lambda: weighers.get_weighed_objects([one], states, spec)
 
-    forget = needs._known.cache_clear
+    forget = needs.forget_what_was_decoded
     base = shortest_ms(filtering(num_instances_filter.NumInstancesFilter()))
     base_weigh = shortest_ms(weighing(ram.RAMWeigher()))
     rows = [

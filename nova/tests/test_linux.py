@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import configparser
 import json
+import os
+import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,9 +17,10 @@ from pathlib import Path
 import pytest
 
 import hosts
-from nestwalk_nova import agent, linux
+from nestwalk_nova import agent, conf, linux
 from nestwalk_nova.allocation import runs_of
-from nestwalk_nova.encoding import decode
+from nestwalk_nova.driver import read_layout
+from nestwalk_nova.encoding import LayoutError, decode
 
 TWO_NODES = [(1, "..#....-..#2"), (16, "#..--....f#.")]
 
@@ -229,3 +234,44 @@ def test_a_folder_that_is_not_there_is_named(
 def test_bad_text_to_decode_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert agent.main(["decode", "7;nonsense"]) == 2
     assert capsys.readouterr().err == "nestwalk-nova: version '7' is not known, only 1\n"
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "x", "1e3", "9" * 5000, ""])
+def test_a_size_that_is_none(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        agent.main(["show", f"--vm={size}"])
+    assert caught.value.code == 2
+    assert "is not a size in MiB, such as 16384" in capsys.readouterr().err
+
+
+def test_the_driver_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "segments")
+    with pytest.raises(LayoutError, match="not a regular file"):
+        read_layout(tmp_path / "segments")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises((OSError, LayoutError)):
+        read_layout(tmp_path / "folder")
+
+
+def test_the_unit_file() -> None:
+    """Its command line is the agent's, its folder that of the file which the driver reads by default."""
+    path = Path(__file__).parent.parent / "systemd/nestwalk-nova-agent.service"
+    unit = configparser.RawConfigParser(strict=True)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(path.read_text("utf-8"))
+    service = unit["Service"]
+    command, option, file, verb = shlex.split(service["ExecStart"])
+    assert (Path(command).name, option, verb) == ("nestwalk-nova", "--config-file", "agent")
+    assert Path(file) == Path("/etc/nova/nova.conf")
+    default = next(option.default for option in conf.COMPUTE_OPTS if option.name == "segments_file")
+    assert Path("/run", service["RuntimeDirectory"]) == Path(default).parent
+    # The agent takes its file away when it ends in order; a folder that went with it would leave a container that has
+    # it mounted with an empty one for good.
+    assert service["RuntimeDirectoryPreserve"] == "yes"
+    analyze = shutil.which("systemd-analyze")
+    if analyze:
+        done = subprocess.run(
+            [analyze, "verify", path], capture_output=True, text=True, check=False
+        )
+        complaints = [line for line in done.stderr.splitlines() if "not executable" not in line]
+        assert [line for line in complaints if path.name in line] == []

@@ -215,3 +215,44 @@ def test_nova_conf_as_the_readme_has_it(tmp_path: Path) -> None:
         assert CONF.nestwalk.mode == "prefer"
         assert CONF.nestwalk.stale_after == 300
     CONF([], project="nova", default_config_files=[], default_config_dirs=[])
+
+
+def test_a_scheduler_keeps_one_layout_a_host() -> None:
+    """Each text has a time in it: of a thousand that a host has published, the last one is kept."""
+    with cloud.configured(cloud.PLUGIN):
+        needs.forget_what_was_decoded()
+        spec = cloud.request_spec(4, 1)
+        state, other = host([4, 2]), host([2, 2])
+        other.nodename = "other"
+        for age_s in range(200):
+            segments = [4] if age_s % 2 else [2, 2]
+            state.stats = host(segments, age_s=age_s).stats
+            # Neither the host's last text nor another host's takes the place of this one.
+            assert needs.ranks([state, other], spec, CONF.nestwalk) == [len(segments), 2]
+        assert len(needs._decoded) == 2
+
+
+def test_a_host_that_lies_in_all_it_can_say_is_refused_or_costs_little() -> None:
+    """The longest texts of the largest numbers: no overflow, no long computation, a rank or none."""
+    now = int(time.time())
+    huge = str(1 << 40)
+    lies = [
+        f"1;t={now};s=hugetlb;u={huge};f=0:{huge}*{huge}",
+        f"1;t={now};s=hugetlb;u=1;f=0:1*{huge};d={huge}:{huge}",
+        f"1;t={now};s=hugetlb;u=1;f=" + "/".join(f"{node}:1" for node in range(1024)),
+        f"1;t={now};s=hugetlb;u=1;f=0:" + ",".join(map(str, range(3000, 0, -1))),
+        f"1;t={huge};s=hugetlb;u=1;f=0:1",
+        f"1;t={now};s=hugetlb;u=1;f=0:1;f=0:999999",
+        f"1;t={now};t=5;s=hugetlb;u=1;f=0:1",
+    ]
+    with cloud.configured(cloud.PLUGIN):
+        for lie in lies:
+            for cells in (None, topology(*[1] * 8)):
+                state = host([1])
+                state.stats[STATS_KEY] = lie
+                # As many instances as one request may have put there.
+                state.num_instances += 100
+                begun = time.process_time()
+                found = rank(state, 64, numa_topology=cells)
+                assert time.process_time() - begun < 2
+                assert found is None or 1 <= found <= CONF.nestwalk.max_segments + 1

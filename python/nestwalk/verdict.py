@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from nestwalk.comparisons import Comparison
     from nestwalk.intervals import Estimate
+    from nestwalk.result import Result
 
 NEEDS: dict[str | None, str] = {
     "settings": "settings",
@@ -27,6 +28,9 @@ NEEDS: dict[str | None, str] = {
     None: "rows of which the matrix does not say who must act",
 }
 """What gives time back, by class."""
+
+SAID = 0.0005
+"""Shares below this are not said."""
 
 SMALL = 0.0005
 """Intervals below this get a digit more."""
@@ -65,12 +69,18 @@ class Candidate:
     """Whether a part of its kernel work is estimated, because a sampled trace does not show it."""
     kernel_work: float | None = None
     """Its kernel work of the whole run over the plain VM's."""
+    data_gain: float = 0.0
+    """What it gives back of the time that the program waits for data, as a share of the plain VM's time."""
+    work_gain: float = 0.0
+    """Likewise of the kernels' work in the measured part."""
 
     @property
     def paid(self) -> str:
-        """What the measured part hides and the whole run shows, in brackets; empty if that is no loss."""
+        """Where the whole run says something else than the measured part: what, in brackets; else empty."""
         whole = self.whole_run_gain
         if whole is not None:
+            if whole.value >= LOSS_MIN and self.finding in ("equal", "takes more"):
+                return f" (over the whole run {'about ' if self.estimated else ''}{percent(whole)} less time)"
             if whole.value > -LOSS_MIN or whole.value > self.gain.value - LOSS_MIN:
                 return ""
             return f" (over the whole run {'about ' if self.estimated else ''}{percent(whole)} more time)"
@@ -160,7 +170,21 @@ class Group:
             rows = self.having(role)
             if rows:
                 said.append(f"{head}: {'; '.join(f'{short(row.title)} {_found(row)}{row.paid}' for row in rows)}.")
-        return [*said, *self._whole_run_lines()]
+        return [*said, *self._more_than_walks(), *self._whole_run_lines()]
+
+    def _more_than_walks(self) -> list[str]:
+        """Where the row that gives back most gives back more than the walks take: of what."""
+        rows = [row for row in self.having("advice") if row.finding == "gives back"]
+        best = max(rows, key=lambda row: row.gain.value, default=None)
+        if best is None or self.walk_share is None or (best.gain - self.walk_share).differs is not True:
+            return []
+        if best.gain.value < self.walk_share.value:
+            return []
+        others = {"waiting for data": best.data_gain, "the kernels' work": best.work_gain}
+        falls = [f"{what} falls by {100 * share:.1f} % of the time" for what, share in others.items() if share >= SAID]
+        if not falls:
+            return []
+        return [f"{_capital(short(best.title))} gives back more than the walks: {_listed(falls)}."]
 
     @property
     def cost(self) -> str:
@@ -290,6 +314,7 @@ def _group(done: Comparison, variant: str) -> Group | None:
                     whole_run.gain(run, base) if run is not None else None,
                     run is not None and run.whole_run["estimated_cycles"] > 0,
                     work / stock if work is not None and stock else None,
+                    *(_part_gain(run, base, part) for part in ("data", "os")),
                 )
             )
 
@@ -307,6 +332,19 @@ def _group(done: Comparison, variant: str) -> Group | None:
         difference,
         base.whole_run["unavailable"],
     )
+
+
+def _part_gain(run: Result | None, plain: Result, part: str) -> float:
+    """How much less an access of ``run`` takes of a part of the time, as a share of an access of ``plain``."""
+    if run is None:
+        return 0.0
+    before, after = plain.statistics, run.statistics
+    whole: int = sum(before["cycles"].values())
+    if not whole or not after["accesses"]:
+        return 0.0
+    own: float = after["cycles"][part] / after["accesses"] * before["accesses"]
+    saved: float = before["cycles"][part] - own
+    return saved / whole
 
 
 def _computed(row: dict[str, Any]) -> Estimate | None:
@@ -376,13 +414,17 @@ def _found(row: Candidate) -> str:
         case "unknown":
             return _signed(row.gain.value)
         case "gives back":
-            return percent(row.gain)
+            return f"gives back {percent(row.gain)}"
         case _:
-            return f"{percent(row.gain)} more time"
+            return f"takes {percent(row.gain)} more time"
 
 
 def _listed(texts: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(texts[:-1]), *texts[-1:]) if part)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _possessive(name: str) -> str:

@@ -217,6 +217,10 @@ def test_a_row_that_loses_over_the_whole_run_is_never_named_without_that() -> No
     assert "loses 8.0 ±1.0 % (over the whole run 18.0 ±0.2 % more time)." in line
     assert "interval: equal (over the whole run about 5.0 ±0.2 % more time)." in line
     assert line.endswith("More time: worse 3.0 ±1.0 %.")
+    late = group(paid("late", -0.002, 0.04), paid("later", 0.03, 0.05))
+    assert "More time: late 0.2 ±1.0 %" not in late.class_line("settings")
+    assert "interval: late (over the whole run 4.0 ±0.2 % less time)" in late.class_line("settings")
+    assert "later 3.0 ±1.0 %." in late.class_line("settings")
     assert "nested makes no difference within the interval (over the whole run 26.0 ±0.2 % more time)." in made.lines[2]
     assert f"wins +20.0 ±0.2 %, worse {verdict.MINUS}3.2 ±0.2 %, equal about {verdict.MINUS}5.0" in made.lines[-1]
     unknown = group(paid("shadow", 0.08, None, kernel_work=3.26), paid("thp", 0.1, None, kernel_work=0.1))
@@ -237,6 +241,17 @@ def test_the_interval_of_the_whole_run_is_that_of_its_measured_part() -> None:
     error = (sum(residual**2 for residual in residuals) / 2 / 3) ** 0.5 / 3000
     assert gain.ci95 == pytest.approx(4.303 * error)
     assert whole_run.gain(run([900] * 3), run([1000] * 3)) is None
+
+
+def test_what_comes_back_besides_the_walks_is_said() -> None:
+    done = made_up({"vm-4k": [1000] * 3, "vm-thp": [700] * 3, "vm-host-2m": [950] * 3})
+    for result, data in zip(done.results, (200, 190, 50), strict=True):
+        result.statistics["cycles"].update({"data": 3 * data, "work": result.statistics["cycles"]["work"] - 3 * data})
+    lines = done.verdict.groups[0].lines
+    more = "THP in guest and host gives back more than the walks"
+    assert f"{more}: waiting for data falls by 15.0 % of the time." in lines
+    done = made_up({"vm-4k": [1000] * 3, "vm-thp": [950] * 3})
+    assert not [line for line in done.verdict.groups[0].lines if more in line]
 
 
 def test_colours_are_told_apart() -> None:
@@ -304,6 +319,7 @@ def test_shadow_paging_and_a_vm_in_a_vm_do_not_look_free(made: Made) -> None:
         assert rows[name]["whole_run_against_baseline"] > rows[name]["against_baseline"]
     sentence = made.json["verdict"]["sentence"]
     assert re.search(r"shadow paging [\d.]+ ±[\d.]+ % \(over the whole run [\d.]+ ±[\d.]+ % more time\)", sentence)
+    assert re.search(r"VM in a VM (takes|gives back|makes no difference)", str(made.json["verdict"]["groups"][0]))
     setups = next(line for line in made.json["verdict"]["groups"][0]["lines"] if line.startswith("Other set-ups"))
     assert re.search(r"\(over the whole run [\d.]+ ±[\d.]+ % more time\)", setups)
     page = (made.folder / "report.html").read_text(encoding="utf-8")

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +30,9 @@ LOG = logging.getLogger("nestwalk_nova")
 #: As many segments as `show` counts.
 _COUNTED_MAX = 1_000_000
 
+#: The largest VM that `show` and `decode` take: 1 EiB.
+_MIB_MAX = 1 << 40
+
 
 def _add_commands(parsers: Any) -> None:
     agent = parsers.add_parser(
@@ -45,10 +50,9 @@ def _add_commands(parsers: Any) -> None:
 
 
 def _mib(text: str) -> int:
-    number = int(text)
-    if number <= 0:
-        raise ValueError(text)
-    return number
+    if not re.fullmatch(r"[0-9]{1,13}", text) or not 0 < int(text) <= _MIB_MAX:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a size in MiB, such as 16384")
+    return int(text)
 
 
 def _configuration(arguments: Sequence[str]) -> Any:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,10 @@ def read_layout(path: Path) -> str:
         OSError: the file cannot be read.
         LayoutError: it holds no layout.
     """
-    with path.open("rb") as file:
+    # Nothing waits for a pipe's writer: Nova's periodic task would hang.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise LayoutError("not a regular file")
         data = file.read(LENGTH_MAX + 2)
     try:
         text = data.decode("ascii").removesuffix("\n")

@@ -18,7 +18,6 @@ objects for each request.
 from __future__ import annotations
 
 import time
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oslo_log import log as logging
@@ -100,7 +99,7 @@ def ranks(hosts: Sequence[Any], spec: Any, settings: Any) -> list[int | None] | 
 
 def _rank(host: Any, demand: Demand, rule: Rule, now_s: float, stale_after_s: int) -> int | None:
     stats = getattr(host, "stats", None) or {}
-    known = _known(stats.get(STATS_KEY))
+    known = _known((host.host, host.nodename), stats.get(STATS_KEY))
     if not isinstance(known, str):
         known = _checked(known, host, now_s, stale_after_s)
     if isinstance(known, str):
@@ -120,9 +119,22 @@ def _rank(host: Any, demand: Demand, rule: Rule, now_s: float, stale_after_s: in
     return rule.worst if needed is None else min(needed, rule.worst)
 
 
-@lru_cache(maxsize=1 << 15)
-def _known(text: str | None) -> _Known | str:
+#: What each host and node published last, and what was made of it. By host and not by text: a text
+#: has the time in it, so each is another one than a minute ago, and old ones never come back.
+_decoded: dict[tuple[str, str], tuple[str | None, _Known | str]] = {}
+
+
+def _known(name: tuple[str, str], text: str | None) -> _Known | str:
     """What a host published, decoded, or why it is not known."""
+    last = _decoded.get(name)
+    if last is not None and last[0] == text:
+        return last[1]
+    known = _decode(text)
+    _decoded[name] = (text, known)
+    return known
+
+
+def _decode(text: str | None) -> _Known | str:
     if text is None:
         return ABSENT
     try:
@@ -217,6 +229,11 @@ def _tell_recovered(host: Any) -> None:
 def forget_what_was_told() -> None:
     """Logs each condition anew."""
     _told.clear()
+
+
+def forget_what_was_decoded() -> None:
+    """Decodes each host's text anew."""
+    _decoded.clear()
 
 
 def known_ranks(found: Iterable[int | None], worst: int) -> list[int]:
