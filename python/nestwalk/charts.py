@@ -168,11 +168,16 @@ def time(
     return _by_variant(frame, lambda own: _parts(own, PART_COLOURS, title, layout, ci95))
 
 
-def whole_run(labelled: Labelled, whole: Mapping[str, float], layout: Layout = WIDE) -> Picture:
+def whole_run(
+    labelled: Labelled,
+    whole: Mapping[str, float],
+    layout: Layout = WIDE,
+    ci95: Mapping[tuple[str, str], float] | None = None,
+) -> Picture:
     """The same over the whole run, with kernel work by what it is for."""
     frame = frames.whole_run(labelled, whole)
     title = "per cent of the plain VM's whole run"
-    return _by_variant(frame, lambda own: _parts(own, WHOLE_COLOURS, title, layout))
+    return _by_variant(frame, lambda own: _parts(own, WHOLE_COLOURS, title, layout, ci95))
 
 
 def _parts(

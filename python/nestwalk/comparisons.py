@@ -219,14 +219,23 @@ class Comparison:
     @property
     def time_intervals(self) -> dict[tuple[str, str], float]:
         """Half of the interval of each row's time against its plain VM, by title and variant, where it is known."""
-        rows = [row for row in self.rows if row["against_baseline_ci95"] is not None]
-        return {(row["title"], row["variant"]): row["against_baseline_ci95"] for row in rows}
+        return self._intervals("against_baseline_ci95")
+
+    @property
+    def whole_run_intervals(self) -> dict[tuple[str, str], float]:
+        """The same over the whole run."""
+        return self._intervals("whole_run_against_baseline_ci95")
+
+    def _intervals(self, key: str) -> dict[tuple[str, str], float]:
+        return {(row["title"], row["variant"]): row[key] for row in self.rows if row[key] is not None}
 
     def plot_whole_run(self) -> Picture:
         """The same over the whole run, with first touches, faults and exits."""
         from nestwalk import charts
 
-        return charts.whole_run(self.labelled, self.plain_cycles("whole_run_cycles_per_access"))
+        return charts.whole_run(
+            self.labelled, self.plain_cycles("whole_run_cycles_per_access"), ci95=self.whole_run_intervals
+        )
 
     def plot_latency(self) -> Picture:
         """Average walk latency by configuration."""

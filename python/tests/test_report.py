@@ -123,6 +123,15 @@ def test_caveats_stand_only_where_they_apply() -> None:
     assert "user-mode capture" in said
 
 
+def test_every_bar_of_time_has_its_interval(text: str) -> None:
+    for name in ("time", "whole-run", "latency"):
+        section = text.partition(f'<section id="{name}">')[2].partition("</section>")[0]
+        bars = re.findall(r">(\d+(?:\.\d+)?)( ±[\d.]+)?</text>", section)
+        with_interval = [value for value, interval in bars if interval]
+        # All rows of two variants, for desktop and phone, but the plain VM's own time, which is 100 by definition.
+        assert len(with_interval) >= 4 * 12, name
+
+
 def test_it_says_how_it_was_made(text: str) -> None:
     assert "nestwalk compare --trace redis --machine broadwell-asap --seed 1 --quick --matrix standard" in text
     assert "This was a quick run" in text

@@ -96,7 +96,7 @@ def _figures(done: Comparison) -> list[dict[str, Any]]:
     if whole:
         makers["whole-run"] = (
             [row for row in labelled if row[1] in whole],
-            lambda rows, layout: charts.whole_run(rows, whole, layout),
+            lambda rows, layout: charts.whole_run(rows, whole, layout, done.whole_run_intervals),
         )
     if any(result.statistics["walks"] for result in done.results):
         makers["latency"] = (labelled, lambda rows, layout: charts.latency(rows, colours, layout))
