@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -329,7 +330,7 @@ def heat(cells: pl.DataFrame, layout: Layout = WIDE) -> Picture:
     columns = 2 if layout.label_width else 1
     panels = []
     for place, variant in enumerate(order["variant"]):
-        names = _heat_names(layout) if place % columns == 0 else None
+        names = _heat_names(order["title"], layout) if place % columns == 0 else None
         base = alt.Chart(cells.filter(pl.col("variant") == variant)).encode(
             y=alt.Y("title:N", scale=alt.Scale(domain=order["title"]), title=None, axis=names),
             x=alt.X(
@@ -348,14 +349,22 @@ def heat(cells: pl.DataFrame, layout: Layout = WIDE) -> Picture:
     return picture
 
 
+_PARTS = r", | \+ "
+_SMALL = 9
 _HEAT_NARROW = {"width": alt.Step(38), "height": alt.Step(30)}
 
 
-def _heat_names(layout: Layout) -> alt.Axis:
+def _heat_names(titles: Sequence[str], layout: Layout) -> alt.Axis:
     """Names beside the fields; on a phone a part a line."""
     if layout.label_width:
-        return alt.Axis(labelLimit=layout.label_width + 40)
-    return alt.Axis(labelLimit=135, labelFontSize=9, labelExpr="split(datum.label, /, | \\+ /)")
+        limit = layout.label_width + 40
+        room = min(limit, max(text_width(title, AXIS_FONT_SIZE) for title in titles))
+        return alt.Axis(labelLimit=limit, minExtent=room + 8)
+    parts = [part for title in titles for part in re.split(_PARTS, title)]
+    room = min(150, max(text_width(part, _SMALL) for part in parts))
+    return alt.Axis(
+        labelLimit=150, minExtent=room + 8, labelFontSize=_SMALL, labelExpr=f"split(datum.label, /{_PARTS}/)"
+    )
 
 
 def _order(labelled: Labelled) -> tuple[list[str], list[str]]:

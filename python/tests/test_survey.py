@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import drawn
 import polars as pl
 import pytest
 from support import Command
@@ -46,7 +48,17 @@ def test_programs_side_by_side_against_the_limits(command: Command, tmp_path: Pa
     folder = tmp_path / "made"
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert page.count("<script>") == 1
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 8  # time, the whole run, latency, walk cycles: for the desktop and for a phone
+    assert [label for picture in drawn.drawings(page) for label in picture.cut] == []
+    # How long these programs run is not known, so what the kernels did is held against the plain VM.
+    names = ("time", "whole-run", "kernel-work", "latency", "walks")
+    assert [name for name in re.findall(r'<section id="([^"]*)"', page) if name in names] == [
+        *("time", "kernel-work", "latency", "walks")
+    ]
+    # Colours are centred at 1: the plain VM's fields are as light as can be.
+    same = re.findall(r"of the baseline.s \(1: the same\): 1.? [^>]*fill=.(rgb[^)]*\))", page)
+    assert len(same) >= 8
+    assert set(same) == {"rgb(247, 247, 247)"}
     said = "--program redis --program mcf --machine broadwell-asap --seed 1 --quick --matrix everything"
     assert " ".join(["nestwalk matrix", said, *only]) in page
     frame = pl.read_parquet(folder / "results.parquet")

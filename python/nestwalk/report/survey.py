@@ -33,6 +33,8 @@ def render(done: Survey) -> str:
         figures=[
             {"drawn": _heat(_fields(rows, chosen.baseline, value, decimals)), **text}
             for value, decimals, text in _FIGURES
+            if any(row[value] is not None for row in rows)
+            and not (value == _KERNEL_WORK and any(row[_WHOLE_RUN] is not None for row in rows))
         ],
         headings=[" ".join(heading.split()) for heading, _, _ in tables.columns(rows)],
         verdicts=[(one.plan.program.name, one.verdict) for one in done.comparisons],
@@ -45,6 +47,7 @@ def render(done: Survey) -> str:
     )
 
 
+_WHOLE_RUN, _KERNEL_WORK = "whole_run_against_baseline", "whole_run_kernel_cycles"
 _FIGURES: tuple[tuple[str, int, dict[str, str]], ...] = (
     (
         "against_baseline",
@@ -53,6 +56,27 @@ _FIGURES: tuple[tuple[str, int, dict[str, str]], ...] = (
             "name": "time",
             "title": "Estimated time against the baseline",
             "text": "Walks, and the program's own work, its data, and the kernels' work (faults, zeroing, exits).",
+        },
+    ),
+    (
+        _WHOLE_RUN,
+        2,
+        {
+            "name": "whole-run",
+            "title": "The same over the whole run",
+            "text": "With first touches, page faults, zeroing and VM exits from the program's beginning on: what looks "
+            "free above may have been paid for here.",
+        },
+    ),
+    (
+        _KERNEL_WORK,
+        2,
+        {
+            "name": "kernel-work",
+            "title": "Kernel work over the whole run",
+            "text": "First touches, page faults, zeroing and VM exits from the program's beginning on, against the "
+            "baseline's. How long these programs run is not known, and so not what share of the time that is: what "
+            "looks free above may have been paid for here.",
         },
     ),
     (
@@ -92,7 +116,8 @@ def _fields(rows: Sequence[Mapping[str, Any]], baseline: str, value: str, decima
     for row in rows:
         stock = base.get((row["program"], row["variant"]))
         if row[value] is not None and stock:
-            label = f"{row[value]:.{decimals}f}"
+            shown = row[value] / stock if value == _KERNEL_WORK else row[value]
+            label = f"{shown:.{decimals}f}"
             fields.append(
                 {key: row[key] for key in ("title", "program", "variant")}
                 | {"label": label, "against": row[value] / stock}
