@@ -59,7 +59,8 @@ def place(
         ),
     ] = None,
     resize_stays: Annotated[
-        bool, typer.Option("--resize-stays", help="Resized VMs keep their new size (default: for a part of their life).")
+        bool,
+        typer.Option("--resize-stays", help="Resized VMs keep their new size (default: for a part of their life)."),
     ] = False,
     ept_takes_small: Annotated[
         bool, typer.Option("--ept-takes-small", help="VMs with more than N segments (EPT) take the smallest free ones.")
