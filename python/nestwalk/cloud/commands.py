@@ -55,7 +55,7 @@ def place(
         str | None,
         typer.Option(
             metavar="HOW:VMS:MEMORY",
-            help="A share of VMs that grow, shrink, unplug or balloon a share of their memory once, as unplug:0.1:0.25.",
+            help="Share of VMs that grow, shrink, unplug or balloon a share of their memory, as unplug:0.1:0.25.",
         ),
     ] = None,
     resize_stays: Annotated[
@@ -215,9 +215,7 @@ def _resize(text: str | None, *, stays: bool) -> dict[str, Any] | None:
     except ValueError:
         pair = (-1.0, -1.0)
     if not all(0 < share < math.inf for share in pair) or pair[0] > 1:
-        raise NestwalkError(
-            f"--resize: '{text}' is not HOW:VMS:MEMORY; give two shares above 0, as {how}:0.1:0.25 for a tenth of the VMs"
-        )
+        raise NestwalkError(f"--resize: '{text}' is not HOW:VMS:MEMORY; give two shares above 0, as {how}:0.1:0.25")
     if pair[1] >= 1 and how != "grow":
         raise NestwalkError(f"--resize: '{text}' takes all of a VM's memory; give a share below 1")
     return {"how": how, "vm_share": pair[0], "memory_share": pair[1], "undone": not stays}

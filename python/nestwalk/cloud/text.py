@@ -156,8 +156,8 @@ def resized(one: Replayed, how: str) -> str:
     done, most = one.result["resize"], one.result["modes"][one.options["ds_segments"] - 1]
     return (
         f"{one.version.title}: {done['vms']:,} VMs resized ({how}) by {sizes.words(done['pages'])} together; "
-        f"{done['not_done']:,} could not be, {done['undone']:,} had their first size again, {done['not_undone']:,} could "
-        f"not. At their worst, {most['ept_vms']:,} VMs had more than {most['n']} segment{'' if most['n'] == 1 else 's'}."
+        f"{done['not_done']:,} could not be, {done['undone']:,} had their first size again, {done['not_undone']:,} "
+        f"could not. At their worst, {most['ept_vms']:,} VMs had more segments than {most['n']}."
     )
 
 
