@@ -16,6 +16,7 @@ import pytest
 from support import Command
 
 from nestwalk.cloud import proc, segments
+from nestwalk.errors import NestwalkError
 
 PRESENT = 1 << 63
 EXCLUSIVE = 1 << 56
@@ -216,3 +217,82 @@ def test_a_live_process_of_known_size(command: Command, tmp_path: Path) -> None:
     assert again["present_pages"] == value["present_pages"]
     text = command("segments", "--from", tmp_path / "kept").stdout
     assert "What a VM of this size could get now" in text
+
+
+COUNTS = (b"", b"\n", b"x y z\n", b"\xff\xfe\n", b"\0" * 50)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        *(("buddyinfo", data) for data in COUNTS),
+        ("buddyinfo", b"Node 0, zone Normal\n"),
+        ("buddyinfo", b"Node 0, zone Normal -1\n"),
+        ("buddyinfo", b"Node 0, zone Normal " + b"9" * 5000),
+        ("buddyinfo", b"Node 0, zone Normal " + b"1 " * 100_000),
+        ("buddyinfo", "Node 0, zone Normal \N{SUPERSCRIPT TWO}\n".encode()),
+        *(("hugepages", data) for data in COUNTS[2:]),
+        ("hugepages", b"2048 1\n"),
+        ("hugepages", b"2048 1 1 1\n"),
+        ("hugepages", b"0 1 1\n"),
+        ("hugepages", b"3 1 1\n"),
+        ("hugepages", b"2 1 1\n"),
+        ("hugepages", b"-2048 1 1\n"),
+        ("hugepages", b"2048 -5 -5\n"),
+        ("hugepages", b"2048 5 9\n"),
+        ("hugepages", b"2048 5 " + b"9" * 5000),
+    ],
+)
+def test_damaged_counts_are_unavailable_and_the_rest_goes_on(tmp_path: Path, name: str, data: bytes) -> None:
+    sound = {"buddyinfo": BUDDY.encode(), "hugepages": b"2048 5 5\n"}
+    folder = record(tmp_path / "r", [frames(*range(10, 18))], None, **{**sound, name: data})
+    value, _ = segments.report(proc.Source(recording=folder))
+    assert value["segments"]["count"] == 1
+    now = value["available_now"]
+    damaged, other = (
+        (now["free_memory"], now["hugetlb"]) if name == "buddyinfo" else (now["hugetlb"], now["free_memory"])
+    )
+    assert isinstance(damaged, str)
+    assert damaged.startswith("unavailable, because ")
+    assert not isinstance(other, str)
+
+
+def test_free_pages_are_counted_where_they_are_read(tmp_path: Path) -> None:
+    """With damaged flags fewer pages look free than buddyinfo has; the reason says how many were found."""
+    folder = record(tmp_path / "r", [frames(*range(10, 18))], buddyinfo=BUDDY, kpageflags=b"\xff" * 24 + b"\0" * 3)
+    value, _ = segments.report(proc.Source(recording=folder))
+    assert value["available_now"]["free_memory"]["segments"] == (
+        "unavailable, because 3 pages are free and the VM has 8"
+    )
+
+
+@pytest.mark.parametrize("name", ["maps", "pagemap", "guest", "buddyinfo", "kpageflags", "hugepages"])
+def test_a_pipe_in_a_recording_is_refused(tmp_path: Path, name: str) -> None:
+    folder = record(tmp_path / "r", [frames(*range(10, 18))], buddyinfo=BUDDY)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(NestwalkError, match=f"{name}: is no regular file"):
+        segments.report(proc.Source(recording=folder))
+
+
+@pytest.mark.parametrize(
+    ("maps", "said"),
+    [
+        ("", "has no memory of its own"),
+        ("\n", "line 1: is not a mapping"),
+        ("10000000-10008000 rw-p 00000000 00:00 0 \n" * 2, "line 2: begins within the mapping before it"),
+        ("10008000-10000000 rw-p 00000000 00:00 0 \n", "line 1: is not a mapping"),
+        ("10000000-10008001 rw-p 00000000 00:00 0 \n", "line 1: is not a mapping"),
+        ("0-1ffffffffffffff000 rw-p 00000000 00:00 0 \n", "line 1: is not a mapping"),
+        ("0-100000000000000 rw-p 00000000 00:00 0 \n", "pagemap: ends within the mapping at 0x0"),
+        ("10000000-10008000 r--p 00000000 00:00 0 \n", "has no writable memory"),
+        # Code alone is nobody's memory.
+        ("10000000-10008000 rwxp 00000000 00:00 0 \n", "has no writable memory"),
+    ],
+)
+def test_damaged_maps_are_one_line(tmp_path: Path, maps: str, said: str) -> None:
+    folder = record(tmp_path / "r", [frames(*range(10, 18))])
+    (folder / "maps").write_text(maps, encoding="utf-8")
+    with pytest.raises(NestwalkError, match=said) as caught:
+        segments.report(proc.Source(recording=folder))
+    assert "\n" not in str(caught.value)

@@ -45,6 +45,11 @@ PFN_MASK = (1 << 55) - 1
 KPF_BUDDY = 1 << 10
 """Flag of a page of a free block of the buddy allocator. Source: the same."""
 
+ORDERS_MAX = 64
+"""Linux has 11 orders of free blocks by default; more than this is another file."""
+
+_COUNT = re.compile(r"[0-9]{1,18}")
+
 HUGEPAGES = Path("/sys/kernel/mm/hugepages")
 ADDRESS_MAX = 1 << 57
 
@@ -115,7 +120,8 @@ class Source:
             raise NestwalkError(
                 f"there is no process {self.pid}; give the pid of a running VM (of its VMM, on the host)"
             )
-        found = []
+        self._check_recording()
+        found: list[Mapping] = []
         for number, line in enumerate(_text(self._maps).splitlines(), 1):
             match = _MAPPING.fullmatch(line)
             start, end = (int(match[1], 16), int(match[2], 16)) if match else (0, 0)
@@ -124,8 +130,19 @@ class Source:
                     continue
                 raise NestwalkError(f"{self._maps}: line {number}: is not a mapping; record /proc/PID/maps as it is")
             if match[5] not in _SPECIAL:
+                if found and start < found[-1].end:
+                    raise NestwalkError(f"{self._maps}: line {number}: begins within the mapping before it")
                 found.append(Mapping(start, end, match[3], match[5], match[4]))
         return self._placed(found)
+
+    def _check_recording(self) -> None:
+        """A pipe would block."""
+        if self.recording is None:
+            return
+        for name in ("maps", "pagemap", "guest", "buddyinfo", "kpageflags", "hugepages"):
+            path = self.recording / name
+            if path.exists() and not path.is_file():
+                raise NestwalkError(f"{path}: is no regular file; record it again")
 
     def _placed(self, found: list[Mapping]) -> list[Mapping]:
         """The mappings of a recording with the guest-physical addresses that it has."""
@@ -182,7 +199,7 @@ class Source:
         for line in text.splitlines():
             _, zone, counts = line.partition("zone")
             fields = counts.split()[1:]
-            if not zone or not fields or not all(field.isdigit() for field in fields):
+            if not zone or not fields or len(fields) > ORDERS_MAX or not all(map(_COUNT.fullmatch, fields)):
                 return f"{self._buddyinfo} is not a buddyinfo of Linux"
             for order, count in enumerate(fields):
                 blocks[order] = blocks.get(order, 0) + int(count)
@@ -194,14 +211,22 @@ class Source:
             found = self._recorded_pools() if self.recording is not None else _live_pools()
         except OSError as error:
             return f"{error.filename} cannot be read ({error.strerror or error})"
-        except (ValueError, IndexError):
+        except ValueError:
             return "the sizes of the hugetlb pools cannot be read"
         return sorted(found, key=lambda pool: -pool.page_kib)
 
     def _recorded_pools(self) -> list[Pool]:
         text = (self._buddyinfo.parent / "hugepages").read_text(encoding="utf-8")
-        rows = ([int(field) for field in line.split()] for line in text.splitlines() if line.strip())
-        return [Pool(row[0], row[1], row[2]) for row in rows]
+        found = []
+        for line in filter(str.strip, text.splitlines()):
+            fields = line.split()
+            if len(fields) != len(Pool.__dataclass_fields__) or not all(map(_COUNT.fullmatch, fields)):
+                raise ValueError(line)
+            size, pages, free = map(int, fields)
+            if not size or size % (PAGE_BYTES // 1024) or free > pages:
+                raise ValueError(line)
+            found.append(Pool(size, pages, free))
+        return found
 
     def free_runs(self) -> pl.Series | str:
         """Lengths in pages of all runs of free memory of the buddy allocator; or why they are not known."""

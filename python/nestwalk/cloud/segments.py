@@ -238,7 +238,7 @@ def _free_memory(source: Source, pages: int) -> dict[str, Any] | str:
         return {**found, "segments": why, "largest_run_pages": why, "runs": why}
     lengths = runs.sort(descending=True).to_list()
     segments = from_runs(lengths, pages)
-    not_enough = f"{UNAVAILABLE}{free:,} pages are free and the VM has {pages:,}"
+    not_enough = f"{UNAVAILABLE}{sum(lengths):,} pages are free and the VM has {pages:,}"
     return {
         **found,
         "segments": not_enough if segments is None else segments,

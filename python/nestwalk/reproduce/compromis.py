@@ -37,9 +37,9 @@ BITBRAINS = ("bitbrains_rnd/vms.csv", "vms.csv", "rnd", "fastStorage")
 """Where Bitbrains is looked for in the folder of traces: as reduced, or as published."""
 
 NO_BITBRAINS = UNAVAILABLE + "the Bitbrains trace may not be shipped; give --traces DIR with it (docs/cloud.md)"
-PROGRAMS = {"redis": "redis-trace", "mcf": "mcf"}
+PROGRAMS = {"redis": "redis-trace", "gcc": "gcc", "mcf": "mcf"}
 """What the MMU part runs, and its presets."""
-MODES = ("native", "ept", "ds1")
+MODES = ("native", "ept", "shadow", "ds1")
 DAY_HOURS = 24
 DAYS = 30
 
@@ -374,8 +374,11 @@ def _experiment(paper: Paper, traces: Traces, runs: Sequence[Run], replays: Mapp
     def bars(results: Results) -> Sequence[tuple[str, str, float]]:
         return _bars(_link(replays, results)) if replays else []
 
-    link = Drawing("link", "a program's time in every VM of the trace, above native", "%", bars)
-    return Experiment(runs, measure, [*panels, link], notes)
+    links = [
+        Drawing("link", "a program's time in every VM of the trace, above native", "%", bars),
+        Drawing("link", "walks and exits over a whole run", "cycles an access", _parts),
+    ]
+    return Experiment(runs, measure, [*panels, *links], notes)
 
 
 def _drawn(
@@ -437,35 +440,72 @@ def _latency(replays: Mapping[str, Summary]) -> dict[str, Value]:
 def _link(replays: Mapping[str, Summary], results: Results) -> dict[str, Value]:
     """What a program's time is above native: in each mode, and on average over the VMs of a replay."""
 
-    def above(preset: str, mode: str) -> float:
-        times = [results[f"{preset}-{one}"].row["cycles_per_access"] for one in (mode, "native")]
-        return float(100 * (times[0] / times[1] - 1))
-
-    def mean(preset: str, replay: str) -> float:
-        mode = replays[replay].modes[0]
-        total = mode["ds_vms"] + mode["ept_vms"]
-        ds1 = mode["ds_vms"] / total if total else 0.0
-        return ds1 * above(preset, "ds1") + (1 - ds1) * above(preset, "ept")
+    def link(preset: str, key: str) -> float | None:
+        if key == "even":
+            return compromis_mmu.even_accesses(results, preset)
+        if key in MODES:
+            return compromis_mmu.above_native(results, preset, key)
+        version, _, fallback = key.partition("-")
+        return mean_above(results, preset, replays[f"azure-{version}"].histogram, fallback or "ept")
 
     values: dict[str, Value] = {}
     for program, preset in PROGRAMS.items():
         names = [f"{preset}-{mode}" for mode in MODES]
-        for key, compute in (
-            ("ept", lambda preset=preset: above(preset, "ept")),
-            ("ds1", lambda preset=preset: above(preset, "ds1")),
-            ("baseline", lambda preset=preset: mean(preset, "azure-baseline")),
-            ("dynamic", lambda preset=preset: mean(preset, "azure-dynamic")),
-        ):
-            values[f"link-{program}-{key}"] = results.value(names, lambda *_, compute=compute: compute())
+        for key in (*LINKS, "even"):
+            found = results.value(names, lambda *_, preset=preset, key=key: link(preset, key))
+            if key == "even" and isinstance(found, str):
+                found = UNAVAILABLE + "shadow paging is not faster than EPT once memory is filled"
+            values[f"link-{program}-{key}"] = found
     return values
+
+
+def mean_above(results: Results, preset: str, histogram: Mapping[int, int], fallback: str) -> float | None:
+    """By how many per cent a program takes longer than natively, on average over VMs, one run of it in each.
+
+    Args:
+        results: Of the MMU part.
+        preset: The program.
+        histogram: VMs by the number of segments that they got; the processor has one segment.
+        fallback: What VMs with more segments run under, ``ept`` or ``shadow``.
+
+    Returns:
+        None if there are no VMs.
+    """
+    vms: dict[str, int] = {}
+    for segments, count in histogram.items():
+        mode = compromis_mmu.mode_of(segments, fallback=fallback)
+        vms[mode] = vms.get(mode, 0) + count
+    total = sum(vms.values())
+    if not total:
+        return None
+    return sum(count * compromis_mmu.above_native(results, preset, mode) for mode, count in vms.items()) / total
 
 
 LINKS = {
     "ept": "EPT everywhere",
-    "baseline": "BaseLine",
-    "dynamic": "DynamicOptionSelec",
+    "shadow": "shadow paging everywhere",
+    "baseline": "BaseLine, others EPT",
+    "baseline-shadow": "BaseLine, others shadow paging",
+    "dynamic": "DynamicOptionSelec, others EPT",
+    "dynamic-shadow": "DynamicOptionSelec, others shadow paging",
     "ds1": "DS-1 everywhere",
 }
+"""Series by the end of their claims' keys."""
+
+
+def _parts(results: Results) -> list[tuple[str, str, float]]:
+    """What the time of a whole run is made of that memory virtualisation adds: cycles an access, by mode and part."""
+    found = []
+    for program, preset in PROGRAMS.items():
+        accesses = compromis_mmu.run_accesses(results, preset)
+        if accesses is None:
+            continue
+        for mode in MODES:
+            time = compromis_mmu.ProgramTime.of(results[f"{preset}-{mode}"])
+            title = compromis_mmu.TITLES.get(mode, mode)
+            found.append((program, f"{title}: walks", time.walks))
+            found.append((program, f"{title}: exits", time.exits + time.fill_exits / accesses))
+    return found
 
 
 def _bars(values: Mapping[str, Value]) -> list[tuple[str, str, float]]:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nestwalk.errors import unknown
 from nestwalk.reproduce.plan import (
     UNAVAILABLE,
     Drawing,
@@ -44,6 +46,9 @@ KERNELS: dict[str, list[dict[str, Any]]] = {
 DS_SECONDS = {"redis-trace": 3.0, "gcc": 13.0}
 """The paper's cost of DS-n over a whole run, from which the run's length follows."""
 
+FALLBACKS = ("ept", "shadow")
+"""What a VM runs under that lies in more segments than the processor has registers for."""
+
 TITLES = {"ept": "EPT", "shadow": "shadow paging", "ds1": "DS-1", "ds2": "DS-2", "ds3": "DS-3"}
 ELASTICSEARCH = UNAVAILABLE + "Elasticsearch has no generator"
 
@@ -81,17 +86,109 @@ def _exit_cycles(result: Result) -> int:
     return cycles
 
 
+def mode_of(segments: int, registers: int = 1, fallback: str = "ept") -> str:
+    """The mode that a VM runs in, as the end of its run's name.
+
+    Args:
+        segments: Of host memory that the VM got.
+        registers: n of DS-n; above 3, the runs of DS-3 stand for it (the paper: all are almost the same).
+        fallback: ``ept`` or ``shadow``: what a VM gets that lies in more segments.
+
+    Raises:
+        NestwalkError: When the fallback is none.
+    """
+    if fallback not in FALLBACKS:
+        raise unknown("mode for VMs in too many segments", fallback, FALLBACKS)
+    return f"ds{min(registers, 3)}" if 1 <= segments <= registers else fallback
+
+
+@dataclass(frozen=True)
+class ProgramTime:
+    """What a program's time is made of in one mode, once its memory is filled and while it is filled."""
+
+    steady: float
+    """Cycles an access once memory is filled: work, data, walks, and exits of that part."""
+    walks: float
+    """Of these, walk cycles on the critical path."""
+    exits: float
+    """Of these, cycles of all kernels' work, exits among it."""
+    fill: float
+    """Cycles of filling memory once: walks, faults, zeroing and exits of all kernels."""
+    fill_exits: float
+    """Of these, cycles of VM exits."""
+    pages: int
+    """Pages of the guest that are filled."""
+
+    @classmethod
+    def of(cls, result: Result) -> ProgramTime:
+        """Of a run."""
+        statistics, whole = result.statistics, result.whole_run["cycles"]
+        accesses, cycles = statistics["accesses"], statistics["cycles"]
+        simulated = accesses + statistics["warm_accesses"]
+        kernel = cycles["os"] / accesses
+        total = sum(whole.values())
+        # What the kernels do in the steady part, they did in the warm-up before it as well.
+        fill = max(total - kernel * simulated, 0.0)
+        return cls(
+            steady=sum(cycles.values()) / accesses,
+            walks=cycles["walk"] / accesses,
+            exits=kernel,
+            fill=fill + _fill_walks(result),
+            fill_exits=fill * whole.get("exits", 0) / total if total else 0.0,
+            pages=statistics["populated_pages"],
+        )
+
+    def run(self, accesses: float) -> float:
+        """Cycles of a run of so many accesses that fills its memory once."""
+        return self.fill + accesses * self.steady
+
+
+def run_accesses(results: Results, preset: str) -> float | None:
+    """How many accesses a run has: as many as make DS-1 cost what the paper says; None where it does not say."""
+    base = results[f"{preset}-ds1"]
+    rate = base.statistics["walk_cycles"] / base.statistics["accesses"]
+    if preset not in DS_SECONDS or not rate:
+        return None
+    hertz: float = base.configuration["machine"]["frequency_mhz"] * 1e6
+    accesses: float = (DS_SECONDS[preset] * hertz - _fill_walks(base)) / rate
+    return accesses
+
+
+def above_native(results: Results, preset: str, mode: str) -> float:
+    """By how many per cent a program takes longer in a mode than natively.
+
+    Over a whole run with one fill of its memory where the run's length is known (:func:`run_accesses`); else once
+    memory is filled.
+    """
+    one, native = (ProgramTime.of(results[f"{preset}-{name}"]) for name in (mode, "native"))
+    accesses = run_accesses(results, preset)
+    if accesses is None:
+        return 100 * (one.steady / native.steady - 1)
+    return 100 * (one.run(accesses) / native.run(accesses) - 1)
+
+
+def even_accesses(results: Results, preset: str) -> float | None:
+    """Accesses for each page filled after which shadow paging, whose exits come first, has been no slower than EPT.
+
+    None if it never is.
+    """
+    shadow, ept = (ProgramTime.of(results[f"{preset}-{name}"]) for name in ("shadow", "ept"))
+    gain = ept.steady - shadow.steady
+    if gain <= 0 or not shadow.pages:
+        return None
+    return max(shadow.fill - ept.fill, 0.0) / gain / shadow.pages
+
+
 def _run_seconds(results: Results, preset: str, one: str) -> float | None:
     """Seconds that a whole run costs, from the program's start, by the paper's model: walks, and page-table exits.
 
     The run is as long as DS-1's cost says that the paper gives. Filling memory, each page is a walk of average length.
     """
     found, base = results[f"{preset}-{one}"], results[f"{preset}-ds1"]
-    rate = base.statistics["walk_cycles"] / base.statistics["accesses"]
-    if not rate:
+    accesses = run_accesses(results, preset)
+    if accesses is None:
         return None
     hertz: float = found.configuration["machine"]["frequency_mhz"] * 1e6
-    accesses = (DS_SECONDS[preset] * hertz - _fill_walks(base)) / rate
     statistics = found.statistics
     steady = statistics["walk_cycles"] / statistics["accesses"]
     # What the same program's kernels do is the same; what is more of it under shadow paging are exits.
