@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 
 from nestwalk import say, streams
-from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError
+from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError, printable
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def _say(error: Exception) -> int:
         import traceback
 
         say.line("".join(traceback.format_exception(error)).rstrip())
-    say.line(f"nestwalk: error: {' '.join(_message(error).split())}")
+    say.line(f"nestwalk: error: {printable(' '.join(_message(error).split()))}")
     return EXIT_ERROR
 
 

@@ -9,7 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import NestwalkError, shown
+
+PATH_BYTES_MAX = 4095
+"""The longest path that Linux takes (PATH_MAX without the null at its end)."""
 
 
 def text(what: str, value: Any) -> str:
@@ -23,6 +26,8 @@ def text(what: str, value: Any) -> str:
     found = os.fspath(value)
     if not found:
         raise NestwalkError(f"{what} is empty; give a name or the path of a file, or leave it out")
+    if len(os.fsencode(found)) > PATH_BYTES_MAX:
+        raise NestwalkError(f"{what} {shown(found)} has {len(found)} characters; give a shorter name")
     if "\0" in found:
         raise NestwalkError(f"{what} {found!r} has a null character, which no name has")
     try:

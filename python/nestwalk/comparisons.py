@@ -23,7 +23,7 @@ from nestwalk import (
     what_if,
     whole_run,
 )
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import SEED_MAX, NestwalkError
 from nestwalk.matrix import STANDARD
 from nestwalk.result import Result
 
@@ -371,7 +371,7 @@ def plan(
     """What :func:`comparison` will do, checked as far as that goes without the engine."""
     chosen = choose(matrix_name, configurations)
     one = program.of_trace(checks.text("trace", data.DEFAULT_TRACE if trace is None else trace))
-    return Plan(chosen, one, place_of(machine), checks.whole("seed", seed, 0, scenario.SEED_MAX), quick)
+    return Plan(chosen, one, place_of(machine), checks.whole("seed", seed, 0, SEED_MAX), quick)
 
 
 def choose(matrix_name: str | Matrix, configurations: Sequence[str] | None) -> Matrix:
@@ -394,12 +394,13 @@ def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None
 
 def run_all(work: Sequence[pool.Job], jobs: int | None, watcher: pool.Watcher | None) -> tuple[Result, ...]:
     """The results of ``work``, ``jobs`` runs at a time (as many as there are processors, if None)."""
+    processes = pool.check_count(pool.processors() if jobs is None else jobs)
     for job in work:  # what is wrong is said at once, and the same whichever run would have come first
         try:
             _native.check(job.scenario, str(job.path), str(data.TRACES))
         except NestwalkError as error:
             raise NestwalkError(job.explain(str(error))) from error
-    done = pool.run_all(work, pool.processors() if jobs is None else jobs, watcher or pool.Silent())
+    done = pool.run_all(work, processes, watcher or pool.Silent())
     return tuple(Result(value) for value in done)
 
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, checks, data, files, scenario
-from nestwalk.errors import NestwalkError
+from nestwalk import _native, checks, data, files
+from nestwalk.errors import SEED_MAX, NestwalkError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +44,11 @@ class Sample:
     """About how large the file may become, in bytes."""
 
 
+COUNT_MAX = 10**14
+"""Accesses, as of the engine's files; an assumption: a longer run takes years."""
+DIGITS_MAX = len(str(COUNT_MAX))
+
+
 def count(text: str) -> int:
     """From ``"200k"``, ``"4M"`` or ``"1000"``, the number.
 
@@ -52,8 +57,11 @@ def count(text: str) -> int:
     """
     number = text[:-1] if text[-1:] in SUFFIXES else text
     if not (number.isascii() and number.isdecimal()):
-        raise ValueError(f"{text!r}: give a whole number from 0, such as 200k or 4M")
-    return int(number) * SUFFIXES.get(text[-1:], 1)
+        raise ValueError(f"{shown(text)!r}: give a whole number from 0, such as 200k or 4M")
+    found = int(number) * SUFFIXES.get(text[-1:], 1) if len(number) <= DIGITS_MAX else COUNT_MAX + 1
+    if found > COUNT_MAX:
+        raise ValueError(f"{shown(text)!r}: give at most {COUNT_MAX // 10**9}G")
+    return found
 
 
 def trace_info(name: str | Path) -> dict[str, Any]:
@@ -135,7 +143,7 @@ def sample_of(
         collapse=collapse,
         warm=default.warm if warm is None else warm,
         window=default.window if window is None else window,
-        seed=default.seed if seed is None else checks.whole("seed", seed, 0, scenario.SEED_MAX),
+        seed=default.seed if seed is None else checks.whole("seed", seed, 0, SEED_MAX),
         steady_access=None if steady_from is not None else skip_start or 0,
         steady_mark=steady_from,
         budget=budget,
