@@ -303,7 +303,7 @@ def convert(
     command: Annotated[str | None, typer.Option(help="The command line that ran, to keep with the trace.")] = None,
     tool: Annotated[str | None, typer.Option(help="What captured it, to keep with the trace.")] = None,
     date: Annotated[str | None, typer.Option(help="When it was captured, to keep with the trace.")] = None,
-    level: Annotated[int | None, typer.Option(help="zstd's level, 1 to 22.", min=1, max=22)] = None,
+    level: Annotated[int | None, typer.Option(help="zstd's level.", min=1, max=22)] = None,
     total: Annotated[
         int | None, typer.Option(parser=_count, metavar="N", help="Accesses of SRC, where it cannot be read twice.")
     ] = None,

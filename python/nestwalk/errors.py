@@ -65,4 +65,4 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> NestwalkError:
 
 def unreadable(path: Path, error: OSError) -> NestwalkError:
     """That a file cannot be read, and why."""
-    return NestwalkError(f"{path}: {error.strerror or error}")
+    return NestwalkError(f"{shown(path)}: {error.strerror or error}")

@@ -24,6 +24,10 @@ Verbose = Annotated[
 ]
 
 
+SHOWN_MAX = 10_000
+"""A range whose end is above that is shown by its beginning: the end is there to catch slips."""
+
+
 class App(typer.Typer):
     """A :class:`typer.Typer` whose commands all have ``-q`` and ``-v``, which their functions need not know of."""
 
@@ -51,7 +55,8 @@ def _parse_as(kind: Any) -> None:
         if about.min is None or about.max is None:
             raise TypeError(f"{about.param_decls}: give a number's option a min and a max")
         about.parser = _number(int if int in types else float, about.min, about.max)
-        about.min = about.max = None
+        ends = f"From {about.min:g}." if about.max > SHOWN_MAX else f"From {about.min:g} to {about.max:g}."
+        about.help, about.min, about.max = f"{about.help} {ends}", None, None
 
 
 def _number(kind: type[int] | type[float], least: float, most: float) -> Callable[[Any], float]:
