@@ -338,9 +338,7 @@ def write(made: Detected, path: Path) -> None:
     from nestwalk import files
 
     if path != files.STDOUT and path.suffix != ".toml":
-        raise NestwalkError(
-            f"{files.shown(path)}: a machine file is recognised by its ending, .toml; add that to the name"
-        )
+        raise NestwalkError(f"{files.shown(path)}: a machine file is recognised by its ending; add .toml to it")
     files.check_file(path)
     files.write_file(path, checked(made))
 

@@ -130,7 +130,7 @@ ODD_NAMES = {
     "no text": os.fsdecode(b"\xff\xfe"),
     "no text.toml": os.fsdecode(b"\xff\xfe.toml"),
     "format": "{0}%s[red]$(x)",
-    "directory": "/",
+    "directory": "/proc",
     "through a file": "t.csv/x",
 }
 
