@@ -71,8 +71,8 @@ def _message(error: Exception) -> str:
             return str(error.format_message())
         case UnicodeError():
             return f"text that is no UTF-8 where only UTF-8 will do: {error}"
-        case MemoryError():
-            return "memory ran out; allow more (ulimit -v), or run fewer at once (--jobs 1)"
+        case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or "start new thread" in str(error):
+            return "memory or threads ran out; allow more (ulimit -v, ulimit -u), or run fewer at once (--jobs 1)"
         case OSError() | ImportError() if _errno(error) is not None or isinstance(error, OSError):
             return _of_system(error)
         case _:

@@ -450,6 +450,10 @@ def _form(*, as_json: bool, as_csv: bool) -> Literal["text", "json", "csv"]:
     """What goes to standard output."""
     if as_json and as_csv:
         raise NestwalkError("--json and --csv both want standard output; give one")
+    if as_csv:
+        from nestwalk import memory
+
+        memory.check_frames("CSV cannot be written", "take --json")
     return "json" if as_json else "csv" if as_csv else "text"
 
 

@@ -122,7 +122,9 @@ def place(
     ] = None,
 ) -> None:
     """Replay a trace of VMs on a fleet: how many segments of memory each VM gets, and what that takes."""
-    from nestwalk import files
+    from nestwalk import files, memory
+
+    memory.check_frames("a trace of VMs cannot be replayed", "use another machine", "nestwalk.cloud.place")
     from nestwalk.cloud import bundled, fleets, loaders, transform
     from nestwalk.cloud import place as replays
     from nestwalk.progress import watch
@@ -184,6 +186,9 @@ def segments(
     json_: Json = False,
 ) -> None:
     """Say how contiguous the memory of a running VM is, and how many segments it could get now."""
+    from nestwalk import memory
+
+    memory.check_frames("segments cannot be counted", "read a recording elsewhere (--from)", "nestwalk.cloud.segments")
     from nestwalk.cloud import proc, text
     from nestwalk.cloud import segments as segment
 
