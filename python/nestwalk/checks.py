@@ -37,6 +37,17 @@ def text(what: str, value: Any) -> str:
     return found
 
 
+def path(what: str, value: Any) -> Path:
+    """``value``, which must be a path, whatever bytes are in it.
+
+    Raises:
+        NestwalkError: When it is something else, or empty: Python takes that for the working directory.
+    """
+    if not isinstance(value, str | Path) or not os.fspath(value) or "\0" in os.fspath(value):
+        raise NestwalkError(f"{what} = {value!r}: give a path")
+    return Path(value)
+
+
 def names(what: str, value: Any) -> list[str] | None:
     """``value``, which must be several names, or None for all there are.
 

@@ -273,7 +273,7 @@ def bench(
     def progress(name: str) -> None:
         say.note(f"{name} ...")
 
-    results = benchmarks.bench(names or (), quick=quick, progress=progress)
+    results = benchmarks.bench(names or None, quick=quick, progress=progress)
     if json_:
         _print_json({"schema": 1, "version": _native.version(), "quick": quick, "results": results})
         return

@@ -258,9 +258,10 @@ class Comparison:
 
     def write_report(self, path: str | Path) -> Path:
         """Writes all of it as one HTML file that needs no other, whole or not at all."""
-        files.check_file(Path(path))
-        files.write_file(Path(path), self.page())
-        return Path(path)
+        target = checks.path("path", path)
+        files.check_file(target)
+        files.write_file(target, self.page())
+        return target
 
     def page(self) -> str:
         """All of it as one HTML page that needs no other file."""
@@ -276,7 +277,7 @@ class Comparison:
         from nestwalk import store
 
         page = self.page if report else None
-        return store.save(Path(folder), self.frame, self.to_json(runs=True), self.results, page)
+        return store.save(checks.path("folder", folder), self.frame, self.to_json(runs=True), self.results, page)
 
     def __repr__(self) -> str:
         """What was compared, for a notebook: the rows are in ``frame``."""

@@ -13,8 +13,8 @@ import sys
 
 from nestwalk.errors import NestwalkError
 
-SPARE_BYTES = 1 << 26
-"""Beside what the trial itself takes: small frames fit into it."""
+SPARE_BYTES = 1 << 28
+"""Of address space, beside what the trial itself takes: stacks of threads, and small frames."""
 
 _TRIAL = f"""
 import io, polars, {{modules}}

@@ -99,7 +99,9 @@ class Survey:
         from nestwalk import store
 
         everything = {**self.to_json(), "runs": [result.json for result in self.results]}
-        return store.save(Path(folder), self.frame, everything, self.results, self.page if report else None)
+        return store.save(
+            checks.path("folder", folder), self.frame, everything, self.results, self.page if report else None
+        )
 
 
 def _described(plan: comparisons.Plan) -> dict[str, Any]:
