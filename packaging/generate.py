@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Writes what is made from the code and lies in the source tree: ``./dev generated``.
 
-The pages about keys, the JSON Schemas that are packaged, and the man pages. A test says when one is out of date.
+The pages about keys, the JSON Schemas that are packaged, the table that shells complete from, and the man pages. A test
+says when one is out of date.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from nestwalk import keys, manual
+from nestwalk import completion, keys, manual
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,6 +22,8 @@ def files() -> dict[Path, str]:
         found[ROOT / "docs" / "reference" / f"{kind}.md"] = keys.markdown(kind)
         schema = json.dumps(keys.schema(kind), indent=1, ensure_ascii=False) + "\n"
         found[ROOT / "python" / "nestwalk" / "schemas" / f"{kind}.schema.json"] = schema
+    table = json.dumps(completion.table(), indent=1, ensure_ascii=False) + "\n"
+    found[ROOT / "python" / "nestwalk" / "completion.json"] = table
     folder = ROOT / "packaging" / "wheel.data" / "data" / "share" / "man" / "man1"
     return {**found, **{folder / name: text for name, text in manual.pages().items()}}
 

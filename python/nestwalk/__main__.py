@@ -8,8 +8,8 @@ import os
 import sys
 from contextlib import suppress
 
-from nestwalk import say, streams
-from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError
+from nestwalk import completion, say, streams
+from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError, printable
 
 
 def main() -> None:
@@ -32,6 +32,9 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
+        if completion.is_asked():
+            sys.stdout.write(completion.answer() + "\n")
+            return 0
         # Imported here, so that Ctrl-C and failures during the import are met below and not by a traceback.
         from nestwalk.cli import app
 
@@ -45,22 +48,28 @@ def _run(arguments: list[str]) -> int:
             return 0
         streams.give_up()  # typer's answer to the same as above
         return EXIT_ERROR
-    except Exception as error:  # noqa: BLE001 (the one place where whatever goes wrong becomes one line)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 (the one place where whatever goes wrong becomes one line)
         return _say(error)
     return code if isinstance(code, int) else 0
 
 
-def _say(error: Exception) -> int:
+def _say(error: BaseException) -> int:
     """The one line, and the traceback where ``-v`` asks for it."""
     if say.level() is say.Level.VERBOSE:
         import traceback
 
         say.line("".join(traceback.format_exception(error)).rstrip())
-    say.line(f"nestwalk: error: {' '.join(_message(error).split())}")
+    say.line(f"nestwalk: error: {printable(' '.join(_message(error).split()))}")
     return EXIT_ERROR
 
 
-def _message(error: Exception) -> str:
+_NO_RESOURCES = ("start new thread", "Resource temporarily unavailable", "Cannot allocate memory")
+"""What Python, and a panic of the library of data frames (no ``Exception``), say where a thread cannot be made."""
+
+
+def _message(error: BaseException) -> str:
     match error:
         case NestwalkError():
             return str(error)
@@ -68,8 +77,8 @@ def _message(error: Exception) -> str:
             return str(error.format_message())
         case UnicodeError():
             return f"text that is no UTF-8 where only UTF-8 will do: {error}"
-        case MemoryError():
-            return "memory ran out; allow more (ulimit -v), or run fewer at once (--jobs 1)"
+        case _ if isinstance(error, MemoryError) or any(sign in str(error) for sign in _NO_RESOURCES):
+            return "memory or threads ran out; allow more (ulimit -v, ulimit -u), or run fewer at once (--jobs 1)"
         case OSError() | ImportError() if _errno(error) is not None or isinstance(error, OSError):
             return _of_system(error)
         case _:

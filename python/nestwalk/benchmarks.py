@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, data, errors
+from nestwalk import _native, checks, data, errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,12 +53,12 @@ REFERENCES = {
 
 
 def bench(
-    names: Sequence[str] = (), *, quick: bool = False, progress: Callable[[str], None] | None = None
+    names: Sequence[str] | None = None, *, quick: bool = False, progress: Callable[[str], None] | None = None
 ) -> list[dict[str, Any]]:
     """Runs benchmarks, several times each.
 
     Args:
-        names: Which; all if none is named.
+        names: Which; all if None.
         quick: Once each.
         progress: Told the name of each when it begins.
 
@@ -70,15 +70,16 @@ def bench(
         the process had in memory at the end of a run, or ``None`` where the system does not tell.
 
     Raises:
-        NestwalkError: A name is not known.
+        NestwalkError: A name is not known, or ``names`` is no list of names.
     """
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     known = _native.bench_names()
-    for name in names:
+    wanted = checks.names("names", names)
+    for name in wanted or ():
         if name not in known:
             raise errors.unknown("benchmark", name, known)
     results = []
-    for name in names or known:
+    for name in wanted or known:
         if progress is not None:
             progress(name)
         results.append(json.loads(_native.bench(name, repetitions, str(data.TRACES))))

@@ -9,7 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import NestwalkError, shown
+
+PATH_BYTES_MAX = 4095
+"""The longest path that Linux takes (PATH_MAX without the null at its end)."""
 
 
 def text(what: str, value: Any) -> str:
@@ -23,6 +26,8 @@ def text(what: str, value: Any) -> str:
     found = os.fspath(value)
     if not found:
         raise NestwalkError(f"{what} is empty; give a name or the path of a file, or leave it out")
+    if len(os.fsencode(found)) > PATH_BYTES_MAX:
+        raise NestwalkError(f"{what} {shown(found)} has {len(found)} characters; give a shorter name")
     if "\0" in found:
         raise NestwalkError(f"{what} {found!r} has a null character, which no name has")
     try:
@@ -30,6 +35,17 @@ def text(what: str, value: Any) -> str:
     except UnicodeEncodeError as error:
         raise NestwalkError(f"{what} {found!r} is no UTF-8 text; give the file another name, or a link") from error
     return found
+
+
+def path(what: str, value: Any) -> Path:
+    """``value``, which must be a path, whatever bytes are in it.
+
+    Raises:
+        NestwalkError: When it is something else, or empty: Python takes that for the working directory.
+    """
+    if not isinstance(value, str | Path) or not os.fspath(value) or "\0" in os.fspath(value):
+        raise NestwalkError(f"{what} = {value!r}: give a path")
+    return Path(value)
 
 
 def names(what: str, value: Any) -> list[str] | None:

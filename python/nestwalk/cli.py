@@ -13,7 +13,7 @@ import typer
 
 from nestwalk import _native, file_verbs, say
 from nestwalk.cloud import commands as cloud
-from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError, unknown
+from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, JOBS_MAX, SEED_MAX, NestwalkError, unknown
 from nestwalk.verb import App
 
 if TYPE_CHECKING:
@@ -41,8 +41,10 @@ Only = Annotated[
     list[str] | None,
     typer.Option(metavar="ROW", help="Make this row only, such as vm-4k; repeatable."),
 ]
-Jobs = Annotated[int | None, typer.Option(help="Runs at a time (default: one for each processor).")]
-Seed = Annotated[int, typer.Option(help="Everything random follows from it.", min=0)]
+Jobs = Annotated[
+    int | None, typer.Option(help="Runs at a time (default: one for each processor).", min=1, max=JOBS_MAX)
+]
+Seed = Annotated[int, typer.Option(help="Everything random follows from it.", min=0, max=SEED_MAX)]
 Csv = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV and nothing else.")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Make no page, and draw no pictures.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -169,7 +171,7 @@ def run(
     json_: Json = False,
     csv: Csv = False,
     out: Out = None,
-    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's own.", min=0)] = None,
+    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's own.", min=0, max=SEED_MAX)] = None,
 ) -> None:
     """Run one scenario."""
     from nestwalk import engine, files
@@ -205,7 +207,8 @@ def reproduce(
     out: Out = None,
     no_report: NoReport = False,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time (default: 1; with --quick, one for each processor).")
+        int | None,
+        typer.Option(help="Runs at a time (default: 1; with --quick, one for each processor).", min=1, max=JOBS_MAX),
     ] = None,
     seed: Seed = 1,
     traces: Annotated[
@@ -270,7 +273,7 @@ def bench(
     def progress(name: str) -> None:
         say.note(f"{name} ...")
 
-    results = benchmarks.bench(names or (), quick=quick, progress=progress)
+    results = benchmarks.bench(names or None, quick=quick, progress=progress)
     if json_:
         _print_json({"schema": 1, "version": _native.version(), "quick": quick, "results": results})
         return
@@ -300,7 +303,7 @@ def convert(
     command: Annotated[str | None, typer.Option(help="The command line that ran, to keep with the trace.")] = None,
     tool: Annotated[str | None, typer.Option(help="What captured it, to keep with the trace.")] = None,
     date: Annotated[str | None, typer.Option(help="When it was captured, to keep with the trace.")] = None,
-    level: Annotated[int | None, typer.Option(help="zstd's level, 1 to 22.")] = None,
+    level: Annotated[int | None, typer.Option(help="zstd's level.", min=1, max=22)] = None,
     total: Annotated[
         int | None, typer.Option(parser=_count, metavar="N", help="Accesses of SRC, where it cannot be read twice.")
     ] = None,
@@ -330,12 +333,16 @@ def convert(
         int | None,
         typer.Option(parser=_count, metavar="N", help="The steady phase, where windows are, begins at access N."),
     ] = None,
-    steady_from: Annotated[int | None, typer.Option(metavar="MARK", help="Or: at this mark of the capture.")] = None,
+    steady_from: Annotated[
+        int | None,
+        typer.Option(metavar="MARK", help="Or: at this mark of the capture.", min=0, max=2**64 - 1),
+    ] = None,
     budget: Annotated[
         int | None, typer.Option(parser=_count, metavar="BYTES", help="About how large DST may become.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="What the places of the windows follow from (default: 1).", min=0)
+        int | None,
+        typer.Option(help="What the places of the windows follow from (default: 1).", min=0, max=SEED_MAX),
     ] = None,
     filter_: Annotated[
         str | None,
@@ -443,6 +450,10 @@ def _form(*, as_json: bool, as_csv: bool) -> Literal["text", "json", "csv"]:
     """What goes to standard output."""
     if as_json and as_csv:
         raise NestwalkError("--json and --csv both want standard output; give one")
+    if as_csv:
+        from nestwalk import memory
+
+        memory.check_frames("CSV cannot be written", "take --json")
     return "json" if as_json else "csv" if as_csv else "text"
 
 

@@ -23,7 +23,7 @@ from nestwalk import (
     what_if,
     whole_run,
 )
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import SEED_MAX, NestwalkError
 from nestwalk.matrix import STANDARD
 from nestwalk.result import Result
 
@@ -269,9 +269,10 @@ class Comparison:
 
     def write_report(self, path: str | Path) -> Path:
         """Writes all of it as one HTML file that needs no other, whole or not at all."""
-        files.check_file(Path(path))
-        files.write_file(Path(path), self.page())
-        return Path(path)
+        target = checks.path("path", path)
+        files.check_file(target)
+        files.write_file(target, self.page())
+        return target
 
     def page(self) -> str:
         """All of it as one HTML page that needs no other file."""
@@ -287,7 +288,7 @@ class Comparison:
         from nestwalk import store
 
         page = self.page if report else None
-        return store.save(Path(folder), self.frame, self.to_json(runs=True), self.results, page)
+        return store.save(checks.path("folder", folder), self.frame, self.to_json(runs=True), self.results, page)
 
     def __repr__(self) -> str:
         """What was compared, for a notebook: the rows are in ``frame``."""
@@ -382,7 +383,7 @@ def plan(
     """What :func:`comparison` will do, checked as far as that goes without the engine."""
     chosen = choose(matrix_name, configurations)
     one = program.of_trace(checks.text("trace", data.DEFAULT_TRACE if trace is None else trace))
-    return Plan(chosen, one, place_of(machine), checks.whole("seed", seed, 0, scenario.SEED_MAX), quick)
+    return Plan(chosen, one, place_of(machine), checks.whole("seed", seed, 0, SEED_MAX), quick)
 
 
 def choose(matrix_name: str | Matrix, configurations: Sequence[str] | None) -> Matrix:
@@ -405,12 +406,13 @@ def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None
 
 def run_all(work: Sequence[pool.Job], jobs: int | None, watcher: pool.Watcher | None) -> tuple[Result, ...]:
     """The results of ``work``, ``jobs`` runs at a time (as many as there are processors, if None)."""
+    processes = pool.check_count(pool.processors() if jobs is None else jobs)
     for job in work:  # what is wrong is said at once, and the same whichever run would have come first
         try:
             _native.check(job.scenario, str(job.path), str(data.TRACES))
         except NestwalkError as error:
             raise NestwalkError(job.explain(str(error))) from error
-    done = pool.run_all(work, pool.processors() if jobs is None else jobs, watcher or pool.Silent())
+    done = pool.run_all(work, processes, watcher or pool.Silent())
     return tuple(Result(value) for value in done)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,13 @@ EXIT_INTERRUPTED = 130
 """Exit code of the command after Ctrl-C (128 + SIGINT, as shells have it); nothing was written."""
 
 
+SEED_MAX = 2**63 - 1
+"""The largest whole number that TOML has."""
+
+JOBS_MAX = 4096
+"""Of runs at a time; an assumption: no server has more processors."""
+
+
 class NestwalkError(Exception):
     """Bad input or an impossible request. Its text is one line, made for people.
 
@@ -27,9 +35,27 @@ class NestwalkError(Exception):
     """
 
 
+NAME_SHOWN_MAX = 200
+"""Characters of a name in a message."""
+
+
+def shown(path: Path | str) -> str:
+    """A name for a message: whole if it is of a reasonable length, and without what no terminal can show."""
+    text = printable(os.fspath(path))
+    return text if len(text) <= NAME_SHOWN_MAX else f"{text[: NAME_SHOWN_MAX // 2]}...{text[-NAME_SHOWN_MAX // 4 :]}"
+
+
+def printable(text: str) -> str:
+    """``text`` with escapes for control characters, which could change what a terminal shows, and for stray bytes."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode() for letter in text
+    )
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> NestwalkError:
     """That ``name`` is no ``kind``, with the nearest one that is."""
     names = list(dict.fromkeys(known))
+    name = shown(name)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f", did you mean '{nearest[0]}'?" if nearest else ""
     more = f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else ""
@@ -39,4 +65,4 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> NestwalkError:
 
 def unreadable(path: Path, error: OSError) -> NestwalkError:
     """That a file cannot be read, and why."""
-    return NestwalkError(f"{path}: {error.strerror or error}")
+    return NestwalkError(f"{shown(path)}: {error.strerror or error}")

@@ -125,7 +125,8 @@ def _print_keys(kind: str) -> None:
         if section.path or section.when:
             typer.echo(f"\n{section.path or 'the file'}" + (f" with {section.when}" if section.when else ""))
         for key in section.keys:
-            facts = [key.type, key.unit, key.range, "required" if key.required else ""]
+            limits = f"{key.range} ({key.upper})" if key.upper else key.range
+            facts = [key.type, key.unit, limits, "required" if key.required else ""]
             facts += [f"default {key.default}"] if key.default is not None else []
             typer.echo(f"  {key.path}: {', '.join(fact for fact in facts if fact)}")
             typer.echo(f"      {key.text}")

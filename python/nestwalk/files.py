@@ -16,7 +16,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import NestwalkError, shown
+
+__all__ = ["shown"]
 
 STDOUT = Path("-")
 """The name of a file that means standard output."""
@@ -151,19 +153,6 @@ class telling:  # noqa: N801 (used as a statement, like contextlib's)
         """Says it."""
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
             raise NestwalkError(f"{shown(self._path)}: {self._what}: {reason(error)}") from error
-
-
-def shown(path: Path | str) -> str:
-    """A name for a message: whole if it is of a reasonable length, and without what no terminal can show."""
-    text = "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
-        for letter in os.fspath(path)
-    )
-    return text if len(text) <= NAME_SHOWN_MAX else f"{text[: NAME_SHOWN_MAX // 2]}...{text[-NAME_SHOWN_MAX // 4 :]}"
-
-
-NAME_SHOWN_MAX = 200
-"""Characters of a name in a message."""
 
 
 def reason(error: OSError) -> str:

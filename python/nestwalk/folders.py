@@ -12,17 +12,14 @@ import errno
 import hashlib
 import json
 import os
-import resource
 import secrets
 import shutil
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nestwalk import files, say
+from nestwalk import files, memory, say
 from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
@@ -44,7 +41,7 @@ def check_directory(path: Path) -> None:
     Raises:
         NestwalkError: When ``path`` is a file or a directory with other contents, or nothing can be made in it.
     """
-    _check_memory(path)
+    memory.check_frames(f"{path}: results.parquet cannot be written", "leave --out out")
     with files.telling(path):
         if path.is_symlink() and not path.exists():
             raise NestwalkError(f"{path}: is a link to {path.readlink()}, which does not exist; make it first")
@@ -58,22 +55,6 @@ def check_directory(path: Path) -> None:
         for folder in (path, path / "scenarios"):
             if folder.is_dir():
                 files.check_writable(folder, path)
-
-
-def _check_memory(path: Path) -> None:
-    """Where memory is limited, finds out in another process whether a frame can be written: failing ends a process.
-
-    Raises:
-        NestwalkError: When it cannot.
-    """
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return
-    code = "import io, polars; polars.DataFrame({'x': [1.0]}).write_parquet(io.BytesIO())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    if done.returncode:
-        said = f"{path}: results.parquet cannot be written with {limit >> 20} MiB of memory (ulimit -v)"
-        raise NestwalkError(f"{said}; allow more, or leave --out out")
 
 
 @contextmanager

@@ -40,6 +40,8 @@ class Key:
     """Of a number; may be empty."""
     range: str
     """What a number or a size may be; may be empty."""
+    upper: str
+    """Why it may not be more: ``a limit: ...`` or ``an assumption: ...``; may be empty."""
     values: tuple[tuple[str, str], ...]
     """If it is one of a few: each of them, and what it means."""
     default: str | None
@@ -179,7 +181,7 @@ class _Walk:
                 text += f" The keys are those of `{_heading(before)}`."
             word = "tables" if repeats else "a table"
             default = None if found.get("default") in (None, [], {}) or name in required else _toml(found["default"])
-            section.keys.append(Key(path, word, "", "", (), default, name in required, text, section.when))
+            section.keys.append(Key(path, word, "", "", "", (), default, name in required, text, section.when))
             if before == path:
                 inner.append((shown, path, _one_line(shown.get("description", "")), repeats))
         for shown, path, text, repeats in inner:
@@ -221,7 +223,18 @@ def _leaf(path: str, node: Schema, items: Schema | None, required: bool, when: s
         word = f"list: {word}"
     default = None if node.get("default") is None or required else _toml(node["default"])
     text = _one_line(node.get("description", ""))
-    return Key(path, word, about.get("x-unit", ""), _range(about), tuple(values), default, required, text, when)
+    return Key(
+        path,
+        word,
+        about.get("x-unit", ""),
+        _range(about),
+        about.get("x-upper", ""),
+        tuple(values),
+        default,
+        required,
+        text,
+        when,
+    )
 
 
 def _range(node: Mapping[str, Any]) -> str:
@@ -317,7 +330,8 @@ def _row(key: Key, table: str) -> str:
     if len(key.values) > 1:
         meanings = [f"`{value}`: {about}" if about else f"`{value}`" for value, about in key.values]
         text += "<br>" + "<br>".join(meanings)
-    cells = (f"`{name.replace('[]', '')}`", key.type, key.unit, key.range, default, text)
+    limits = f"{key.range}<br>{key.upper}" if key.upper else key.range
+    cells = (f"`{name.replace('[]', '')}`", key.type, key.unit, limits, default, text)
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 
 

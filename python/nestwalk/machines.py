@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, keys
+from nestwalk import _native, checks, keys
 from nestwalk.errors import NestwalkError, unreadable
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def lines(name: str) -> list[dict[str, Any]]:
     Raises:
         NestwalkError: When there is no such machine, or a run would refuse it.
     """
-    found = json.loads(_native.machine(name))["lines"]
+    found = json.loads(_native.machine(checks.text("machine", name)))["lines"]
     units = keys.units("machine")
     return [
         {"key": line["key"], "value": line["value"], "unit": units(line["key"]), "source": line["comment"]}
@@ -129,7 +129,7 @@ def check(name: str) -> dict[str, Any]:
     """
     import tomllib
 
-    found = tomllib.loads(json.loads(_native.machine(name))["text"])
+    found = tomllib.loads(json.loads(_native.machine(checks.text("machine", name)))["text"])
     return {"name": found["name"], "description": found["description"]}
 
 
@@ -338,7 +338,7 @@ def write(made: Detected, path: Path) -> None:
     from nestwalk import files
 
     if path != files.STDOUT and path.suffix != ".toml":
-        raise NestwalkError(f"{path}: a machine file is recognised by its ending; name it {path}.toml")
+        raise NestwalkError(f"{files.shown(path)}: a machine file is recognised by its ending; add .toml to it")
     files.check_file(path)
     files.write_file(path, checked(made))
 

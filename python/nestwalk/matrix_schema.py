@@ -27,8 +27,9 @@ _FILE = {
 
 _NAME = {
     **_TEXT,
-    "pattern": "^[^./][^/]*$|^$",
-    "description": "For scripts and files; no slash, no leading dot.",
+    "pattern": "^[^./-][^/]*$|^$",
+    "maxLength": matrix.NAME_BYTES_MAX,
+    "description": f"For scripts and files; no slash, no leading dot or dash, at most {matrix.NAME_BYTES_MAX} bytes.",
 }
 _ENTRY = {
     "name": _NAME,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from nestwalk import _native, data, files
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import JOBS_MAX, NestwalkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,6 +99,17 @@ def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def check_count(processes: object) -> int:
+    """``processes``, which must be a number of runs at a time.
+
+    Raises:
+        NestwalkError: When it is something else.
+    """
+    if isinstance(processes, bool) or not isinstance(processes, int) or not 1 <= processes <= JOBS_MAX:
+        raise NestwalkError(f"{processes!r} jobs at a time: give a whole number from 1 to {JOBS_MAX}")
+    return processes
+
+
 def run_all(jobs: Sequence[Job], processes: int, watcher: Watcher) -> list[dict[str, Any]]:
     """Makes all runs, ``processes`` at a time, and returns their results in the order of ``jobs``.
 
@@ -106,8 +117,7 @@ def run_all(jobs: Sequence[Job], processes: int, watcher: Watcher) -> list[dict[
         NestwalkError: The first run that fails; the others are stopped.
         KeyboardInterrupt: On Ctrl-C, after all workers are gone.
     """
-    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
-        raise NestwalkError(f"{processes!r} jobs at a time: give 1 or more")
+    check_count(processes)
     work = groups([job.populated_by for job in jobs], processes)
     crew = _Crew([[(index, jobs[index]) for index in group] for group in work])
     results: dict[int, dict[str, Any]] = {}

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import checks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import polars as pl
 
     from nestwalk.charts import Picture
@@ -271,7 +272,7 @@ class Result:
         """
         from nestwalk import store
 
-        return store.save(Path(folder), self.frame, self.json, [self])
+        return store.save(checks.path("folder", folder), self.frame, self.json, [self])
 
     def __repr__(self) -> str:
         """Name and latency, for a notebook."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, checks, data, files, toml_file, traces
-from nestwalk.errors import NestwalkError, unknown, unreadable
+from nestwalk.errors import SEED_MAX, NestwalkError, unknown, unreadable
 from nestwalk.pool import Job
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ QUICK_WHOLE_ACCESSES = 100_000_000
 """A whole trace of no more accesses than this is measured in full."""
 QUICK_WINDOWS, QUICK_WINDOW_WARM, QUICK_WINDOW = 8, 8_000_000, 2_000_000
 """Of a longer one: windows, and accesses that warm up and are measured in each."""
-
-
-SEED_MAX = 2**63 - 1
-"""The largest whole number that TOML has."""
 
 
 def read(name: str) -> Job:

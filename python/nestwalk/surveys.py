@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, checks, comparisons, data, files, pool, program, progress, scenario
+from nestwalk import _native, checks, comparisons, data, files, pool, program, progress
 from nestwalk.comparisons import DEFAULT_MACHINE, DEFAULT_SEED, Comparison
-from nestwalk.errors import NestwalkError, unknown
+from nestwalk.errors import SEED_MAX, NestwalkError, unknown
 from nestwalk.matrix import EVERYTHING
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ class Survey:
         from nestwalk import store
 
         everything = {**self.to_json(), "runs": [result.json for result in self.results]}
-        return store.save(Path(folder), self.frame, everything, self.results, self.page if report else None)
+        return store.save(
+            checks.path("folder", folder), self.frame, everything, self.results, self.page if report else None
+        )
 
 
 def _described(plan: comparisons.Plan) -> dict[str, Any]:
@@ -130,7 +132,7 @@ def plan(
     if len({one.name for one in wanted}) < len(wanted):
         raise NestwalkError("two of the programs have one name")
     place = comparisons.place_of(machine)
-    checks.whole("seed", seed, 0, scenario.SEED_MAX)
+    checks.whole("seed", seed, 0, SEED_MAX)
     return Plan(chosen, tuple(comparisons.Plan(chosen, one, place, seed, quick) for one in wanted))
 
 

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, checks, data, files, scenario
-from nestwalk.errors import NestwalkError
+from nestwalk import _native, checks, data, files
+from nestwalk.errors import SEED_MAX, NestwalkError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +45,13 @@ class Sample:
     """About how large the file may become, in bytes."""
 
 
+COUNT_MAX = 10**14
+"""Accesses, as of the engine's files; an assumption: a longer run takes years."""
+LEVEL_MAX = 22
+"""zstd's highest level."""
+DIGITS_MAX = len(str(COUNT_MAX))
+
+
 def count(text: str) -> int:
     """From ``"200k"``, ``"4M"`` or ``"1000"``, the number.
 
@@ -52,8 +60,11 @@ def count(text: str) -> int:
     """
     number = text[:-1] if text[-1:] in SUFFIXES else text
     if not (number.isascii() and number.isdecimal()):
-        raise ValueError(f"{text!r}: give a whole number from 0, such as 200k or 4M")
-    return int(number) * SUFFIXES.get(text[-1:], 1)
+        raise ValueError(f"{shown(text)!r}: give a whole number from 0, such as 200k or 4M")
+    found = int(number) * SUFFIXES.get(text[-1:], 1) if len(number) <= DIGITS_MAX else COUNT_MAX + 1
+    if found > COUNT_MAX:
+        raise ValueError(f"{shown(text)!r}: give at most {COUNT_MAX // 10**9}G")
+    return found
 
 
 def trace_info(name: str | Path) -> dict[str, Any]:
@@ -81,7 +92,7 @@ def trace_check(name: str | Path) -> dict[str, Any]:
 
 def file_of(name: str | Path) -> Path:
     """The file of a trace, by the name of a bundled one or by its path, whatever bytes are in it."""
-    path = Path(name)
+    path = Path(name if isinstance(name, str | Path) and str(name) else checks.text("trace", name))
     with files.telling(path, "cannot be read"):
         return path if "/" in str(name) and path.is_file() else data.file(str(name))
 
@@ -135,7 +146,7 @@ def sample_of(
         collapse=collapse,
         warm=default.warm if warm is None else warm,
         window=default.window if window is None else window,
-        seed=default.seed if seed is None else checks.whole("seed", seed, 0, scenario.SEED_MAX),
+        seed=default.seed if seed is None else checks.whole("seed", seed, 0, SEED_MAX),
         steady_access=None if steady_from is not None else skip_start or 0,
         steady_mark=steady_from,
         budget=budget,
@@ -178,7 +189,18 @@ def trace_convert(
     Raises:
         NestwalkError: When the capture is damaged or unreadable, or the trace cannot be written.
     """
-    files.check_file(Path(destination))
+    target = checks.path("destination", destination)
+    files.check_file(target)
+    if sample is not None and not isinstance(sample, Sample):
+        raise NestwalkError(f"sample must be a nestwalk.traces.Sample or None, not {sample!r}")
+    if level is not None:
+        checks.whole("level", level, 1, LEVEL_MAX)
+    if total is not None:
+        checks.whole("total", total, 0, COUNT_MAX)
+    texts = {"program": program, "command": command, "tool": tool, "date": date, "filter_": filter_}
+    for key, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise NestwalkError(f"{key} = {value!r}: give a text, or None")
     if sample is not None and (sample.windows is None) == (sample.period is None):
         raise NestwalkError("a sample has either windows or a period")
     if sample is not None and sample.windows_max is not None and sample.period is None:
@@ -194,6 +216,8 @@ def trace_convert(
         "filter": filter_,
     }
     found: dict[str, Any] = json.loads(
-        _native.trace_convert(str(source), str(destination), json.dumps(options), progress)
+        _native.trace_convert(
+            os.fspath(checks.path("source", source)), os.fspath(target), json.dumps(options), progress
+        )
     )
     return found

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import types
@@ -16,6 +17,7 @@ from support import GENERATOR, REPOSITORY, Command, Made
 
 import nestwalk
 from nestwalk import _native, pool, progress, say
+from nestwalk.cloud import fleets
 from nestwalk.result import Result
 
 api: Any = nestwalk
@@ -39,8 +41,8 @@ RAW = REPOSITORY / "linux" / "data" / "stock-trace.zst"
         (lambda: api.compare(seed=2**63), "give a whole number from 0 to 9223372036854775807"),
         (lambda: api.compare(seed=1.5), "seed = 1.5"),
         (lambda: api.compare(seed=True), "seed = True"),
-        (lambda: api.compare(jobs=0), "give 1 or more"),
-        (lambda: api.compare(jobs="2"), "give 1 or more"),
+        (lambda: api.compare(jobs=0), "give a whole number from 1 to 4096"),
+        (lambda: api.compare(jobs="2"), "give a whole number from 1 to 4096"),
         (lambda: api.survey(programs=[]), "empty list"),
         (lambda: api.survey(programs="redis"), "must be a list"),
         (lambda: api.survey(seed=-1), "seed = -1"),
@@ -48,6 +50,20 @@ RAW = REPOSITORY / "linux" / "data" / "stock-trace.zst"
         (lambda: api.run("gups-vm", seed=-1), "seed = -1"),
         (lambda: api.trace_info(""), "trace is empty"),
         (lambda: api.trace_check("a\0b"), "null character"),
+        (lambda: api.trace_info(None), "trace must be a name"),
+        (lambda: api.trace_check(3), "trace must be a name"),
+        (lambda: api.bench("trace_decode"), "must be a list"),
+        (lambda: api.bench([]), "empty list"),
+        (lambda: api.bench([None]), "must be a name"),
+        (lambda: api.trace_convert(None, "x.nwt"), "source = None: give a path"),
+        (lambda: api.trace_convert("x", ""), "destination = '': give a path"),
+        (lambda: api.trace_convert("x", "x.nwt", level=math.nan), "level = nan: give a whole number from 1 to 22"),
+        (lambda: api.trace_convert("x", "x.nwt", total=-1), "total = -1: give a whole number"),
+        (lambda: api.trace_convert("x", "x.nwt", filter_=3), "filter_ = 3: give a text"),
+        (lambda: api.trace_convert("x", "x.nwt", sample={}), "sample must be a nestwalk.traces.Sample"),
+        (lambda: api.compare(seed=math.nan), "seed = nan"),
+        (lambda: api.compare(jobs=[1]), "jobs at a time: give a whole number"),
+        (lambda: fleets.load(api.compare), "the fleet must be a name"),
         (_native._panic, "bug in Nestwalk.*as asked for"),
     ],
 )
@@ -55,6 +71,16 @@ def test_impossible_arguments_are_clear_errors(call: Callable[[], object], said:
     with pytest.raises(nestwalk.NestwalkError, match=said) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_results_are_saved_where_a_path_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(GENERATOR.format(accesses=1000), encoding="utf-8")
+    done: Any = nestwalk.run("tiny.toml")
+    for nowhere in (None, 3, "", "a\0b"):
+        with pytest.raises(nestwalk.NestwalkError, match="give a path"):
+            done.save(nowhere)
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
 
 
 def test_other_latencies_are_checked(made: Made) -> None:
@@ -199,5 +225,5 @@ def test_a_scenario_is_named_with_its_own_lines_whatever_the_options(
 def test_a_seed_that_no_file_can_hold_is_named_as_such(command: Command) -> None:
     for verb in (["run", "gups-vm"], ["compare"], ["matrix"], ["reproduce", "asap"]):
         done = command(*verb, "--seed", str(2**63))
-        assert "seed = 9223372036854775808: give a whole number from 0 to" in done.stderr
+        assert "'--seed': '9223372036854775808': give a whole number from 0 to 9223372036854775807" in done.stderr
         assert ".toml" not in done.stderr

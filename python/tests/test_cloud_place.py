@@ -240,7 +240,7 @@ def test_a_boot_storm(command: Command, busy_trace: Path) -> None:
         (["t.csv", *COLUMNS, "--resize-stays"], "goes with --resize"),
         (["t.csv", *COLUMNS, "--boot-storm", "never"], "--boot-storm"),
         (["t.csv", *COLUMNS, "--machine", "40"], "CORES:SIZE"),
-        (["t.csv", *COLUMNS, "--jobs", "0"], "give 1 or more"),
+        (["t.csv", *COLUMNS, "--jobs", "0"], "give a whole number from 1 to 4096"),
         (["t.csv", *COLUMNS, "--out", "no/such/dir"], "there is no directory"),
         (["t.csv", *COLUMNS, "--map-host", "99999"], "map_host"),
     ],

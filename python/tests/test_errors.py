@@ -40,7 +40,7 @@ def refused(command: Command, *arguments: str | Path) -> str:
         (["cmpare"], "'compare'"),
         (["compare", "--sead", "1"], "--seed"),
         (["compare", "--seed", "x"], "'--seed'"),
-        (["compare", "--jobs", "0"], "give 1 or more"),
+        (["compare", "--jobs", "0"], "give a whole number from 1 to 4096"),
         (["compare", "--trace", "rdis"], "did you mean 'redis'?"),
         (["compare", "--trace", "nowhere/x.nwt"], "nowhere/x.nwt: no such file"),
         (["compare", "--machine", "brodwell-asap"], "did you mean 'broadwell-asap'?"),

@@ -92,7 +92,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(command: Command, tmp_
     (tmp_path / "empty.txt").write_text("hello\n")
     before = sorted(tmp_path.iterdir())
     for arguments, expected in [
-        (("machine", "detect", "-o", "mine"), "mine.toml"),
+        (("machine", "detect", "-o", "mine"), "add .toml"),
         (("machine", "detect", "--cpuid", "no.txt", "-o", "mine.toml"), "no.txt: line 1"),
         (("machine", "detect", "--cpuid", "empty.txt"), "has no CPUID line"),
         (("machine", "detect", "--cpuid", "absent.txt"), "absent.txt"),

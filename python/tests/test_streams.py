@@ -93,6 +93,25 @@ def test_too_little_memory_for_a_frame_is_said_before_the_first_run(shell: Shell
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "place t.csv --columns vm=id,arrive=start,leave=end,memory=ram,cores=cpu",
+        "segments --pid $$",
+        f"{ROW} -q --csv",
+    ],
+)
+@pytest.mark.parametrize("limit", [400_000, 500_000, 800_000])
+def test_too_little_memory_is_said_and_no_process_is_aborted(
+    shell: Shell, tmp_path: Path, verb: str, limit: int
+) -> None:
+    (tmp_path / "t.csv").write_text("id,start,end,ram,cpu\na,0,,1,1\n", encoding="utf-8")
+    done = shell(f"ulimit -v {limit}; nestwalk {verb}")
+    assert done.returncode or limit > 400_000, "no frame fits into that"
+    if done.returncode:
+        assert "ulimit -v" in one_line(done)
+
+
 @pytest.mark.parametrize("files", [6, 8, 10, 12, 14, 16, 20])
 def test_few_file_descriptors(shell: Shell, files: int) -> None:
     done = shell(f"ulimit -n {files}; nestwalk {ROW} -q --no-report")

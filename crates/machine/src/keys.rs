@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The keys of each sort of file, as JSON Schema: generated from the types that read the files, whose doc comments are the texts.
 //!
-//! Ranges and units come from [`ranges`](crate::ranges), which is also what checks them: `minimum`, `maximum`, and `x-unit`.
+//! Ranges and units come from [`ranges`](crate::ranges), which is also what checks them: `minimum`, `maximum`, `x-unit`, and
+//! `x-upper`, which says whether the upper end is a limit or an assumption.
 
 use nestwalk_mem::size;
 use nestwalk_os::OsCounters;
@@ -93,6 +94,7 @@ impl FileKind {
                         place.insert("x-range".into(), json!(ends));
                     }
                     place.insert("x-unit".into(), key.unit.into());
+                    place.insert("x-upper".into(), key.upper.to_string().into());
                 }
             }
         }
@@ -184,7 +186,8 @@ mod tests {
             for key in kind.file().keys() {
                 for pointer in places(&schema, &key) {
                     let other = *known.entry(pointer).or_insert(key);
-                    let (one, two) = ((key.least, key.most, key.unit), (other.least, other.most, other.unit));
+                    let (one, two) =
+                        [key, other].map(|key| (key.least, key.most, key.unit, key.upper.to_string())).into();
                     assert_eq!(one, two, "{} and {}", key.path, other.path);
                 }
             }

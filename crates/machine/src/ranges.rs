@@ -24,6 +24,27 @@ pub struct Key {
     pub most: u64,
     /// What it counts. `bytes`: it may be written as a size, such as `"16 GiB"`.
     pub unit: &'static str,
+    /// Why it may not be more.
+    pub upper: Upper,
+}
+
+/// What sets the upper end of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "kind", content = "why", rename_all = "snake_case")]
+pub enum Upper {
+    /// The model, the architecture, or the file format: more cannot be.
+    Limit(&'static str),
+    /// Our judgement that nobody needs more, so that slips of the pen are caught: may be raised in the table below.
+    Assumption(&'static str),
+}
+
+impl std::fmt::Display for Upper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Limit(why) => write!(f, "a limit: {why}"),
+            Self::Assumption(why) => write!(f, "an assumption: {why}"),
+        }
+    }
 }
 
 const BYTES: &str = "bytes";
@@ -40,77 +61,115 @@ const SEED_MAX: u64 = i64::MAX as u64;
 /// A second at 10 GHz: no kernel event costs more, and sums stay within 64 bits.
 const COST_MAX: u64 = 10_000_000_000;
 
-const fn key(path: &'static str, least: u64, most: u64, unit: &'static str) -> Key {
-    Key { path, least, most, unit }
+/// All of what it is a share of.
+const WHOLE: Upper = limit("the whole");
+/// Why a latency is at most [`LATENCY_MAX`].
+const NO_STORAGE: Upper = assumed("40 us at 2.5 GHz; what is slower is storage");
+/// Why memory is at most [`MEMORY_MAX`].
+const PHYSICAL: Upper = limit("46 bits of address in the model's references");
+
+/// Why a structure has no more entries.
+const REAL_ENTRIES: Upper = assumed("thousands of times what processors have");
+/// Why a table's set has no more ways.
+const REAL_WAYS: Upper = assumed("fully associative structures of processors have fewer");
+/// Why a cache's set has no more ways.
+const WAY_BITS: Upper = limit("the ways of a set are the bits of a word in the model");
+/// Why a cache is no larger.
+const REAL_CACHE: Upper = assumed("no cache is larger");
+/// Why a look-up takes no longer.
+const THREE_LOOKUPS: Upper = limit("three look-ups follow each other at most, and 12 bits of the model hold their sum");
+/// Why a program's parameter is no larger.
+const REAL_PROGRAM: Upper = assumed("more than the programs that it stands for have");
+/// Why a run is at most [`ACCESSES_MAX`] long.
+const YEARS: Upper = assumed("a longer run takes years");
+/// Why a seed is at most [`SEED_MAX`].
+const TOML_MAX: Upper = limit("the largest whole number of TOML");
+/// Why a time is no longer.
+const DAYS: Upper = assumed("eleven days");
+/// As `mm/khugepaged.c` checks it.
+const LINUX_PTES: Upper = limit("Linux: HPAGE_PMD_NR - 1");
+/// Why there are no more pages.
+const ALL_PAGES: Upper = limit("the pages of 64 TiB");
+
+const fn limit(why: &'static str) -> Upper {
+    Upper::Limit(why)
+}
+
+const fn assumed(why: &'static str) -> Upper {
+    Upper::Assumption(why)
+}
+
+const fn key(path: &'static str, least: u64, most: u64, unit: &'static str, upper: Upper) -> Key {
+    Key { path, least, most, unit, upper }
 }
 
 /// The numbers of a machine file.
 pub const MACHINE: &[Key] = &[
-    key("frequency_mhz", 1, 100_000, "MHz"),
-    key("timing.base_cycles_per_kiloinstruction", 1, 1_000_000, "cycles"),
-    key("timing.data_overlap_permille", 0, 1000, SHARE),
-    key("timing.walk_critical_permille", 0, 1000, SHARE),
-    key("mmu.memory_latency_cycles", 1, LATENCY_MAX, "cycles"),
-    key("mmu.l1d_miss_registers", 1, 4096, "misses"),
-    key("mmu.segment_latency_cycles", 0, 1000, "cycles"),
-    key("mmu.l1d.size", 64, 1 << 36, BYTES),
-    key("mmu.l1d.ways", 1, 64, "ways"),
-    key("mmu.l1d.latency_cycles", 1, LATENCY_MAX, "cycles"),
-    key("mmu.l2.size", 64, 1 << 36, BYTES),
-    key("mmu.l2.ways", 1, 64, "ways"),
-    key("mmu.l2.latency_cycles", 1, LATENCY_MAX, "cycles"),
-    key("mmu.llc.size", 64, 1 << 36, BYTES),
-    key("mmu.llc.ways", 1, 64, "ways"),
-    key("mmu.llc.latency_cycles", 1, LATENCY_MAX, "cycles"),
-    key("mmu.l1_tlb[].entries", 1, 1 << 24, "entries"),
-    key("mmu.l1_tlb[].ways", 1, 4096, "ways"),
-    key("mmu.l2_tlb[].entries", 1, 1 << 24, "entries"),
-    key("mmu.l2_tlb[].ways", 1, 4096, "ways"),
-    key("mmu.guest_pwc.latency_cycles", 1, 1000, "cycles"),
-    key("mmu.guest_pwc.*.entries", 1, 1 << 24, "entries"),
-    key("mmu.guest_pwc.*.ways", 1, 4096, "ways"),
-    key("mmu.host_pwc.latency_cycles", 1, 1000, "cycles"),
-    key("mmu.host_pwc.*.entries", 1, 1 << 24, "entries"),
-    key("mmu.host_pwc.*.ways", 1, 4096, "ways"),
-    key("mmu.nested_tlb.entries", 1, 1 << 24, "entries"),
-    key("mmu.nested_tlb.ways", 1, 4096, "ways"),
-    key("mmu.nested_tlb.latency_cycles", 1, 1000, "cycles"),
+    key("frequency_mhz", 1, 100_000, "MHz", assumed("ten times today's fastest clock and more")),
+    key("timing.base_cycles_per_kiloinstruction", 1, 1_000_000, "cycles", assumed("1,000 cycles an instruction")),
+    key("timing.data_overlap_permille", 0, 1000, SHARE, WHOLE),
+    key("timing.walk_critical_permille", 0, 1000, SHARE, WHOLE),
+    key("mmu.memory_latency_cycles", 1, LATENCY_MAX, "cycles", NO_STORAGE),
+    key("mmu.l1d_miss_registers", 1, 4096, "misses", assumed("cores of today have 10 to 48")),
+    key("mmu.segment_latency_cycles", 0, 1000, "cycles", assumed("comparisons of a few registers take less")),
+    key("mmu.l1d.size", 64, 1 << 36, BYTES, REAL_CACHE),
+    key("mmu.l1d.ways", 1, 64, "ways", WAY_BITS),
+    key("mmu.l1d.latency_cycles", 1, LATENCY_MAX, "cycles", NO_STORAGE),
+    key("mmu.l2.size", 64, 1 << 36, BYTES, REAL_CACHE),
+    key("mmu.l2.ways", 1, 64, "ways", WAY_BITS),
+    key("mmu.l2.latency_cycles", 1, LATENCY_MAX, "cycles", NO_STORAGE),
+    key("mmu.llc.size", 64, 1 << 36, BYTES, REAL_CACHE),
+    key("mmu.llc.ways", 1, 64, "ways", WAY_BITS),
+    key("mmu.llc.latency_cycles", 1, LATENCY_MAX, "cycles", NO_STORAGE),
+    key("mmu.l1_tlb[].entries", 1, 1 << 24, "entries", REAL_ENTRIES),
+    key("mmu.l1_tlb[].ways", 1, 4096, "ways", REAL_WAYS),
+    key("mmu.l2_tlb[].entries", 1, 1 << 24, "entries", REAL_ENTRIES),
+    key("mmu.l2_tlb[].ways", 1, 4096, "ways", REAL_WAYS),
+    key("mmu.guest_pwc.latency_cycles", 1, 1000, "cycles", THREE_LOOKUPS),
+    key("mmu.guest_pwc.*.entries", 1, 1 << 24, "entries", REAL_ENTRIES),
+    key("mmu.guest_pwc.*.ways", 1, 4096, "ways", REAL_WAYS),
+    key("mmu.host_pwc.latency_cycles", 1, 1000, "cycles", THREE_LOOKUPS),
+    key("mmu.host_pwc.*.entries", 1, 1 << 24, "entries", REAL_ENTRIES),
+    key("mmu.host_pwc.*.ways", 1, 4096, "ways", REAL_WAYS),
+    key("mmu.nested_tlb.entries", 1, 1 << 24, "entries", REAL_ENTRIES),
+    key("mmu.nested_tlb.ways", 1, 4096, "ways", REAL_WAYS),
+    key("mmu.nested_tlb.latency_cycles", 1, 1000, "cycles", THREE_LOOKUPS),
 ];
 
 /// The numbers of a cost file.
 pub const COSTS: &[Key] = &[
-    key("events.*.cycles", 0, COST_MAX, "cycles"),
-    key("scheduler.latency_us", 1, 1_000_000, "us"),
-    key("scheduler.granularity_us", 1, 1_000_000, "us"),
-    key("scheduler.balance_us", 1, 1_000_000, "us"),
+    key("events.*.cycles", 0, COST_MAX, "cycles", assumed("a second at 10 GHz")),
+    key("scheduler.latency_us", 1, 1_000_000, "us", assumed("a second")),
+    key("scheduler.granularity_us", 1, 1_000_000, "us", assumed("a second")),
+    key("scheduler.balance_us", 1, 1_000_000, "us", assumed("a second")),
 ];
 
 /// The numbers of a kernel in a scenario, wherever it is.
 macro_rules! kernel_keys {
     ($before:literal) => {
         [
-            key(concat!($before, ".memory"), 1 << 20, MEMORY_MAX, BYTES),
-            key(concat!($before, ".levels"), 4, 5, "levels"),
-            key(concat!($before, ".cpus"), 1, 4096, "processors"),
-            key(concat!($before, ".min_free"), 0, MEMORY_MAX, BYTES),
-            key(concat!($before, ".swap"), 0, MEMORY_MAX, BYTES),
-            key(concat!($before, ".paging.max"), 1, 8, "segments"),
-            key(concat!($before, ".start.blocks_permille"), 0, 1000, SHARE),
-            key(concat!($before, ".start.frames_per_block"), 1, 512, "pages"),
-            key(concat!($before, ".start.unmovable_permille"), 0, 1000, SHARE),
-            key(concat!($before, ".start.used_permille"), 0, 1000, SHARE),
-            key(concat!($before, ".start.kept_permille"), 0, 1000, SHARE),
-            key(concat!($before, ".tables.pool_permille"), 0, 1000, SHARE),
-            key(concat!($before, ".tables.levels"), 1, 4, "levels"),
-            key(concat!($before, ".tables.seed"), 0, SEED_MAX, ""),
-            key(concat!($before, ".manager.threshold_permille"), 0, 1000, SHARE),
-            key(concat!($before, ".manager.cgroup_limit_min"), 0, MEMORY_MAX, BYTES),
-            key(concat!($before, ".manager.khugepaged.scan_sleep_ms"), 0, 1_000_000_000, "ms"),
-            key(concat!($before, ".manager.khugepaged.alloc_sleep_ms"), 0, 1_000_000_000, "ms"),
-            key(concat!($before, ".manager.khugepaged.pages_to_scan"), 1, 1 << 34, "pages"),
-            key(concat!($before, ".manager.khugepaged.max_ptes_none"), 0, 511, "entries"),
-            key(concat!($before, ".manager.khugepaged.max_ptes_swap"), 0, 511, "entries"),
-            key(concat!($before, ".manager.khugepaged.max_ptes_shared"), 0, 511, "entries"),
+            key(concat!($before, ".memory"), 1 << 20, MEMORY_MAX, BYTES, PHYSICAL),
+            key(concat!($before, ".levels"), 4, 5, "levels", limit("x86-64 has page tables of 4 and of 5 levels")),
+            key(concat!($before, ".cpus"), 1, 4096, "processors", assumed("no server has more")),
+            key(concat!($before, ".min_free"), 0, MEMORY_MAX, BYTES, PHYSICAL),
+            key(concat!($before, ".swap"), 0, MEMORY_MAX, BYTES, PHYSICAL),
+            key(concat!($before, ".paging.max"), 1, 8, "segments", limit("the model's segment registers")),
+            key(concat!($before, ".start.blocks_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".start.frames_per_block"), 1, 512, "pages", limit("the pages of a block of 2 MiB")),
+            key(concat!($before, ".start.unmovable_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".start.used_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".start.kept_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".tables.pool_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".tables.levels"), 1, 4, "levels", limit("the root is placed nowhere")),
+            key(concat!($before, ".tables.seed"), 0, SEED_MAX, "", TOML_MAX),
+            key(concat!($before, ".manager.threshold_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".manager.cgroup_limit_min"), 0, MEMORY_MAX, BYTES, PHYSICAL),
+            key(concat!($before, ".manager.khugepaged.scan_sleep_ms"), 0, 1_000_000_000, "ms", DAYS),
+            key(concat!($before, ".manager.khugepaged.alloc_sleep_ms"), 0, 1_000_000_000, "ms", DAYS),
+            key(concat!($before, ".manager.khugepaged.pages_to_scan"), 1, 1 << 34, "pages", ALL_PAGES),
+            key(concat!($before, ".manager.khugepaged.max_ptes_none"), 0, 511, "entries", LINUX_PTES),
+            key(concat!($before, ".manager.khugepaged.max_ptes_swap"), 0, 511, "entries", LINUX_PTES),
+            key(concat!($before, ".manager.khugepaged.max_ptes_shared"), 0, 511, "entries", LINUX_PTES),
         ]
     };
 }
@@ -122,31 +181,37 @@ const COLOCATED_KERNEL: [Key; 22] = kernel_keys!("colocated[].kernel");
 macro_rules! generator_keys {
     ($before:literal) => {
         [
-            key(concat!($before, ".footprint"), 1 << 18, 1 << 46, BYTES),
-            key(concat!($before, ".warm_accesses"), 0, ACCESSES_MAX, "accesses"),
-            key(concat!($before, ".measured_accesses"), 1, ACCESSES_MAX, "accesses"),
-            key(concat!($before, ".threads"), 1, 4096, "threads"),
-            key(concat!($before, ".seed"), 0, SEED_MAX, ""),
-            key(concat!($before, ".local_permille"), 0, 995, SHARE),
-            key(concat!($before, ".instructions_per_kiloaccess"), 1000, 1_000_000_000, "instructions"),
-            key(concat!($before, ".small_mappings"), 0, 10_000, "mappings"),
-            key(concat!($before, ".passes"), 1, 1_000_000, "passes"),
-            key(concat!($before, ".fanout"), 2, 1 << 20, "children"),
-            key(concat!($before, ".nuclides"), 1, 1 << 20, "nuclides"),
-            key(concat!($before, ".degree"), 1, 1 << 20, "edges"),
-            key(concat!($before, ".property_bytes"), 1, 1 << 20, "bytes each"),
-            key(concat!($before, ".key_bytes"), 1, 1 << 20, "bytes each"),
-            key(concat!($before, ".value_bytes"), 0, 1 << 30, "bytes each"),
-            key(concat!($before, ".value_spread_permille"), 0, 1000, SHARE),
-            key(concat!($before, ".set_permille"), 0, 1000, SHARE),
-            key(concat!($before, ".put_permille"), 0, 1000, SHARE),
-            key(concat!($before, ".stretches"), 1, 1 << 20, "stretches"),
-            key(concat!($before, ".connections"), 1, 1 << 20, "connections"),
-            key(concat!($before, ".stride_pages"), 1, 1 << 34, "pages"),
-            key(concat!($before, ".stride"), 1, MEMORY_MAX, "bytes each"),
-            key(concat!($before, ".record_bytes"), 1, 1 << 20, "bytes each"),
-            key(concat!($before, ".records"), 1, 1 << 20, "records"),
-            key(concat!($before, ".touches"), 1, 1 << 44, "pages"),
+            key(concat!($before, ".footprint"), 1 << 18, 1 << 46, BYTES, PHYSICAL),
+            key(concat!($before, ".warm_accesses"), 0, ACCESSES_MAX, "accesses", YEARS),
+            key(concat!($before, ".measured_accesses"), 1, ACCESSES_MAX, "accesses", YEARS),
+            key(concat!($before, ".threads"), 1, 4096, "threads", assumed("no server has more processors")),
+            key(concat!($before, ".seed"), 0, SEED_MAX, "", TOML_MAX),
+            key(concat!($before, ".local_permille"), 0, 995, SHARE, limit("the rest are the program's own")),
+            key(
+                concat!($before, ".instructions_per_kiloaccess"),
+                1000,
+                1_000_000_000,
+                "instructions",
+                assumed("a million an access"),
+            ),
+            key(concat!($before, ".small_mappings"), 0, 10_000, "mappings", assumed("a sixth of vm.max_map_count")),
+            key(concat!($before, ".passes"), 1, 1_000_000, "passes", REAL_PROGRAM),
+            key(concat!($before, ".fanout"), 2, 1 << 20, "children", REAL_PROGRAM),
+            key(concat!($before, ".nuclides"), 1, 1 << 20, "nuclides", REAL_PROGRAM),
+            key(concat!($before, ".degree"), 1, 1 << 20, "edges", REAL_PROGRAM),
+            key(concat!($before, ".property_bytes"), 1, 1 << 20, "bytes each", REAL_PROGRAM),
+            key(concat!($before, ".key_bytes"), 1, 1 << 20, "bytes each", REAL_PROGRAM),
+            key(concat!($before, ".value_bytes"), 0, 1 << 30, "bytes each", REAL_PROGRAM),
+            key(concat!($before, ".value_spread_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".set_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".put_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".stretches"), 1, 1 << 20, "stretches", REAL_PROGRAM),
+            key(concat!($before, ".connections"), 1, 1 << 20, "connections", REAL_PROGRAM),
+            key(concat!($before, ".stride_pages"), 1, 1 << 34, "pages", ALL_PAGES),
+            key(concat!($before, ".stride"), 1, MEMORY_MAX, "bytes each", PHYSICAL),
+            key(concat!($before, ".record_bytes"), 1, 1 << 20, "bytes each", REAL_PROGRAM),
+            key(concat!($before, ".records"), 1, 1 << 20, "records", REAL_PROGRAM),
+            key(concat!($before, ".touches"), 1, 1 << 44, "pages", YEARS),
         ]
     };
 }
@@ -159,27 +224,27 @@ const PRESET_FILE: [Key; 25] = generator_keys!("generator");
 
 /// The numbers of a scenario that are in no kernel and no generator.
 const SCENARIO: &[Key] = &[
-    key("seed", 0, SEED_MAX, ""),
-    key("cgroup_limit", 1 << 12, MEMORY_MAX, BYTES),
-    key("colocated_lead_ms", 0, 1_000_000_000, "ms"),
-    key("sampling.measured_accesses_max", 1, ACCESSES_MAX, "accesses"),
-    key("sampling.period", 1, ACCESSES_MAX, "accesses"),
-    key("sampling.warm", 0, ACCESSES_MAX, "accesses"),
-    key("sampling.measure", 0, ACCESSES_MAX, "accesses"),
-    key("sampling.window", 1, ACCESSES_MAX, "accesses"),
-    key("asap.registers", 1, 32, "registers"),
-    key("asap.guest_levels[]", 1, 4, "levels"),
-    key("asap.host_levels[]", 1, 4, "levels"),
-    key("colocated[].count", 1, 4096, "programs"),
-    key("colocated[].cgroup_limit", 1 << 12, MEMORY_MAX, BYTES),
-    key("workload.churn.size", 1 << 16, MEMORY_MAX, BYTES),
-    key("workload.churn.seed", 0, SEED_MAX, ""),
-    key("colocated[].workload.churn.size", 1 << 16, MEMORY_MAX, BYTES),
-    key("colocated[].workload.churn.seed", 0, SEED_MAX, ""),
-    key("workload.preset.divide_footprint", 1, 1 << 34, "times"),
-    key("workload.preset.data_accesses[]", 0, ACCESSES_MAX, "accesses"),
-    key("colocated[].workload.preset.divide_footprint", 1, 1 << 34, "times"),
-    key("colocated[].workload.preset.data_accesses[]", 0, ACCESSES_MAX, "accesses"),
+    key("seed", 0, SEED_MAX, "", TOML_MAX),
+    key("cgroup_limit", 1 << 12, MEMORY_MAX, BYTES, PHYSICAL),
+    key("colocated_lead_ms", 0, 1_000_000_000, "ms", DAYS),
+    key("sampling.measured_accesses_max", 1, ACCESSES_MAX, "accesses", YEARS),
+    key("sampling.period", 1, ACCESSES_MAX, "accesses", YEARS),
+    key("sampling.warm", 0, ACCESSES_MAX, "accesses", YEARS),
+    key("sampling.measure", 0, ACCESSES_MAX, "accesses", YEARS),
+    key("sampling.window", 1, ACCESSES_MAX, "accesses", YEARS),
+    key("asap.registers", 1, 32, "registers", limit("the model's range registers")),
+    key("asap.guest_levels[]", 1, 4, "levels", limit("level 4 is the highest below a root")),
+    key("asap.host_levels[]", 1, 4, "levels", limit("level 4 is the highest below a root")),
+    key("colocated[].count", 1, 4096, "programs", assumed("a program for each processor of the largest server")),
+    key("colocated[].cgroup_limit", 1 << 12, MEMORY_MAX, BYTES, PHYSICAL),
+    key("workload.churn.size", 1 << 16, MEMORY_MAX, BYTES, PHYSICAL),
+    key("workload.churn.seed", 0, SEED_MAX, "", TOML_MAX),
+    key("colocated[].workload.churn.size", 1 << 16, MEMORY_MAX, BYTES, PHYSICAL),
+    key("colocated[].workload.churn.seed", 0, SEED_MAX, "", TOML_MAX),
+    key("workload.preset.divide_footprint", 1, 1 << 34, "times", ALL_PAGES),
+    key("workload.preset.data_accesses[]", 0, ACCESSES_MAX, "accesses", YEARS),
+    key("colocated[].workload.preset.divide_footprint", 1, 1 << 34, "times", ALL_PAGES),
+    key("colocated[].workload.preset.data_accesses[]", 0, ACCESSES_MAX, "accesses", YEARS),
 ];
 
 /// A sort of file whose numbers have ranges.
@@ -349,6 +414,42 @@ mod tests {
         assert!(said(File::Scenario, "seed = -1").contains("seed = -1: give 0 to"));
         assert!(said(File::Scenario, "seed = 1.5").contains("seed = 1.5"));
         assert!(said(File::Scenario, "kernels = [{ swap = '4 GB' }]").contains("is no size"));
+    }
+
+    /// What is called a limit is one: the number is that of the code that sets it.
+    #[test]
+    fn limits_are_those_of_the_code() {
+        let most = |file: File, path: &str| {
+            let key = file.keys().find(|key| key.path == path).unwrap();
+            assert!(matches!(key.upper, Upper::Limit(_)), "{path}");
+            key.most
+        };
+        assert_eq!(most(File::Scenario, "asap.registers"), nestwalk_mmu::PrefetchCounters::REGISTERS_MAX as u64);
+        assert_eq!(most(File::Scenario, "kernels[].paging.max"), nestwalk_mmu::Segments::MAX as u64);
+        assert_eq!(most(File::Scenario, "kernels[].levels"), nestwalk_mem::Geometry::LEVELS_MAX as u64);
+        assert_eq!(most(File::Scenario, "seed"), i64::MAX as u64);
+        for path in ["mmu.guest_pwc.latency_cycles", "mmu.host_pwc.latency_cycles", "mmu.nested_tlb.latency_cycles"] {
+            assert!(most(File::Machine, path) < 1 << 12, "three of them must fit into 12 bits");
+        }
+        let machine = Shelf::Machines.text("zen4", Path::new("")).unwrap().1;
+        let ways = machine.replacen("ways = 8", "ways = 65", 1);
+        assert!(said(File::Machine, &ways).contains("give 1 to 64 ways"), "{}", said(File::Machine, &ways));
+    }
+
+    #[test]
+    fn every_range_says_why_it_ends() {
+        for file in [File::Scenario, File::Machine, File::Costs, File::Preset] {
+            for key in file.keys() {
+                let said = key.upper.to_string();
+                assert!(said.starts_with("a limit: ") || said.starts_with("an assumption: "), "{}: {said}", key.path);
+                assert!(said.len() > "an assumption: ".len() && !said.ends_with('.'), "{}: {said}", key.path);
+                assert!(
+                    key.unit != SHARE || key.most != 1000 || key.upper == WHOLE,
+                    "{}: a share ends at the whole",
+                    key.path
+                );
+            }
+        }
     }
 
     #[test]

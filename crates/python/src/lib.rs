@@ -14,6 +14,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::import_exception;
 use pyo3::prelude::*;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 mod cloud;
 mod keys;
@@ -34,6 +35,14 @@ fn refuse(error: impl std::fmt::Display) -> PyErr {
 /// `value` as JSON text.
 fn json(value: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(value).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+}
+
+/// What JSON text from our own Python says. Its lines and columns mean nothing to a user, and are left out of messages.
+fn from_json<T: DeserializeOwned>(text: &str) -> PyResult<T> {
+    serde_json::from_str(text).map_err(|error| {
+        let message = error.to_string();
+        refuse(message.rsplit_once(" at line ").map_or(message.as_str(), |(before, _)| before))
+    })
 }
 
 /// Does `work` without the GIL. A panic is a bug of the engine: it becomes a [`NestwalkError`] that says where, and not an

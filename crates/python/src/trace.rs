@@ -96,7 +96,7 @@ pub(crate) fn trace_convert(
     options: &str,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let options: Options = serde_json::from_str(options).map_err(refuse)?;
+    let options: Options = crate::from_json(options)?;
     guarded(py, || {
         let mut listener = Listener::new(progress);
         let outcome =

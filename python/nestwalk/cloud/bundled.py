@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nestwalk import checks
 from nestwalk.errors import NestwalkError, unknown
 
 FOLDER = Path(__file__).parents[1] / "vm_traces"
@@ -24,7 +25,7 @@ def file(name: str) -> Path:
     Raises:
         NestwalkError: When there is neither.
     """
-    path = Path(name)
+    path = Path(checks.text("the trace of VMs", name))
     if name in names() and not path.exists():
         return FOLDER / f"{name}{SUFFIX}"
     if path.exists():

@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestwalk.errors import NestwalkError, unknown
+from nestwalk.errors import JOBS_MAX, SEED_MAX, NestwalkError, unknown
 
 if TYPE_CHECKING:
     from nestwalk.cloud.place import Version
     from nestwalk.cloud.requests import Requests
+
+PID_MAX = 2**22
+"""Linux's PID_MAX_LIMIT."""
+CORES_MAX = 2**16
+"""Of a host: the engine's limit."""
+MEMORY_MAX = 2**44
+"""Bytes of a host: the engine's limit."""
+SECONDS_MAX = 10**12
+"""Of a trace's times; an assumption: 30,000 years."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
@@ -35,7 +44,8 @@ def place(
     *,
     hosts: Annotated[str, typer.Option(metavar="NAME", help="A fleet's name or TOML file.")] = "paper",
     target_utilisation: Annotated[
-        float, typer.Option(help="Size a fleet of shares so that so much of it is in use at the peak.")
+        float,
+        typer.Option(help="Size a fleet of shares so that so much of it is in use at the peak.", min=0.001, max=1),
     ] = 0.75,
     versions: Annotated[
         str | None,
@@ -47,7 +57,9 @@ def place(
     allocator: Annotated[
         str | None, typer.Option(metavar="NAME", help="One version with this allocator of segments instead.")
     ] = None,
-    segments: Annotated[int, typer.Option(metavar="N", help="n of DS-n: segments that a processor has.")] = 1,
+    segments: Annotated[
+        int, typer.Option(metavar="N", help="n of DS-n: segments that a processor has.", min=1, max=8)
+    ] = 1,
     migration: Annotated[
         bool, typer.Option("--migration", help="Defragment by live migration when a VM needs more segments.")
     ] = False,
@@ -69,7 +81,10 @@ def place(
         bool, typer.Option("--any-order", help="Pieces next to each other are one segment in whatever order they are.")
     ] = False,
     measure_from: Annotated[
-        int | None, typer.Option(metavar="SECONDS", help="VMs that arrive earlier are placed and not counted.")
+        int | None,
+        typer.Option(
+            metavar="SECONDS", help="VMs that arrive earlier are placed and not counted.", min=0, max=SECONDS_MAX
+        ),
     ] = None,
     boot_storm: Annotated[
         str | None,
@@ -91,10 +106,17 @@ def place(
     ] = None,
     map_host: Annotated[
         int | None,
-        typer.Option(metavar="HOST", help="The host whose memory is drawn (default: the first of the largest).", min=0),
+        typer.Option(
+            metavar="HOST",
+            help="The host whose memory is drawn (default: the first of the largest).",
+            min=0,
+            max=2**32 - 1,
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 1,
-    jobs: Annotated[int | None, typer.Option(help="Versions at a time (default: one for each processor).")] = None,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0, max=SEED_MAX)] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(help="Versions at a time (default: one for each processor).", min=1, max=JOBS_MAX)
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="One VM in ten, on a smaller fleet: seconds instead of minutes.")
     ] = False,
@@ -105,7 +127,9 @@ def place(
     ] = None,
 ) -> None:
     """Replay a trace of VMs on a fleet: how many segments of memory each VM gets, and what that takes."""
-    from nestwalk import files
+    from nestwalk import files, memory
+
+    memory.check_frames("a trace of VMs cannot be replayed", "use another machine", "nestwalk.cloud.place")
     from nestwalk.cloud import bundled, fleets, loaders, transform
     from nestwalk.cloud import place as replays
     from nestwalk.progress import watch
@@ -151,7 +175,8 @@ def place(
 
 def segments(
     pid: Annotated[
-        int | None, typer.Option(metavar="PID", help="The VMM of a running VM on this host, or any process.", min=1)
+        int | None,
+        typer.Option(metavar="PID", help="The VMM of a running VM on this host, or any process.", min=1, max=PID_MAX),
     ] = None,
     *,
     from_: Annotated[
@@ -170,6 +195,9 @@ def segments(
     json_: Json = False,
 ) -> None:
     """Say how contiguous the memory of a running VM is, and how many segments it could get now."""
+    from nestwalk import memory
+
+    memory.check_frames("segments cannot be counted", "read a recording elsewhere (--from)", "nestwalk.cloud.segments")
     from nestwalk.cloud import proc, text
     from nestwalk.cloud import segments as segment
 
@@ -193,7 +221,7 @@ def _versions(versions: str | None, scheduler: str | None, allocator: str | None
     from nestwalk.cloud import place as replays
 
     if scheduler is None and allocator is None:
-        return replays.versions(versions or ",".join(replays.VERSIONS))
+        return replays.versions(",".join(replays.VERSIONS) if versions is None else versions)
     if versions is not None:
         raise NestwalkError("--versions goes without --scheduler and --allocator, which make one version of their own")
     return [replays.custom(scheduler, allocator)]
@@ -244,15 +272,15 @@ def _loader_options(columns: str | None, machine: str | None) -> Any:
     from nestwalk.cloud import loaders, sizes
     from nestwalk.cloud.loaders import generic
 
-    size = loaders.MACHINE
+    size = None
     if machine is not None:
         cores, _, memory = machine.partition(":")
         try:
             size = (float(cores), float(sizes.size_bytes(memory)))
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise NestwalkError(f"--machine: '{machine}' is not CORES:SIZE, such as 40:256GiB") from error
-        if not size[0] > 0 or not size[1] > 0:
-            raise NestwalkError(f"--machine: '{machine}' has nothing; give CORES:SIZE, such as 40:256GiB")
+        if not 0 < size[0] <= CORES_MAX or not 0 < size[1] <= MEMORY_MAX:
+            raise NestwalkError(f"--machine: '{machine}': give above 0 and at most {CORES_MAX} cores and 16 TiB")
     return loaders.Options(columns=None if columns is None else generic.parse(columns), machine=size)
 
 
@@ -262,7 +290,10 @@ def _storm(requests: Requests, when: str) -> Requests:
     if when == "all":
         return transform.boot_storm(requests, None)
     try:
-        return transform.boot_storm(requests, int(when))
+        second = int(when)
+        if not 0 <= second <= SECONDS_MAX:
+            raise ValueError(when)  # noqa: TRY301 (one message for both)
+        return transform.boot_storm(requests, second)
     except ValueError as error:
         raise NestwalkError(f"--boot-storm: '{when}' is neither a second of the trace nor 'all'") from error
 

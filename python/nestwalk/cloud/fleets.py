@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import tomli_w
 
-from nestwalk import files, scenario, toml_file
+from nestwalk import checks, files, scenario, toml_file
 from nestwalk.cloud import requests, sizes
 from nestwalk.cloud.loaders import csv
 from nestwalk.errors import NestwalkError, unknown
@@ -145,7 +145,7 @@ def load(name: str) -> Fleet:
     Raises:
         NestwalkError: When there is none, or it is not what it should be.
     """
-    path = Path(name)
+    path = Path(checks.text("the fleet", name))
     if not path.suffix and not path.exists():
         if name not in names():
             raise unknown("fleet", name, names())

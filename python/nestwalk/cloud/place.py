@@ -94,7 +94,8 @@ def custom(scheduler: str | None, allocator: str | None) -> Version:
     Raises:
         NestwalkError: When there is no such scheduler or allocator.
     """
-    policy, memory = scheduler or "filter-scheduler", allocator or "compromis-opt2"
+    policy = "filter-scheduler" if scheduler is None else scheduler
+    memory = "compromis-opt2" if allocator is None else allocator
     if policy not in SCHEDULERS:
         raise unknown("scheduler", policy, SCHEDULERS)
     if memory not in ALLOCATORS:
@@ -349,9 +350,7 @@ def execute(plan_: Plan, *, jobs: int | None = None, watcher: pool.Watcher | Non
         NestwalkError: When the engine refuses something.
         KeyboardInterrupt: On Ctrl-C, when all have stopped.
     """
-    limit = pool.processors() if jobs is None else jobs
-    if limit < 1:
-        raise NestwalkError(f"{limit} jobs at a time are too few; give 1 or more")
+    limit = pool.check_count(pool.processors() if jobs is None else jobs)
     side_by_side = min(limit, len(plan_.versions))
     data = columns(plan_.trace.frame)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from nestwalk import checks, pool, progress, scenario
-from nestwalk.errors import NestwalkError, unknown
+from nestwalk import checks, pool, progress
+from nestwalk.errors import SEED_MAX, NestwalkError, unknown
 from nestwalk.reproduce.paper import Paper, load
 from nestwalk.reproduce.plan import DEFAULT_SEED, Experiment, Scale, check, execute
 from nestwalk.reproduce.rehearsal import naming, rehearse
@@ -43,6 +43,7 @@ class Plan:
     def execute(self, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Reproduction:
         """Makes the runs and puts the paper's figures beside ours; see :func:`reproduce`."""
         processes = jobs if jobs is not None else (pool.processors() if self.scale.quick else 1)
+        pool.check_count(processes)
         results = execute(self.experiment.runs, processes, watcher or pool.Silent())
         return Reproduction(self.paper, self.scale, self.experiment, results)
 
@@ -55,7 +56,7 @@ def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, traces: Pa
     """
     if checks.text("paper", name) not in PAPERS:
         raise unknown("paper", name, PAPERS)
-    checks.whole("seed", seed, 0, scenario.SEED_MAX)
+    checks.whole("seed", seed, 0, SEED_MAX)
     return prepare(load(name), quick=quick, seed=seed, traces=traces)
 
 

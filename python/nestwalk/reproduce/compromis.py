@@ -228,8 +228,7 @@ class CloudPlan(Plan):
         """Makes the replays and the runs, and puts the paper's figures beside ours."""
         told = watcher or pool.Silent()
         processes = jobs if jobs is not None else (pool.processors() if self.scale.quick else 1)
-        if processes < 1:
-            raise NestwalkError(f"{processes} jobs at a time are too few; give 1 or more")
+        pool.check_count(processes)
 
         def one(index: int, progress: Callable[[int, int | None], bool]) -> Summary:
             return self.replays[index].run(progress)

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, store
+from nestwalk import _native, checks, store
 from nestwalk.reproduce.paper import TOLERANCE, Relation, Verdict
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import polars as pl
 
     from nestwalk.reproduce.paper import Claim, Paper
@@ -117,7 +118,7 @@ class Reproduction:
         """Writes ``results.parquet``, ``results.json``, ``report.html``, and ``scenarios`` that make each run again."""
         results = list(self.results.made.values())
         everything = {**self.to_json(), "runs": [result.json for result in results]}
-        return store.save(Path(folder), self.frame, everything, results, self.page if report else None)
+        return store.save(checks.path("folder", folder), self.frame, everything, results, self.page if report else None)
 
 
 def _row(figure: str, claim: Claim, ours: Value, note: str) -> dict[str, Any]:

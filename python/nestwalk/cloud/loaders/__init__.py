@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from nestwalk.cloud.loaders.head import Head
     from nestwalk.cloud.requests import Requests
 
-MACHINE = (40.0, float(256 << 30))
-"""Assumption: cores and bytes of the machine that the packing trace counts in, which does not say; the paper's Gen5."""
-
 
 @dataclass(frozen=True)
 class Options:
@@ -27,8 +24,8 @@ class Options:
 
     columns: Columns | None = None
     """The columns of a generic file."""
-    machine: tuple[float, float] = MACHINE
-    """Cores and bytes of one machine of Azure's packing trace."""
+    machine: tuple[float, float] | None = None
+    """Cores and bytes of one machine of Azure's packing trace; those of :mod:`.packing` if None."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,8 @@ def load(path: Path, options: Options | None = None) -> Requests:
                 f"memory=..), or give one of: {', '.join(one.name for one in FORMATS)}"
             )
         made = found.load(path, chosen)
+    if chosen.machine is not None and made.format != packing.NAME:
+        raise NestwalkError(f"{path}: --machine is for Azure's packing trace, and this is read as {made.format}")
     if made.frame.is_empty():
         why = f"; {made.malformed.sentences()[0]}" if made.malformed.count else ""
         if b"\r" in start.start and b"\n" not in start.start:

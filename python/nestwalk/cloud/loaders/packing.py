@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from nestwalk.cloud.loaders.head import Head
 
 DAY_S = 86_400
+NAME = "Azure packing 2020"
+"""What results call the format."""
+MACHINE = (40.0, float(256 << 30))
+"""Assumption: cores and bytes of the machine that the packing trace counts in, which does not say; the paper's Gen5."""
+
 TABLES = {"vm": ("vmId", "vmTypeId", "starttime", "endtime"), "vmType": ("vmTypeId", "machineId", "core", "memory")}
 """Tables and the columns that are used. Source: Azure/AzurePublicDataset, AzureTracesForPacking2020."""
 
@@ -90,7 +95,7 @@ def _requests(path: Path, options: Options, types: list[pl.Series], rows: list[p
         .unique("vmTypeId", keep="first", maintain_order=True)
     )
     vms = pl.DataFrame([column.alias(name) for column, name in zip(rows, ("line", *TABLES["vm"]), strict=True)])
-    cores, memory = options.machine
+    cores, memory = options.machine or MACHINE
     end = requests.number("endtime")
     table = vms.join(kinds, on="vmTypeId", how="left", maintain_order="left").select(
         pl.col("line").cast(pl.Int64),
@@ -113,7 +118,7 @@ def _requests(path: Path, options: Options, types: list[pl.Series], rows: list[p
         "a type that fits several machines is taken as on the first; priorities are not modelled",
         "a VM with a negative start runs before the trace begins, one without an end stays until the end",
     ]
-    made = requests.build(table.lazy(), path=path, name="Azure packing 2020", checks=checks, notes=notes)
+    made = requests.build(table.lazy(), path=path, name=NAME, checks=checks, notes=notes)
     bad = Malformed(
         made.malformed.count,
         tuple((where.replace("line", "vm row"), what) for where, what in made.malformed.examples),
