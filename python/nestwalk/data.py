@@ -31,8 +31,11 @@ def reference(name: str) -> str:
     with files.telling(path, "cannot be read"):
         if path.is_file():
             return str(path.absolute())
+        if path.exists():
+            what = "is a directory" if path.is_dir() else "is no regular file, and a trace is read more than once"
+            raise NestwalkError(f"{files.shown(path)}: {what}; give a trace file or one of {', '.join(traces())}")
     if "/" in name or path.suffix:
-        raise NestwalkError(f"{name}: no such file; give a trace file or one of {', '.join(traces())}")
+        raise NestwalkError(f"{files.shown(name)}: no such file; give a trace file or one of {', '.join(traces())}")
     raise unknown("trace", name, traces())
 
 

@@ -156,7 +156,7 @@ def test_hidden_frames_are_said_and_no_number(command: Command, tmp_path: Path) 
     [
         ((), "either --pid"),
         (("--pid", "1", "--from", "r"), "either --pid"),
-        (("--pid", "999999999"), "there is no process"),
+        (("--pid", "4194303"), "there is no process"),
         (("--from", "nowhere"), "nowhere/maps"),
         (("--from", "cut"), "cut/pagemap: ends within the mapping"),
         (("--from", "odd"), "odd/maps: line 1: is not a mapping"),

@@ -205,6 +205,12 @@ def test_options_that_exclude_or_need_each_other(said: Said, words: str, part: s
     assert " at line " not in line, "of options as JSON text, no line is the user's"
 
 
+@pytest.mark.parametrize(("name", "part"), [(".", "is a directory"), ("/dev/null", "is no regular file")])
+def test_what_is_there_and_is_no_trace(said: Said, name: str, part: str) -> None:
+    assert part in said("trace", "info", name)
+    assert part in said("compare", "--trace", name)
+
+
 def test_no_character_of_ascii_breaks_a_name(said: Said) -> None:
     for letter in [*string.printable, "\x00", "\x7f", "\x9b"]:
         assert "trace" in said("trace", "info", f"no{letter}ne")
