@@ -163,6 +163,7 @@ const SCENARIO: &[Key] = &[
     key("cgroup_limit", 1 << 12, MEMORY_MAX, BYTES),
     key("colocated_lead_ms", 0, 1_000_000_000, "ms"),
     key("sampling.measured_accesses_max", 1, ACCESSES_MAX, "accesses"),
+    key("sampling.warm_accesses_max", 0, ACCESSES_MAX, "accesses"),
     key("sampling.period", 1, ACCESSES_MAX, "accesses"),
     key("sampling.warm", 0, ACCESSES_MAX, "accesses"),
     key("sampling.measure", 0, ACCESSES_MAX, "accesses"),
