@@ -179,6 +179,7 @@ class Comparison:
             "of": _named(limit.of, variant) if limit else None,
             "against_baseline": _quotient(values["cycles_per_access"], stock),
             "against_baseline_ci95": gain.ci95 if gain else None,
+            "warm_up_reached": None if limit else result.warm_up["reached"],
             **whole,
             "whole_run_against_baseline": _quotient(whole["whole_run_cycles_per_access"], stock_whole),
             "whole_run_against_baseline_ci95": whole_gain.ci95 if whole_gain else None,
@@ -350,14 +351,18 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     order = [*first, *ROW_KEYS, *(key for key in rows[0] if key not in ROW_KEYS and key not in first)]
     text = {*_TEXT_KEYS, "program"}
     schema = {key: pl.String if key in text else pl.Float64 for key in order}
-    return pl.DataFrame(rows, schema={**schema, "changes": pl.List(pl.String)})
+    return pl.DataFrame(rows, schema={**schema, "warm_up_reached": pl.Boolean, "changes": pl.List(pl.String)})
 
 
 def relative_interval(result: Result, first: Result) -> float | None:
     """Half of the 95 % interval of ``relative_time``: over pairs of windows of the same accesses in both runs.
 
-    None for the first run itself, where the windows are too few, and where they are not of the same accesses.
+    None for the first run itself, and where the windows are too few. Where the two runs warmed up for different lengths
+    and so measured other accesses of the program, the interval is that of independent runs.
     """
+    if result.statistics["warm_accesses"] != first.statistics["warm_accesses"]:
+        gain = intervals.gain(result, first)
+        return gain.ci95 if gain else None
     pairs = [
         (sum(mine["cycles"].values()), sum(its["cycles"].values()))
         for mine, its in zip(result.statistics["windows"], first.statistics["windows"], strict=False)

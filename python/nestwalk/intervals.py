@@ -86,9 +86,10 @@ def cycles(result: Result) -> list[int]:
 
 
 def match(one: Result, two: Result) -> bool:
-    """Whether both measured the same windows."""
+    """Whether both measured the same windows: of so many accesses each, after as many to warm up."""
     windows = [[window["accesses"] for window in result.statistics["windows"]] for result in (one, two)]
-    return windows[0] == windows[1]
+    warm = [result.statistics["warm_accesses"] for result in (one, two)]
+    return windows[0] == windows[1] and warm[0] == warm[1]
 
 
 def gain(run: Result, plain: Result) -> Estimate | None:

@@ -60,6 +60,17 @@ class Result:
         return value
 
     @property
+    def warm_up(self) -> dict[str, Any]:
+        """How TLBs and caches warmed up before the first measured access.
+
+        ``accesses``; ``accesses_max``, where the warm-up had no length of its own; ``reached``, whether what would be
+        measured had ceased to change (None where ``unavailable`` says why that is not known); ``drift``, by how much it
+        still changed, as shares.
+        """
+        value: dict[str, Any] = self.json["warm_up"]
+        return value
+
+    @property
     def whole_run(self) -> dict[str, Any]:
         """What the kernels did from beginning to end.
 

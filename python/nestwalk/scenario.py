@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 SUFFIX = ".toml"
 QUICK_ACCESSES = 500_000
 """Measured accesses after which a ``--quick`` run of a generator stops."""
+QUICK_WARM_ACCESSES = 140_000_000
+"""Accesses after which the warm-up of such a run ends, warm or not."""
 QUICK_TRACE_ACCESSES = 16_000_000
 """The same of a trace that has windows. They stand for so many; few of them are in the file where it is filtered."""
 QUICK_WHOLE_ACCESSES = 100_000_000
@@ -81,7 +83,9 @@ def quick_sampling(sampling: object, trace: str | None = None) -> dict[str, Any]
     """
     known: dict[str, Any] = dict(sampling) if isinstance(sampling, dict) else {}
     limit, most = known.get("measured_accesses_max"), QUICK_ACCESSES
-    if trace is not None:
+    if trace is None:
+        known.setdefault("warm_accesses_max", QUICK_WARM_ACCESSES)
+    else:
         most = QUICK_TRACE_ACCESSES
         about = traces.trace_info(trace)
         accesses = about["represented_accesses"]

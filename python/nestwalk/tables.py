@@ -12,7 +12,7 @@ from nestwalk import sections, whole_run
 from nestwalk.result import SERVERS, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -44,6 +44,11 @@ AGAINST_COLUMN = ("time to\nplain\nVM", "against_baseline", 3)
 """Takes the place of the last of :data:`COLUMNS` where there is a plain VM."""
 WHOLE_RUN_COLUMN = ("same,\nwhole\nrun", "whole_run_against_baseline", 3)
 """Comes after it where the program's length is known."""
+
+NOT_WARM = (
+    "Not warm: {names}. When their warm-up ended, what is measured still changed, or the last-level cache was still "
+    'filling: their figures may be off (docs/model.md, "Warm-up").'
+)
 
 COLUMNS = (
     ("walks\nper 1000\naccesses", "walks_per_kiloaccess", 2),
@@ -113,6 +118,17 @@ def comparison(done: Comparison, width: int) -> Table:
     return table
 
 
+def not_warm(runs: Iterable[tuple[str, Result]]) -> str | None:
+    """Which of the runs of these names were not warm when they were measured; None if all were, as far as is known."""
+    names = dict.fromkeys(name for name, run in runs if run.warm_up["reached"] is False)
+    return NOT_WARM.format(names=", ".join(names)) if names else None
+
+
+def _not_warm(runs: Iterable[tuple[str, Result]]) -> list[RenderableType]:
+    said = not_warm(runs)
+    return [Text(said)] if said else []
+
+
 def comparison_page(done: Comparison, seconds: float, width: int) -> list[RenderableType]:
     """All that ``nestwalk compare`` prints: the verdict first."""
     from nestwalk import answers
@@ -122,6 +138,7 @@ def comparison_page(done: Comparison, seconds: float, width: int) -> list[Render
     page: list[RenderableType] = [*answers.verdict_of(done), Text(head), Text(), comparison(done, width)]
     if plan.quick:
         page.append(Text(QUICK))
+    page += _not_warm((title, result) for title, _, result in done.labelled)
     page += _left_out(width)
     page.append(Text(RELATIVE if columns(done.rows) is COLUMNS else AGAINST))
     if _filtered_beside_corunner(done):
@@ -157,7 +174,8 @@ def survey_page(done: Survey, width: int) -> list[RenderableType]:
     for part in done.comparisons:
         plan = part.plan
         head = f"{plan.program.title} on {plan.machine}, seed {plan.seed}"
-        page += [Text(head, style="bold"), Text(), *answers.verdict_of(part), comparison(part, width), Text()]
+        page += [Text(head, style="bold"), Text(), *answers.verdict_of(part), comparison(part, width)]
+        page += [*_not_warm((title, result) for title, _, result in part.labelled), Text()]
     page += [Text(f"Left out: {mix.what}: {mix.why}") for mix in done.plan.matrix.left_out]
     if done.plan.plans[0].quick:
         page.append(Text(QUICK))
@@ -169,6 +187,7 @@ def survey_page(done: Survey, width: int) -> list[RenderableType]:
 def result_page(run: Result, *, quick: bool) -> list[RenderableType]:
     """All that ``nestwalk run`` prints."""
     page: list[RenderableType] = [Text(run.name), Text(), row(run), Text(), references(run)]
+    page += _not_warm([(run.name, run)])
     return [*page, Text(), Text(QUICK)] if quick else page
 
 

@@ -202,3 +202,33 @@ def test_reading_only_the_beginning_of_the_output_is_no_error(tmp_path: Path) ->
     done = subprocess.run(["/bin/sh", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout == "{"
     assert done.stderr == ""
+
+
+STORE = """
+schema = 1
+name = "store"
+machine = "broadwell-asap"
+{sampling}
+[workload.generator]
+kind = "key_value"
+footprint = "256 MiB"
+local_permille = 0
+measured_accesses = 200000
+
+[[kernels]]
+"""
+
+
+def test_a_run_that_was_not_warm_says_so(command: Command, tmp_path: Path) -> None:
+    bounded, open_ended = tmp_path / "bounded.toml", tmp_path / "open.toml"
+    bounded.write_text(STORE.format(sampling="sampling = { warm_accesses_max = 300000 }"), encoding="utf-8")
+    open_ended.write_text(STORE.format(sampling=""), encoding="utf-8")
+    cold, warm = nestwalk.run(bounded), nestwalk.run(open_ended)
+    assert (cold.warm_up["reached"], cold.warm_up["accesses_max"]) == (False, 300_000)
+    assert warm.warm_up["reached"]
+    assert warm.warm_up["accesses"] == warm.statistics["warm_accesses"] > 10 * cold.warm_up["accesses"]
+    assert warm.warm_up["accesses"] < warm.warm_up["accesses_max"]
+    assert cold.row["walk_latency_cycles"] > 2 * warm.row["walk_latency_cycles"]
+    said = "Not warm: store."
+    assert said in " ".join(command("run", str(bounded)).stdout.split())
+    assert said not in " ".join(command("run", str(open_ended)).stdout.split())

@@ -112,18 +112,24 @@ def test_rows_stand_by_who_must_act_and_limits_are_no_advice() -> None:
     ]
 
 
-def run(cycles: list[int], accesses: int = 100, **whole: Any) -> Result:
+def run(cycles: list[int], accesses: int = 100, warm_accesses: int = 0, **whole: Any) -> Result:
     """A result with these windows' cycles, a tenth of which are walks."""
     windows = [
         {"accesses": accesses, "cycles": {"work": number - number // 10, "data": 0, "walk": number // 10, "os": 0}}
         for number in cycles
     ]
     total = {"work": sum(cycles), "data": 0, "walk": 0, "os": 0}
-    statistics = {"windows": windows, "accesses": accesses * len(cycles), "cycles": total}
+    statistics = {
+        "windows": windows,
+        "warm_accesses": warm_accesses,
+        "accesses": accesses * len(cycles),
+        "cycles": total,
+    }
     per_access = sum(cycles) / accesses / len(cycles)
     values = {"cycles_per_access": per_access, "cycles_per_access_ci95": 1.0, "walks_per_kiloaccess": 1.0}
     unknown = {"accesses": None, "unavailable": "unavailable, because", "estimated_cycles": 0, "faults": 0, "exits": 0}
-    return Result({"statistics": statistics, "row": values, "whole_run": {**unknown, "cycles": {}, **whole}})
+    warm = {"warm_up": {"reached": True}}
+    return Result({"statistics": statistics, "row": values, "whole_run": {**unknown, "cycles": {}, **whole}, **warm})
 
 
 def test_windows_are_held_against_each_other_one_by_one() -> None:
@@ -145,6 +151,12 @@ def test_other_windows_are_taken_as_independent_and_few_have_no_interval() -> No
     assert gain is not None
     assert gain.value == pytest.approx(1 - 18 / 10)
     assert gain.ci95 == pytest.approx(2**0.5 / 10)
+    # Windows of as many accesses, but of another part of the program.
+    gain = intervals.gain(run([900] * 3, warm_accesses=64), run([1000] * 3))
+    assert gain is not None
+    assert gain.ci95 == pytest.approx(2**0.5 / 10)
+    relative = comparisons.relative_interval(run([900] * 3, warm_accesses=64), run([1000] * 3))
+    assert relative == pytest.approx(2**0.5 / 10)
     few = intervals.gain(run([900] * 2), run([1000] * 2))
     assert few is not None
     assert few.ci95 is None

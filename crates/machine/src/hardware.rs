@@ -15,6 +15,7 @@ use crate::asap::{AsapScenario, Follower};
 use crate::error::MachineError;
 use crate::scenario::{CoRunnerConfig, Configuration};
 use crate::stack::{Place, Stack, Translation};
+use crate::warm_up::Fill;
 
 /// How closely accesses are looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -320,6 +321,12 @@ impl Hardware {
         let own: Vec<usize> =
             self.tenants[tenant.0].cores.iter().copied().filter(|&core| !self.is_shared(core)).collect();
         all(&own).plus(&self.tenants[tenant.0].shared)
+    }
+
+    /// How full the last-level cache is. Looks at all of it.
+    pub fn llc_fill(&self) -> Fill {
+        let (held, places) = self.llc.held();
+        Fill { held, places }
     }
 
     /// A shootdown that the kernel of that number asks for, of a process of its own: every core that runs on the process, or

@@ -42,6 +42,7 @@ mod stack;
 mod summary;
 mod system;
 mod timing;
+pub mod warm_up;
 pub mod whole;
 mod windows;
 

@@ -181,6 +181,8 @@ impl Member {
                 went
             }
             Step::Phase(_) => {
+                // Nobody measures it.
+                self.workload.end_warm_up();
                 self.pending = None;
                 Went::On
             }

@@ -208,7 +208,13 @@ impl Filler {
 
 impl Workload for Filler {
     fn facts(&self) -> WorkloadFacts {
-        WorkloadFacts { name: "filler".into(), footprint: MEASURED, accesses: None, threads: 1 }
+        WorkloadFacts {
+            name: "filler".into(),
+            footprint: MEASURED,
+            accesses: None,
+            threads: 1,
+            warms_until_told: false,
+        }
     }
 
     fn next(&mut self, batch: &mut Batch) -> Result<Step, WorkloadError> {

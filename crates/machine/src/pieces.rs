@@ -110,7 +110,14 @@ impl Pieces {
     }
 }
 
-fn window(system: &System, machine: &MachineConfig, counted: &Counters, instructions: u64, work: &Work) -> Window {
+/// What was counted, with the time that it took: that of the kernels for `work`.
+pub(crate) fn window(
+    system: &System,
+    machine: &MachineConfig,
+    counted: &Counters,
+    instructions: u64,
+    work: &Work,
+) -> Window {
     let timing = &machine.timing;
     let beyond_l1 = counted.data_cycles - u64::from(machine.mmu.l1d.latency_cycles) * counted.tlb.accesses;
     Window {

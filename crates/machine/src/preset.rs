@@ -28,9 +28,11 @@ pub enum PresetChoice {
         name: String,
         /// The footprint is this many times smaller: the same program at another scale.
         divide_footprint: Option<u64>,
-        /// Accesses to data structures that warm up, and that are measured. With the local ones between them there are more, so that programs
+        /// Accesses to data structures that are measured, and before them, if there are two numbers, those that warm up: if there is
+        /// one, a run warms up until what is measured no longer drifts. With the local ones between them there are more, so that programs
         /// that seldom miss the TLB fill the caches as those do that always miss it.
-        data_accesses: Option<[u64; 2]>,
+        #[schemars(length(min = 1, max = 2))]
+        data_accesses: Option<Vec<u64>>,
         /// Parameters of the generator that differ.
         #[serde(flatten)]
         #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
@@ -43,7 +45,7 @@ pub enum PresetChoice {
 struct Changed {
     name: String,
     divide_footprint: Option<u64>,
-    data_accesses: Option<[u64; 2]>,
+    data_accesses: Option<Vec<u64>>,
     #[serde(flatten)]
     changes: toml::Table,
 }
@@ -99,7 +101,7 @@ impl PresetChoice {
         let (name, divisor, data_accesses, changes) = match self {
             Self::Name(name) => (name, None, None, &none),
             Self::Changed { name, divide_footprint, data_accesses, changes } => {
-                (name, *divide_footprint, *data_accesses, changes)
+                (name, *divide_footprint, data_accesses.as_deref(), changes)
             }
         };
         let preset: Preset = Shelf::Presets.load(name, base)?;
@@ -128,9 +130,16 @@ impl PresetChoice {
         let Some(counts) = data_accesses else { return Ok(config) };
         let all = toml::Table::try_from(&config).map_err(|error| refuse(error.to_string()))?;
         let local = all.get("local_permille").and_then(toml::Value::as_integer).unwrap_or(0).clamp(0, 999) as u64;
-        for (key, count) in ["warm_accesses", "measured_accesses"].into_iter().zip(counts) {
+        let keys = match counts.len() {
+            1 => &["measured_accesses"][..],
+            2 => &["warm_accesses", "measured_accesses"],
+            count => {
+                return Err(refuse(format!("data_accesses has {count} numbers: give [measured] or [warm, measured]")));
+            }
+        };
+        for (key, &count) in keys.iter().zip(counts) {
             let with_local = i64::try_from(count.saturating_mul(1000) / (1000 - local)).unwrap_or(i64::MAX);
-            table.insert(key.into(), with_local.into());
+            table.insert((*key).into(), with_local.into());
         }
         read(table)
     }
@@ -177,10 +186,13 @@ mod tests {
         let changed = choice("preset = { name = 'redis-50g', data_accesses = [100, 49] }");
         let GeneratorConfig::KeyValue(config) = changed.resolve(Path::new("")).unwrap() else { panic!() };
         // 951 of 1000 are local.
-        assert_eq!((config.warm_accesses, config.measured_accesses), (100_000 / 49, 1000));
+        assert_eq!((config.warm_accesses, config.measured_accesses), (Some(100_000 / 49), 1000));
         let gups = choice("preset = { name = 'gups-128g', data_accesses = [7, 8] }").resolve(Path::new("")).unwrap();
         let GeneratorConfig::Gups(config) = gups else { panic!() };
-        assert_eq!((config.warm_accesses, config.measured_accesses), (7, 8));
+        assert_eq!((config.warm_accesses, config.measured_accesses), (Some(7), 8));
+        let gups = choice("preset = { name = 'gups-128g', data_accesses = [8] }").resolve(Path::new("")).unwrap();
+        let GeneratorConfig::Gups(config) = gups else { panic!() };
+        assert_eq!((config.warm_accesses, config.measured_accesses), (None, 8));
     }
 
     #[test]
@@ -189,6 +201,8 @@ mod tests {
             ("preset = 'redis-5g'", "did you mean"),
             ("preset = { name = 'redis-50g', stride = 7 }", "stride"),
             ("preset = { name = 'redis-50g', divide_footprint = 0 }", "divide_footprint"),
+            ("preset = { name = 'redis-50g', data_accesses = [] }", "give [measured]"),
+            ("preset = { name = 'redis-50g', data_accesses = [1, 2, 3] }", "has 3 numbers"),
         ] {
             let error = choice(text).resolve(Path::new("")).unwrap_err().to_string();
             assert!(error.contains(expected) && error.lines().count() == 1, "{text}: {error}");

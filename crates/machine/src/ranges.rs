@@ -228,6 +228,7 @@ const SCENARIO: &[Key] = &[
     key("cgroup_limit", 1 << 12, MEMORY_MAX, BYTES, PHYSICAL),
     key("colocated_lead_ms", 0, 1_000_000_000, "ms", DAYS),
     key("sampling.measured_accesses_max", 1, ACCESSES_MAX, "accesses", YEARS),
+    key("sampling.warm_accesses_max", 0, ACCESSES_MAX, "accesses", YEARS),
     key("sampling.period", 1, ACCESSES_MAX, "accesses", YEARS),
     key("sampling.warm", 0, ACCESSES_MAX, "accesses", YEARS),
     key("sampling.measure", 0, ACCESSES_MAX, "accesses", YEARS),

@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::estimate::{Estimate, ratio};
 use crate::reserved::Reserved;
 use crate::scenario::Configuration;
+use crate::warm_up::WarmUp;
 use crate::whole::WholeRun;
 
 /// The version of the result's shape.
@@ -26,6 +27,8 @@ pub struct RunResult {
     pub row: Row,
     /// The counters of the measured part.
     pub statistics: Statistics,
+    /// How TLBs and caches warmed up before the first measured access, and whether they were warm.
+    pub warm_up: WarmUp,
     /// What the kernels did from beginning to end, populating included.
     pub whole_run: WholeRun,
     /// How the program's pages lie in guest memory; `None` without a host table.

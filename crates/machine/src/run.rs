@@ -11,7 +11,7 @@ use crate::error::MachineError;
 use crate::hardware::{Accesses, Detail, Hardware, Tenant};
 use crate::member::STEP_ACCESSES;
 use crate::meter::Work;
-use crate::pieces::Pieces;
+use crate::pieces::{Pieces, window};
 use crate::populated::Populated;
 use crate::program::Program;
 use crate::reserved::Reserved;
@@ -21,6 +21,7 @@ use crate::scenario::Configuration;
 use crate::spread::Spread;
 use crate::stack::Stack;
 use crate::system::{Finished, System};
+use crate::warm_up::{self, Drift, Judge, WarmUp};
 use crate::whole::{Extent, Parts, WholeRun, whole_run};
 
 /// How far a run is.
@@ -53,9 +54,26 @@ pub(crate) struct Run<'a> {
     /// Accesses of the whole program before its first window, and those of them that were simulated.
     first_window: Option<(u64, u64)>,
     warm_accesses: u64,
+    warming: Option<Warming>,
+    warm_up: WarmUp,
+    /// After how many accesses a warm-up that has no length of its own ends.
+    warm_accesses_max: Option<u64>,
     accesses: u64,
     /// What the kernels had done before the program began.
     boot: Work,
+}
+
+/// A warm-up that is under way.
+struct Warming {
+    judge: Judge,
+    /// What had been counted when it began.
+    start: Counters,
+    instructions: u64,
+    accesses: u64,
+    /// Those at the end of the last step.
+    stepped: u64,
+    /// What the last check found.
+    found: Option<(bool, Drift)>,
 }
 
 /// Accesses of a batch that are treated alike.
@@ -78,6 +96,7 @@ pub(crate) struct Outcome {
     pub measured: Counters,
     pub windows: Vec<Window>,
     pub warm_accesses: u64,
+    pub warm_up: WarmUp,
     pub populated_pages: u64,
     pub whole_run: WholeRun,
 }
@@ -100,6 +119,11 @@ impl<'a> Run<'a> {
             pieces: Pieces::new(configuration, facts.accesses),
             first_window: None,
             warm_accesses: 0,
+            warming: None,
+            warm_up: WarmUp { reached: Some(false), ..WarmUp::default() },
+            warm_accesses_max: facts
+                .warms_until_told
+                .then(|| scenario.sampling.warm_accesses_max.unwrap_or(warm_up::ACCESSES_MAX)),
             accesses: 0,
             boot,
         }
@@ -115,7 +139,9 @@ impl<'a> Run<'a> {
             self.system.tick(&mut self.hardware)?;
             let progress = Progress {
                 accesses: self.accesses,
-                accesses_total: self.accesses_total,
+                accesses_total: self
+                    .accesses_total
+                    .map(|total| total + self.warm_accesses_max.map_or(0, |_| self.warm_accesses)),
                 populated_pages: self.system.populated_pages(),
             };
             if on_progress(progress).is_break() {
@@ -127,6 +153,7 @@ impl<'a> Run<'a> {
             self.next = self.workload.next(&mut self.batch)?;
         }
         self.end_piece();
+        self.end_warm_up();
         Ok(self.finish())
     }
 
@@ -166,6 +193,7 @@ impl<'a> Run<'a> {
             measured: measured.counters,
             windows: measured.windows,
             warm_accesses: self.warm_accesses,
+            warm_up: WarmUp { accesses: self.warm_accesses, ..self.warm_up },
             populated_pages,
             whole_run,
         }
@@ -173,6 +201,10 @@ impl<'a> Run<'a> {
 
     fn enter(&mut self, phase: Phase) -> Result<(), MachineError> {
         self.end_piece();
+        self.end_warm_up();
+        if phase == Phase::Warm {
+            self.begin_warm_up();
+        }
         if phase != Phase::Populate && self.first_window.is_none() {
             self.first_window = self.workload.program_accesses().map(|before| (before, self.accesses));
         }
@@ -222,7 +254,10 @@ impl<'a> Run<'a> {
                     self.end_piece();
                 }
             }
-            Stretch::Warm => self.warm_accesses += part.represented,
+            Stretch::Warm => {
+                self.warm_accesses += part.represented;
+                self.go_on_warming(part);
+            }
             Stretch::Skip => {}
         }
         Ok(())
@@ -244,6 +279,61 @@ impl<'a> Run<'a> {
             self.hardware.count_absorbed_stores(Tenant::MEASURED, thread.0, part.absorbed_stores, detail);
         }
         Ok(())
+    }
+
+    fn begin_warm_up(&mut self) {
+        if self.warm_up.accesses > 0 {
+            // The windows of a sampled trace warm up one by one, over what skipped stretches have left.
+            self.warm_up = WarmUp { reached: None, unavailable: Some(warm_up::WINDOWS), drift: None, ..self.warm_up };
+            return;
+        }
+        let mmu = &self.configuration.machine.mmu;
+        let miss_cycles = u64::from(mmu.memory_latency_cycles.saturating_sub(mmu.llc.latency_cycles));
+        self.warming = Some(Warming {
+            judge: Judge::new(miss_cycles),
+            start: self.hardware.counters(Tenant::MEASURED),
+            instructions: 0,
+            accesses: 0,
+            stepped: 0,
+            found: None,
+        });
+    }
+
+    /// A part of the warm-up is done. It ends if it has no length of its own, and is warm or too long.
+    fn go_on_warming(&mut self, part: &Part<'_>) {
+        let Some(warming) = &mut self.warming else { return };
+        warming.accesses += part.represented;
+        warming.instructions += part.instructions;
+        if warming.accesses - warming.stepped >= warm_up::STEP {
+            warming.stepped = warming.accesses;
+            let counted = self.hardware.counters(Tenant::MEASURED).minus(&warming.start);
+            let machine = &self.configuration.machine;
+            let counted = window(&self.system, machine, &counted, warming.instructions, &Work::default());
+            if warming.judge.step(counted) {
+                warming.found = warming.judge.check(self.hardware.llc_fill());
+            }
+        }
+        let is_warm = warming.found.is_some_and(|(warm, _)| warm);
+        if self.warm_accesses_max.is_some_and(|most| is_warm || warming.accesses >= most) {
+            self.workload.end_warm_up();
+        }
+    }
+
+    /// Another phase begins, or none: how warm it has become.
+    fn end_warm_up(&mut self) {
+        let Some(mut warming) = self.warming.take() else { return };
+        let found = match (self.warm_accesses_max, warming.found) {
+            (Some(_), Some(found)) => Some(found),
+            // It has a length of its own, or was too short for a check.
+            _ => warming.judge.check(self.hardware.llc_fill()),
+        };
+        self.warm_up = WarmUp {
+            accesses: warming.accesses,
+            accesses_max: self.warm_accesses_max,
+            reached: Some(found.is_some_and(|(warm, _)| warm)),
+            unavailable: None,
+            drift: found.map(|(_, drift)| drift),
+        };
     }
 
     fn end_piece(&mut self) {

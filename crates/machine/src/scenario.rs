@@ -142,6 +142,10 @@ pub enum CoRunnerConfig {
 pub struct Sampling {
     /// Stop after this many measured accesses.
     pub measured_accesses_max: Option<u64>,
+    /// A program's warm-up that goes on until what is measured no longer drifts ends after this many accesses, warm or not;
+    /// 600 million if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm_accesses_max: Option<u64>,
     /// In every this many accesses of an unsampled workload's measuring phase ...
     pub period: Option<u64>,
     /// ... this many warm the caches in detail (before, only TLBs work) ...

@@ -53,6 +53,7 @@ pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunRe
         row: statistics.row(&configuration.scenario.name, host_pt_fragmentation.as_ref()),
         configuration,
         statistics,
+        warm_up: outcome.warm_up,
         whole_run,
         host_pt_fragmentation,
     }

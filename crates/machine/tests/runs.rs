@@ -459,3 +459,47 @@ fn a_machine_is_not_shared_by_what_populates_memory_in_another_way() {
     let refused = populate(&plain).run(parse(&others[0]), &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
     assert!(refused.contains("test.toml") && refused.contains("populated in another way"), "{refused}");
 }
+
+/// A store whose data fills the last-level cache (20 MiB) many times over, and whose values are seldom asked for again.
+fn store(more: &str, sampling: &str) -> RunResult {
+    let program = format!(
+        "[workload.generator]\nkind = 'key_value'\nfootprint = '1 GiB'\nlocal_permille = 0\nmeasured_accesses = 1000000\n{more}"
+    );
+    let kernels = ["manager = { kind = 'linux4k' }", "manager = { kind = 'linux4k' }"];
+    run_text(&scenario(&program, &kernels, &format!("machine = 'broadwell-asap'\nsampling = {{ {sampling} }}")))
+}
+
+#[test]
+fn a_warm_up_ends_when_nothing_drifts_and_not_before() {
+    let open = store("", "");
+    assert_eq!((open.warm_up.reached, open.warm_up.unavailable), (Some(true), None), "{:?}", open.warm_up);
+    assert_eq!(open.warm_up.accesses, open.statistics.warm_accesses);
+    assert!(open.warm_up.accesses < open.warm_up.accesses_max.unwrap());
+    let latency = |result: &RunResult| result.row.walk_latency_cycles.unwrap();
+    // Many times as long changes hardly anything; half a million accesses, by which runs were warmed up before, do not do.
+    let long = store(&format!("warm_accesses = {}", 4 * open.warm_up.accesses), "");
+    let short = store("warm_accesses = 500000", "");
+    assert_eq!((long.warm_up.reached, long.warm_up.accesses_max), (Some(true), None), "{:?}", long.warm_up);
+    assert_eq!((short.warm_up.reached, short.warm_up.accesses), (Some(false), 500_000), "{:?}", short.warm_up);
+    let off = |result: &RunResult| (latency(result) / latency(&long) - 1.0).abs();
+    assert!(off(&open) < 0.03, "{} {}", latency(&open), latency(&long));
+    assert!(off(&short) > 0.1, "{} {}", latency(&short), latency(&long));
+}
+
+#[test]
+fn a_warm_up_that_is_bounded_says_that_it_was_not_reached() {
+    let bounded = store("", "warm_accesses_max = 1000000");
+    assert_eq!((bounded.warm_up.reached, bounded.warm_up.accesses_max), (Some(false), Some(1_000_000)));
+    assert!((1_000_000..1_020_000).contains(&bounded.warm_up.accesses), "{:?}", bounded.warm_up);
+    assert!(bounded.warm_up.drift.unwrap().llc_held < 0.98, "{:?}", bounded.warm_up);
+    assert_eq!(bounded.statistics.total.accesses, 1_000_000);
+    let none = store("warm_accesses = 0", "");
+    assert_eq!((none.warm_up.reached, none.warm_up.accesses, none.warm_up.drift), (Some(false), 0, None));
+}
+
+#[test]
+fn a_filtered_program_is_told_that_it_is_warm_too() {
+    let filtered = store("", "filter = 'default', warm_accesses_max = 2000000");
+    assert_eq!(filtered.statistics.total.accesses, 1_000_000);
+    assert!(filtered.warm_up.accesses < 2_100_000, "{:?}", filtered.warm_up);
+}

@@ -133,6 +133,12 @@ impl<T: Tags> Cache<T> {
         self.tags(set).map(move |tag| self.sets.join(set, tag.into()))
     }
 
+    /// How many lines it holds, and for how many it has room.
+    pub fn held(&self) -> (u64, u64) {
+        let held: usize = (0..self.sets.count()).map(|set| self.tags(set).count()).sum();
+        (held as u64, (self.sets.count() * self.ways) as u64)
+    }
+
     /// Its sets.
     pub fn set_count(&self) -> usize {
         self.sets.count()

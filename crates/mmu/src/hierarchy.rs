@@ -74,6 +74,14 @@ impl Llc {
         }
     }
 
+    /// How many lines it holds, and for how many it has room.
+    pub fn held(&self) -> (u64, u64) {
+        match &self.lines {
+            Lines::Short(cache) => cache.held(),
+            Lines::Long(cache) => cache.held(),
+        }
+    }
+
     fn contains(&self, line: u64) -> bool {
         match &self.lines {
             Lines::Short(cache) => cache.can_hold(line) && cache.contains(line),

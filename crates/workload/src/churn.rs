@@ -163,7 +163,13 @@ impl Churn {
 
 impl Workload for Churn {
     fn facts(&self) -> WorkloadFacts {
-        WorkloadFacts { name: "churn".into(), footprint: PageCount(self.size), accesses: None, threads: 1 }
+        WorkloadFacts {
+            name: "churn".into(),
+            footprint: PageCount(self.size),
+            accesses: None,
+            threads: 1,
+            warms_until_told: false,
+        }
     }
 
     fn next(&mut self, batch: &mut Batch) -> Result<Step, WorkloadError> {

@@ -56,6 +56,10 @@ impl Workload for FilteredWorkload {
         self.inner.facts()
     }
 
+    fn end_warm_up(&mut self) {
+        self.inner.end_warm_up();
+    }
+
     fn next(&mut self, batch: &mut Batch) -> Result<Step, WorkloadError> {
         let step = self.inner.next(batch)?;
         match step {

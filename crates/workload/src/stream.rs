@@ -132,10 +132,12 @@ pub struct WorkloadFacts {
     pub name: String,
     /// Pages that it will have touched at its end, exactly or at the most.
     pub footprint: PageCount,
-    /// Accesses that it will yield, if known (for the progress bar).
+    /// Accesses that it will yield, if known (for the progress bar); without a warm-up that goes on until it is told.
     pub accesses: Option<u64>,
     /// Threads.
     pub threads: u16,
+    /// Whether its warm-up goes on until [`Workload::end_warm_up`].
+    pub warms_until_told: bool,
 }
 
 /// Why a workload cannot go on.
@@ -179,6 +181,10 @@ pub trait Workload: Send {
     fn program_accesses(&self) -> Option<u64> {
         None
     }
+
+    /// What is next belongs to the measured phase, if a warm-up is under way that has no length of its own
+    /// ([`WorkloadFacts::warms_until_told`]).
+    fn end_warm_up(&mut self) {}
 
     /// Fills `batch` (which it clears first) with what comes next.
     ///

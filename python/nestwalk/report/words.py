@@ -106,6 +106,9 @@ def caveats(done: Comparison) -> list[str]:
     said = []
     if done.plan.quick:
         said.append(tables.QUICK)
+    cold = tables.not_warm((title, result) for title, _, result in done.labelled)
+    if cold:
+        said.append(cold)
     idle = [row["title"] for _, row in done.measured if not row["walks_per_kiloaccess"]]
     if idle:
         said.append(f"No walk was measured for: {', '.join(dict.fromkeys(idle))}.")

@@ -38,7 +38,13 @@ struct Toucher {
 
 impl Workload for Toucher {
     fn facts(&self) -> WorkloadFacts {
-        WorkloadFacts { name: "toucher".into(), footprint: PageCount(self.pages), accesses: None, threads: 1 }
+        WorkloadFacts {
+            name: "toucher".into(),
+            footprint: PageCount(self.pages),
+            accesses: None,
+            threads: 1,
+            warms_until_told: false,
+        }
     }
 
     fn next(&mut self, batch: &mut Batch) -> Result<Step, WorkloadError> {

@@ -10,8 +10,8 @@ use crate::stream::WorkloadError;
 pub(super) struct Common {
     /// Memory that the program has, at most.
     pub(super) footprint: PageCount,
-    /// Accesses before counting begins, of all threads together.
-    pub(super) warm_accesses: u64,
+    /// Accesses before counting begins, of all threads together; `None`: until it is told.
+    pub(super) warm_accesses: Option<u64>,
     /// Accesses that are counted, of all threads together.
     pub(super) measured_accesses: u64,
     /// Threads of the program.
@@ -70,8 +70,10 @@ macro_rules! parameters {
             #[serde(with = "nestwalk_mem::size::pages")]
             #[schemars(with = "nestwalk_mem::schema::Pages")]
             pub footprint: nestwalk_mem::PageCount,
-            /// Accesses before counting begins, of all threads together.
-            pub warm_accesses: u64,
+            /// Accesses before counting begins, of all threads together. If nothing is said, until what is measured no longer
+            /// drifts (`docs/model.md`, "Warm-up").
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub warm_accesses: Option<u64>,
             /// Accesses that are counted, of all threads together.
             pub measured_accesses: u64,
             /// Threads of the program.
@@ -85,7 +87,7 @@ macro_rules! parameters {
             fn default() -> Self {
                 Self {
                     footprint: nestwalk_mem::PageCount(4 << 18),
-                    warm_accesses: 5_000_000,
+                    warm_accesses: None,
                     measured_accesses: 20_000_000,
                     threads: 1,
                     seed: 1,

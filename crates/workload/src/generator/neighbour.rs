@@ -278,6 +278,7 @@ impl Workload for Neighbour {
             footprint: PageCount(self.actors.iter().map(pages).sum()),
             accesses: None,
             threads: self.threads,
+            warms_until_told: false,
         }
     }
 

@@ -103,7 +103,8 @@ impl<P: Program> Driver<P> {
     }
 
     fn begin(&mut self, phase: Phase) -> Option<Step> {
-        let left = if phase == Phase::Warm { self.common.warm_accesses } else { self.common.measured_accesses };
+        let warm = self.common.warm_accesses.unwrap_or(u64::MAX);
+        let left = if phase == Phase::Warm { warm } else { self.common.measured_accesses };
         self.stage = Stage::Accesses { phase, left };
         (left > 0).then_some(Step::Phase(phase))
     }
@@ -129,8 +130,15 @@ impl<P: Program> Workload for Driver<P> {
         WorkloadFacts {
             name: P::NAME.into(),
             footprint: self.program.footprint(),
-            accesses: Some(self.common.warm_accesses + self.common.measured_accesses),
+            accesses: Some(self.common.warm_accesses.unwrap_or(0) + self.common.measured_accesses),
+            warms_until_told: self.common.warm_accesses.is_none(),
             threads: self.common.threads,
+        }
+    }
+
+    fn end_warm_up(&mut self) {
+        if self.common.warm_accesses.is_none() && matches!(self.stage, Stage::Accesses { phase: Phase::Warm, .. }) {
+            self.stage = Stage::BeginAccesses { phase: Phase::Measure };
         }
     }
 

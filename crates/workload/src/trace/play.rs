@@ -226,6 +226,7 @@ impl Workload for TraceWorkload {
             footprint: PageCount(metadata.footprint_pages),
             accesses: Some(represented(metadata)),
             threads: u16::try_from(metadata.threads).unwrap_or(u16::MAX),
+            warms_until_told: false,
         }
     }
 
