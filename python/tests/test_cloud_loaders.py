@@ -210,6 +210,31 @@ def test_nova_notifications(tmp_path: Path) -> None:
     assert damaged.malformed.examples == (("line 3", "is not JSON"),)
 
 
+def test_a_resized_instance_goes_and_comes_with_its_new_size(tmp_path: Path) -> None:
+    def event(kind: str, second: int, uuid: str, **size: int) -> str:
+        payload = {"instance_id": uuid, **size}
+        return json.dumps({"event_type": kind, "timestamp": f"2026-01-01 00:00:{second:02}", "payload": payload})
+
+    lines = [
+        event("compute.instance.create.end", 0, "a", vcpus=2, memory_mb=2048),
+        event("compute.instance.finish_resize.end", 10, "a", vcpus=4, memory_mb=8192),
+        event("compute.instance.resize.revert.end", 20, "a", vcpus=2, memory_mb=2048),
+        event("compute.instance.delete.end", 30, "a"),
+        # It was created before the first notification, with what size nobody says.
+        event("compute.instance.finish_resize.end", 40, "b", vcpus=1, memory_mb=1024),
+        event("compute.instance.finish_resize.end", 50, "a"),
+    ]
+    made = load(tmp_path, "\n".join(lines) + "\n")
+    assert rows(made) == [
+        ("a", 0, 10, 10, 2, 2048 * 256),
+        ("a", 10, 20, 20, 4, 8192 * 256),
+        ("a", 20, 30, 30, 2, 2048 * 256),
+        ("b", 40, None, None, 1, 1024 * 256),
+    ]
+    assert dict(made.malformed.examples) == {"line 6": "the flavor's vcpus or memory_mb is missing or not a number"}
+    assert any("3 times a VM was resized" in note for note in made.notes)
+
+
 def test_nova_log(tmp_path: Path) -> None:
     made = load(tmp_path, NOVA_LOG)
     assert rows(made) == [("b9000564-fe1a-409b-b8cc-1e88b294cd1d", 0, 20, 20, 1, 2048 * 256)]

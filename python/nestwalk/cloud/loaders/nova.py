@@ -32,6 +32,12 @@ MIB = 1 << 20
 
 CREATED = {"instance.create.end", "compute.instance.create.end"}
 DELETED = {"instance.delete.end", "compute.instance.delete.end"}
+RESIZED = {
+    "instance.resize_finish.end",
+    "compute.instance.finish_resize.end",
+    "instance.resize_revert.end",
+    "compute.instance.resize.revert.end",
+}
 """Event types: versioned, legacy. Source: Nova's notification reference."""
 
 _INSTANCE = re.compile(r"\[instance: ([0-9a-f]{8}-[0-9a-f-]{27})\]")
@@ -49,6 +55,7 @@ class _Log:
     bad: int = 0
     examples: list[tuple[str, str]] = field(default_factory=list)
     ignored: int = 0
+    resized: int = 0
     running: set[str] = field(default_factory=set)
     begin_s: float | None = None
     """The first event; VMs that ran before it are given negative times."""
@@ -109,6 +116,8 @@ def load_notifications(path: Path, options: Options) -> Requests:
         for line, value in _values(text, log):
             _notification(line, value, log)
     notes = [f"{log.ignored:,} notifications of other kinds were passed over"] if log.ignored else []
+    if log.resized:
+        notes.append(f"{log.resized:,} times a VM was resized: it goes, and comes with its new size")
     return log.requests(path, "Nova notifications", notes)
 
 
@@ -179,7 +188,8 @@ def _notification(line: int, value: Any, log: _Log) -> None:
     if message is None:
         log.refuse(line, "is not a notification (no event_type)")
         return
-    kind = "create" if message["event_type"] in CREATED else "delete" if message["event_type"] in DELETED else None
+    known = (("create", CREATED), ("delete", DELETED), ("resize", RESIZED))
+    kind = next((kind for kind, types in known if message["event_type"] in types), None)
     if kind is None:
         log.ignored += 1
         return
@@ -192,18 +202,24 @@ def _notification(line: int, value: Any, log: _Log) -> None:
     vm = vm.encode("utf-8", errors="replace").decode("utf-8")
     born = _first_time(payload.get("launched_at"), payload.get("created_at"))
     gone = _first_time(message.get("timestamp"), payload.get("terminated_at"), payload.get("deleted_at"))
-    time = _first_time(message.get("timestamp")) or born if kind == "create" else gone
+    came = _first_time(message.get("timestamp")) or (born if kind == "create" else None)
+    time = gone if kind == "delete" else came
     cores, memory = _number(flavor.get("vcpus")), _number(flavor.get("memory_mb"))
     size = (cores, None if memory is None else memory * MIB)
     if time is None:
         log.refuse(line, "the time is missing or not one")
-    elif kind == "create" and None in size:
+    elif kind != "delete" and None in size:
         log.refuse(line, "the flavor's vcpus or memory_mb is missing or not a number")
     else:
         if kind == "delete" and vm not in log.running and born is not None and None not in size:
             # It was created before the first notification, and its deletion tells all that is needed.
             log.rows.append((line, vm, "create", born, *size))
-        log.add(line, vm, kind, time, size if kind == "create" else (None, None))
+        if kind == "resize":
+            # Its memory is allocated anew, on a host that the scheduler chooses: one VM goes and another comes.
+            log.resized += 1
+            if vm in log.running:
+                log.add(line, vm, "delete", time, (None, None))
+        log.add(line, vm, "delete" if kind == "delete" else "create", time, (None, None) if kind == "delete" else size)
 
 
 def _first_time(*values: Any) -> float | None:
