@@ -32,18 +32,17 @@ class Scale:
     divide_footprint: int
 
     @property
-    def data_accesses(self) -> tuple[int, int]:
-        """Accesses to data structures that warm up and that are measured, of all threads together."""
-        return (500_000, 500_000) if self.quick else (10_000_000, 10_000_000)
+    def data_accesses(self) -> int:
+        """Accesses to data structures that are measured, of all threads together."""
+        return 500_000 if self.quick else 10_000_000
 
     @property
     def sentence(self) -> str:
         """It in words."""
-        warm, measured = self.data_accesses
         size = f"footprints divided by {self.divide_footprint}" if self.divide_footprint > 1 else "full footprints"
         return (
-            f"{size}; {warm:,} accesses to data structures that warm up and {measured:,} measured, "
-            "and those to locals between them, of each program"
+            f"{size}; {self.data_accesses:,} accesses to data structures measured, and those to locals between them, "
+            "of each program, after a warm-up until nothing drifts"
         )
 
 
@@ -124,9 +123,11 @@ def program(
     preset: str, scale: Scale, *, machine: str, name: str, kernels: Sequence[Mapping[str, Any]], **more: Any
 ) -> dict[str, Any]:
     """The scenario of a preset's run."""
-    chosen: dict[str, Any] = {"name": preset, "data_accesses": list(scale.data_accesses)}
+    chosen: dict[str, Any] = {"name": preset, "data_accesses": [scale.data_accesses]}
     if scale.divide_footprint > 1:
         chosen["divide_footprint"] = scale.divide_footprint
+    if scale.quick:
+        more["sampling"] = {"warm_accesses_max": scenario.QUICK_WARM_ACCESSES, **more.get("sampling", {})}
     return {
         "schema": 1,
         "name": name,
