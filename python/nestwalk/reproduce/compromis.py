@@ -483,10 +483,10 @@ def mean_above(results: Results, preset: str, histogram: Mapping[int, int], fall
 LINKS = {
     "ept": "EPT everywhere",
     "shadow": "shadow paging everywhere",
-    "baseline": "BaseLine, others EPT",
-    "baseline-shadow": "BaseLine, others shadow paging",
-    "dynamic": "DynamicOptionSelec, others EPT",
-    "dynamic-shadow": "DynamicOptionSelec, others shadow paging",
+    "baseline": "BaseLine, else EPT",
+    "baseline-shadow": "BaseLine, else shadow",
+    "dynamic": "Dynamic, else EPT",
+    "dynamic-shadow": "Dynamic, else shadow",
     "ds1": "DS-1 everywhere",
 }
 """Series by the end of their claims' keys."""
