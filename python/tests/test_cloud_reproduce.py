@@ -94,7 +94,7 @@ def test_compromis_quickly_without_the_trace_that_is_not_shipped(command: Comman
     assert "<script" not in page
     assert page.count("<svg") >= 12
     assert_nothing_is_cut(page)
-    for series in ("EPT everywhere", "shadow paging everywhere", "DS-1 everywhere", "shadow paging: exits"):
+    for series in ("EPT everywhere", "shadow everywhere", "DS-1 everywhere", "shadow: exits"):
         assert series in page
     assert (tmp_path / "made" / "results.parquet").is_file()
 

@@ -482,11 +482,11 @@ def mean_above(results: Results, preset: str, histogram: Mapping[int, int], fall
 
 LINKS = {
     "ept": "EPT everywhere",
-    "shadow": "shadow paging everywhere",
-    "baseline": "BaseLine, else EPT",
-    "baseline-shadow": "BaseLine, else shadow",
-    "dynamic": "Dynamic, else EPT",
-    "dynamic-shadow": "Dynamic, else shadow",
+    "shadow": "shadow everywhere",
+    "baseline": "BaseLine, EPT",
+    "baseline-shadow": "BaseLine, shadow",
+    "dynamic": "Dynamic, EPT",
+    "dynamic-shadow": "Dynamic, shadow",
     "ds1": "DS-1 everywhere",
 }
 """Series by the end of their claims' keys."""
@@ -501,7 +501,7 @@ def _parts(results: Results) -> list[tuple[str, str, float]]:
             continue
         for mode in MODES:
             time = compromis_mmu.ProgramTime.of(results[f"{preset}-{mode}"])
-            title = compromis_mmu.TITLES.get(mode, mode)
+            title = compromis_mmu.TITLES.get(mode, mode).removesuffix(" paging")
             found.append((program, f"{title}: walks", time.walks))
             found.append((program, f"{title}: exits", time.exits + time.fill_exits / accesses))
     return found

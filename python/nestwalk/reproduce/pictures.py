@@ -104,7 +104,7 @@ def by_program(bars: Sequence[tuple[str, str, float]], unit: str, layout: Layout
                 legend=charts.legend(layout),
             ),
         )
-        .properties(width=max(layout.width, 18 * len(bars)) if layout.label_width else layout.width - 20, height=240)
+        .properties(width=max(layout.width, 18 * len(bars)) if layout.label_width else layout.width - 30, height=240)
     )
     return picture
 
