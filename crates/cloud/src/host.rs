@@ -194,13 +194,8 @@ impl Host {
         freed
     }
 
-    /// As [`Host::unplug`], but the scheduler does not know: a balloon changes no flavour.
-    pub fn balloon(&mut self, from: PageCount, memory: PageCount, extents: &mut Vec<Extent>) -> PageCount {
-        self.balloon_all(&[(from.0, from.0 + memory.0)], extents)
-    }
-
-    /// As [`Host::balloon`], for several ranges of guest pages, which are ascending and apart.
-    pub fn balloon_all(&mut self, ranges: &[(u64, u64)], extents: &mut Vec<Extent>) -> PageCount {
+    /// As [`Host::unplug_all`], but the scheduler does not know: a balloon changes no flavour.
+    pub fn balloon(&mut self, ranges: &[(u64, u64)], extents: &mut Vec<Extent>) -> PageCount {
         self.take_away(ranges, extents)
     }
 
@@ -393,7 +388,7 @@ mod tests {
     fn a_balloon_frees_memory_that_the_scheduler_does_not_know_of() {
         let mut host = host(&group(1000));
         let mut vm = place(&mut host, 600);
-        host.balloon(PageCount(0), PageCount(100), &mut vm);
+        host.balloon(&[(0, 100)], &mut vm);
         assert_eq!((host.free_pages(), host.free_ram(), host.room()), (PageCount(500), PageCount(400), PageCount(400)));
         assert!(host.deflate(PageCount(100), 0, &mut vm));
         assert_eq!((host.free_pages(), segments(&vm)), (PageCount(400), 2), "it is the VM's last memory now");

@@ -53,7 +53,7 @@ pub(crate) fn cloud_replay<'py>(
 
 /// A benchmark's figures in the form of the simulator's own; what only that measures is null.
 #[derive(Serialize)]
-struct Benchmarked {
+pub(crate) struct Benchmarked {
     name: &'static str,
     value: f64,
     unit: &'static str,
@@ -61,6 +61,12 @@ struct Benchmarked {
     cycles: Option<f64>,
     width: Option<f64>,
     memory_bytes: Option<u64>,
+}
+
+impl Benchmarked {
+    pub(crate) fn new(name: &'static str, value: f64, unit: &'static str) -> Self {
+        Self { name, value, unit, clock_ghz: None, cycles: None, width: None, memory_bytes: None }
+    }
 }
 
 /// Above so many events a benchmark of replays runs once, however often it is to be repeated.
@@ -75,7 +81,7 @@ pub(crate) fn benchmark(name: &str, repetitions: u32) -> Option<PyResult<String>
             best = if again.value > best.value { again } else { best };
         }
         let (name, value, unit) = (best.name, best.value, best.unit);
-        json(&Benchmarked { name, value, unit, clock_ghz: None, cycles: None, width: None, memory_bytes: None })
+        json(&Benchmarked::new(name, value, unit))
     })
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from nestwalk.errors import NestwalkError, unreadable
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE_BYTES = 4096
 TIMEOUT_S = 10.0
 LINE_BYTES_MAX = 1 << 24
 """A longer answer is not QEMU's."""
@@ -50,6 +50,20 @@ class Range:
         return self.hva + self.length
 
 
+def flat(tree: str) -> list[tuple[int, int, str, int]]:
+    """First address, length and block of each range of guest-physical memory, and where in the block it begins.
+
+    Args:
+        tree: What ``info mtree -f`` prints.
+    """
+    views = [part for part in tree.split("FlatView") if _VIEW.search(part)]
+    found = []
+    for match in _RANGE.finditer(views[0] if views else ""):
+        first, last, offset = int(match[1], 16), int(match[2], 16), int(match[4] or "0", 16)
+        found.append((first, last + 1 - first, match[3], offset))
+    return found
+
+
 def ranges(tree: str) -> list[tuple[int, int, str]]:
     """First address, length and block of each range of guest-physical memory, from ``info mtree -f``.
 
@@ -62,13 +76,11 @@ def ranges(tree: str) -> list[tuple[int, int, str]]:
     Returns:
         Ascending by address.
     """
-    views = [part for part in tree.split("FlatView") if _VIEW.search(part)]
     found: dict[tuple[str, int], tuple[int, int]] = {}
-    for match in _RANGE.finditer(views[0] if views else ""):
-        first, end, offset = int(match[1], 16), int(match[2], 16) + 1, int(match[4] or "0", 16)
-        key = (match[3], first - offset)
-        low, high = found.get(key, (first, end))
-        found[key] = (min(low, first), max(high, end))
+    for first, length, block, offset in flat(tree):
+        key = (block, first - offset)
+        low, high = found.get(key, (first, first + length))
+        found[key] = (min(low, first), max(high, first + length))
     return sorted((low, high - low, block) for (block, _), (low, high) in found.items())
 
 
@@ -81,7 +93,7 @@ def layout(path: Path) -> list[Range]:
     Raises:
         NestwalkError: When it cannot be asked, or answers something else.
     """
-    with _Monitor(path) as monitor:
+    with Monitor(path) as monitor:
         found = []
         for gpa, length, block in ranges(monitor.human("info mtree -f")):
             answer = monitor.human(f"gpa2hva {gpa:#x}")
@@ -94,16 +106,18 @@ def layout(path: Path) -> list[Range]:
     return found
 
 
-class _Monitor:
-    """A connection to a QMP socket."""
+class Monitor:
+    """A connection to a QMP socket, as a context manager."""
 
     def __init__(self, path: Path) -> None:
+        """Names the socket ``path``."""
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(TIMEOUT_S)
         self._file = self._socket.makefile("rb")
 
-    def __enter__(self) -> _Monitor:
+    def __enter__(self) -> Monitor:
+        """Connects."""
         try:
             self._socket.connect(str(self._path))
             self._greet()
@@ -119,6 +133,7 @@ class _Monitor:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Lets go of the socket."""
         self._close()
 
     def _close(self) -> None:
@@ -128,12 +143,12 @@ class _Monitor:
     def _greet(self) -> None:
         if "QMP" not in self._line():
             raise self._other()
-        self._execute("qmp_capabilities")
+        self.execute("qmp_capabilities")
 
     def human(self, line: str) -> str:
         """What a command of the human monitor prints."""
         try:
-            value = self._execute("human-monitor-command", {"command-line": line})
+            value = self.execute("human-monitor-command", {"command-line": line})
         except TimeoutError as error:
             raise self._silent() from error
         except OSError as error:
@@ -142,7 +157,14 @@ class _Monitor:
             raise self._other()
         return value
 
-    def _execute(self, command: str, arguments: dict[str, str] | None = None) -> Any:
+    def peer(self) -> int:
+        """The process at the other end: QEMU, unless another program has made the socket for it."""
+        credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid: int = struct.unpack("3i", credentials)[0]
+        return pid
+
+    def execute(self, command: str, arguments: dict[str, str] | None = None) -> Any:
+        """What QEMU returns for a command of QMP."""
         request = {"execute": command, **({"arguments": arguments} if arguments else {})}
         self._socket.sendall(json.dumps(request).encode() + b"\n")
         while True:

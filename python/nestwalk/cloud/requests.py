@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from nestwalk.cloud import gz
 from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
@@ -199,17 +201,10 @@ def collect(table: pl.LazyFrame, path: Path) -> pl.DataFrame:
     try:
         return table.collect(engine="streaming")
     except (OSError, pl.exceptions.PolarsError) as error:
-        if _is_gzip(path):
-            raise NestwalkError(f"{path}: is a damaged gzip file; fetch it again") from error
+        with suppress(OSError):
+            if gz.is_gzip(path):
+                raise gz.damaged(path) from error
         raise NestwalkError(f"{path}: cannot be read: {first_line(error)}") from error
-
-
-def _is_gzip(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == b"\x1f\x8b"
-    except OSError:
-        return False
 
 
 def first_line(error: Exception) -> str:

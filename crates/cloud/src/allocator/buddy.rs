@@ -211,16 +211,7 @@ impl Blocks for Buddy {
     }
 
     fn find(&mut self, order: Order) -> Option<(ListKey, u64)> {
-        let mut zone = Reverse(u8::MAX);
-        loop {
-            let (&key, &start) = self.lists.range((zone, order.0, Reverse(u64::MAX))..).next()?;
-            self.steps += 1;
-            if key.1 >= order.0 {
-                return Some((key, start));
-            }
-            // The smallest block of the next zone is too small: are there larger ones?
-            zone = key.0;
-        }
+        first(&self.lists, |_| None, order, &mut self.steps)
     }
 
     fn take(&mut self, key: ListKey, start: u64) {
@@ -258,17 +249,28 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// The first block of `lists` that serves `order` and was not `taken`, where the last block taken from each list is given.
-fn first(lists: &Lists, taken: &Taken, order: Order) -> Option<(ListKey, u64)> {
+/// The first block of `lists` that serves `order` and was not taken, where `taken` knows the last block that was taken from a
+/// list. Each list looked at is one of `steps`.
+#[inline]
+fn first(
+    lists: &Lists,
+    taken: impl Fn(ListKey) -> Option<ListKey>,
+    order: Order,
+    steps: &mut u64,
+) -> Option<(ListKey, u64)> {
     let mut from = Bound::Included((Reverse(u8::MAX), order.0, Reverse(u64::MAX)));
     loop {
         let (&key, &start) = lists.range((from, Bound::Unbounded)).next()?;
-        from = match taken.get(&(key.0, key.1)) {
+        *steps += 1;
+        if key.1 < order.0 {
             // The smallest block of the next zone is too small: are there larger ones?
-            _ if key.1 < order.0 => Bound::Included((key.0, order.0, Reverse(u64::MAX))),
-            Some(&last) if key <= last => Bound::Excluded(last),
-            _ => return Some((key, start)),
-        };
+            from = Bound::Included((key.0, order.0, Reverse(u64::MAX)));
+            continue;
+        }
+        match taken(key).filter(|&last| key <= last) {
+            None => return Some((key, start)),
+            Some(last) => from = Bound::Excluded(last),
+        }
     }
 }
 
@@ -278,8 +280,12 @@ impl Blocks for Trial<'_> {
     }
 
     fn find(&mut self, order: Order) -> Option<(ListKey, u64)> {
-        let found = [first(&self.base.lists, &self.taken, order), first(&self.left, &Taken::new(), order)];
-        found.into_iter().flatten().min()
+        // A trial serves nobody: its steps are not counted.
+        let steps = &mut 0;
+        let last_taken = |key: ListKey| self.taken.get(&(key.0, key.1)).copied();
+        let whole = first(&self.base.lists, last_taken, order, steps);
+        let left = first(&self.left, |_| None, order, steps);
+        whole.into_iter().chain(left).min()
     }
 
     fn take(&mut self, key: ListKey, _start: u64) {

@@ -31,6 +31,8 @@ impl Cloud {
     fn change(&mut self, slot: u32, now_s: i64, resize: &Resize) -> u64 {
         let live = &mut self.live[slot as usize];
         let host = &mut self.hosts[live.host as usize];
+        // What the scheduler knows of: a balloon changes neither this nor the VM's size.
+        let free = host.free_ram();
         let blocks = total(&live.extents).0 / BLOCK_PAGES;
         let wanted = (blocks as f64 * resize.memory_share) as u64;
         let memory = PageCount(wanted * BLOCK_PAGES);
@@ -40,13 +42,9 @@ impl Cloud {
             ResizeHow::Grow => 0,
             ResizeHow::Shrink => host.shrink(memory, extents).0,
             ResizeHow::Unplug => host.unplug_all(&some_blocks(blocks, wanted, &mut self.rng), extents).0,
-            ResizeHow::Balloon => host.balloon_all(&some_blocks(blocks, wanted, &mut self.rng), extents).0,
+            ResizeHow::Balloon => host.balloon(&some_blocks(blocks, wanted, &mut self.rng), extents).0,
         };
-        match resize.how {
-            ResizeHow::Grow => live.pages += live.resized,
-            ResizeHow::Shrink | ResizeHow::Unplug => live.pages -= live.resized,
-            ResizeHow::Balloon => {}
-        }
+        live.pages = live.pages + free.0 - host.free_ram().0;
         live.resized
     }
 
@@ -54,17 +52,13 @@ impl Cloud {
     fn change_back(&mut self, slot: u32, now_s: i64, resize: &Resize) -> u64 {
         let live = &mut self.live[slot as usize];
         let host = &mut self.hosts[live.host as usize];
-        let memory = PageCount(live.resized);
+        let (free, memory) = (host.free_ram(), PageCount(live.resized));
         let done = match resize.how {
             ResizeHow::Grow => host.shrink(memory, &mut live.extents).0,
             ResizeHow::Balloon => memory.0 * u64::from(host.deflate(memory, now_s, &mut live.extents)),
             ResizeHow::Shrink | ResizeHow::Unplug => memory.0 * u64::from(host.grow(memory, now_s, &mut live.extents)),
         };
-        match resize.how {
-            ResizeHow::Grow => live.pages -= done,
-            ResizeHow::Shrink | ResizeHow::Unplug => live.pages += done,
-            ResizeHow::Balloon => {}
-        }
+        live.pages = live.pages + free.0 - host.free_ram().0;
         live.resized -= done;
         done
     }

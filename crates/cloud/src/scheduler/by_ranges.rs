@@ -5,7 +5,7 @@
 use nestwalk_mem::PageCount;
 
 use super::Preference;
-use super::index::ByVcpus;
+use super::index::{ByVcpus, Wanted};
 use super::treap::Treap;
 use crate::host::{Host, HostId};
 
@@ -76,6 +76,7 @@ impl ByRanges {
     /// At most `limit` hosts with `vcpus` free CPUs and `lane` not less than `memory`, the preferred first.
     pub fn best(&mut self, vcpus: u32, memory: PageCount, lane: Lane, limit: usize) -> Vec<u32> {
         let Ok(pages) = u32::try_from(memory.0) else { return Vec::new() };
-        self.by_vcpus.best(&mut self.treap, self.preference, vcpus, (lane.0, pages), limit)
+        let wanted = Wanted { preference: self.preference, vcpus, lane: lane.0, least: pages, limit };
+        self.by_vcpus.best(&mut self.treap, wanted)
     }
 }

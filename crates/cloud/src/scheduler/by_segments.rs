@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use nestwalk_mem::PageCount;
 
 use super::Preference;
-use super::index::ByVcpus;
+use super::index::{ByVcpus, Wanted};
 use super::treap::Treap;
 use crate::extent::CountingRule;
 use crate::host::{Host, HostId};
 
-/// Sizes that are kept: each takes some 40 bytes a host.
+/// Sizes that are kept: each takes some 55 bytes a host.
 const SIZES: usize = 64;
 
 /// The sizes that were asked for.
@@ -71,7 +71,8 @@ impl BySegments {
         let size = self.size(hosts.len(), memory);
         let tried = size.bring_up_to_date(hosts, preference, rule, most_vcpus);
         let trees = size.by_count.values();
-        let mut best = trees.map(|(trees, _)| trees.best(&mut size.treap, preference, vcpus, (0, 1), limit));
+        let wanted = Wanted { preference, vcpus, lane: 0, least: 1, limit };
+        let mut best = trees.map(|(trees, _)| trees.best(&mut size.treap, wanted));
         let best = best.find(|best| !best.is_empty()).unwrap_or_default();
         self.examined += tried;
         best

@@ -4,6 +4,19 @@
 use super::treap::{EMPTY, Treap};
 use super::{Preference, Ranges, Weighed};
 
+/// What hosts are looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub preference: Preference,
+    /// Free CPUs at least.
+    pub vcpus: u32,
+    /// The lane that is looked at, and what it is at least.
+    pub lane: usize,
+    pub least: u32,
+    /// Hosts at most.
+    pub limit: usize,
+}
+
 /// Trees of hosts: one for each number of free CPUs, each in order of preference. CPUs beyond what any request asks for count
 /// as equal, so there are few.
 #[derive(Clone, Debug)]
@@ -27,17 +40,11 @@ impl ByVcpus {
         &mut self.roots[at]
     }
 
-    /// At most `limit` hosts with `vcpus` free CPUs whose `lane` is not less than `least`, the preferred first.
-    pub fn best<const LANES: usize>(
-        &self,
-        treap: &mut Treap<LANES>,
-        preference: Preference,
-        vcpus: u32,
-        (lane, least): (usize, u32),
-        limit: usize,
-    ) -> Vec<u32> {
+    /// The hosts that are `wanted`, the preferred first.
+    pub fn best<const LANES: usize>(&self, treap: &mut Treap<LANES>, wanted: Wanted) -> Vec<u32> {
+        let Wanted { preference, vcpus, lane, least, limit } = wanted;
         if let Preference::Weighed { ram, cpu } = preference {
-            return self.heaviest(treap, preference, vcpus, (lane, least), limit, (ram, cpu));
+            return self.heaviest(treap, wanted, (ram, cpu));
         }
         let roots = self.roots.get(vcpus as usize..).unwrap_or_default();
         if limit == 1 {
@@ -55,15 +62,8 @@ impl ByVcpus {
     }
 
     /// By Nova's weights. Among hosts with equally many free CPUs, the order is that of their tree.
-    fn heaviest<const LANES: usize>(
-        &self,
-        treap: &mut Treap<LANES>,
-        preference: Preference,
-        vcpus: u32,
-        (lane, least): (usize, u32),
-        limit: usize,
-        weights: (i64, i64),
-    ) -> Vec<u32> {
+    fn heaviest<const LANES: usize>(&self, treap: &mut Treap<LANES>, wanted: Wanted, weights: (i64, i64)) -> Vec<u32> {
+        let Wanted { preference, vcpus, lane, least, limit } = wanted;
         let (mut candidates, mut ends, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
         for (&root, free) in self.roots.iter().zip(0..).skip(vcpus as usize) {
             hosts.clear();

@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import gzip
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from nestwalk.cloud import gz
 from nestwalk.errors import NestwalkError, unreadable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 HEAD_BYTES = 1 << 16
-GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 PARQUET_MAGIC = b"PAR1"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -61,11 +60,11 @@ def read(path: Path) -> Head:
             start = file.read(HEAD_BYTES)
         if not start:
             raise NestwalkError(f"{path}: is empty; give a trace of VMs")
-        if start.startswith(GZIP_MAGIC):
+        if start.startswith(gz.MAGIC):
             with gzip.open(path, "rb") as unpacked:
                 start = unpacked.read(HEAD_BYTES)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise NestwalkError(f"{path}: is a damaged gzip file; fetch it again") from error
+    except gz.DAMAGED as error:
+        raise gz.damaged(path) from error
     except OSError as error:
         raise unreadable(path, error) from error
     if start.startswith(UTF16_MARKS):

@@ -7,7 +7,6 @@ import gzip
 import json
 import math
 import re
-import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,10 +14,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import polars as pl
 
+from nestwalk.cloud import gz
 from nestwalk.cloud.loaders import events
-from nestwalk.cloud.loaders.head import GZIP_MAGIC
 from nestwalk.cloud.requests import EXAMPLES_MAX, SECONDS_MAX, Malformed
-from nestwalk.errors import NestwalkError, unreadable
+from nestwalk.errors import unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,16 +84,14 @@ def _open(path: Path) -> Iterator[IO[str]]:
         NestwalkError: When it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            packed = file.read(2) == GZIP_MAGIC
-        if packed:
+        if gz.is_gzip(path):
             with gzip.open(path, "rt", encoding="utf-8-sig", errors="replace") as text:
                 yield text
         else:
             with path.open(encoding="utf-8-sig", errors="replace") as text:
                 yield text
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise NestwalkError(f"{path}: is a damaged gzip file; fetch it again") from error
+    except gz.DAMAGED as error:
+        raise gz.damaged(path) from error
     except OSError as error:
         raise unreadable(path, error) from error
 
