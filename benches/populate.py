@@ -15,7 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
-from nestwalk import pool, scenario
+from nestwalk import conduct, orders, pool, scenario
 
 ASAP = {"tables": {"kind": "asap"}, "start": {"kind": "aged", "used_permille": 1000, "kept_permille": 10}}
 HARDWARE = {
@@ -87,7 +87,7 @@ def once(work: list[list[pool.Job]]) -> tuple[float, float, list[object]]:
     before, results = seconds(), []
     with Memory() as memory:
         for group in work:
-            results += pool.run_all(group, 1, pool.Silent())
+            results += conduct.results(group, conduct.Means(jobs=1, results="none"), pool.Silent())
     return seconds() - before, memory.most_mib, results
 
 

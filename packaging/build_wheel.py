@@ -47,6 +47,7 @@ def variables(seconds: int) -> dict[str, str]:
     return {
         **os.environ,
         "SOURCE_DATE_EPOCH": str(seconds),
+        "NESTWALK_RELEASE": "1",
         "RUSTFLAGS": " ".join([os.environ.get("RUSTFLAGS", ""), *rust]).strip(),
         "CFLAGS": " ".join([os.environ.get("CFLAGS", ""), *c]).strip(),
     }

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../plugin/stream.h"
+#include "stream.h"
 
 #define PAGES 8
 #define PAGE 4096

@@ -2,6 +2,7 @@
 """The programs that come with the capture, at a small size."""
 
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import raw_stream as raw
 
+NESTWALK = Path(sys.executable).with_name("nestwalk")
 PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
 
 for tool, package in (("qemu-x86_64", "qemu-user"), ("cc", "gcc"), ("make", "make")):
@@ -43,12 +45,14 @@ def client(tmp_path_factory):
     return program
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def run(*command):
     return subprocess.run([*map(str, command)], check=False, capture_output=True, text=True, timeout=120)
-
-
-def redis_capture(*arguments):
-    return run(sys.executable, PROGRAMS / "redis-capture", *arguments)
 
 
 @pytest.mark.parametrize("scale", [1, 6, 14])
@@ -73,22 +77,18 @@ def test_bfs_refuses(bfs, arguments):
     assert done.stderr
 
 
-def test_redis_capture(client, tmp_path):
+def test_redis_under_its_client(client, tmp_path):
     """Real server, real client; it stops by itself and the stream is well-formed."""
-    out = tmp_path / "redis.raw"
-    done = redis_capture("--out", out, "--client", client, "--keys", 500, "--operations", 1000)
+    out, port = tmp_path / "redis.raw", free_port()
+    server = ["redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    drive = f"{client} -p {port} -k 500 -n 1000"
+    done = run(NESTWALK, "capture", "--raw", "-o", out, "--until-ready", port, "--client", drive, "--", *server)
     assert done.returncode == 0, done.stderr
     assert "zipf_client: 500 keys set" in done.stderr
     assert " hits, 0 misses" in done.stderr
     blocks = list(raw.blocks(out.read_bytes()))
     assert max(b.tid for b in blocks) > 0, "redis has background threads"
     assert blocks[0].records[0].op == raw.VMA
-
-
-def test_redis_capture_without_the_client(tmp_path):
-    done = redis_capture("--out", tmp_path / "x", "--client", tmp_path / "none")
-    assert done.returncode == 2
-    assert "is not built" in done.stderr
 
 
 def test_client_without_a_server(client):

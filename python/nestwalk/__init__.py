@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from nestwalk.engine import catalog, run
     from nestwalk.result import Result
     from nestwalk.surveys import Survey, survey
-    from nestwalk.traces import trace_check, trace_convert, trace_info
+    from nestwalk.sweeps.sweep import Sweep, sweep
+    from nestwalk.traces import trace_convert, trace_info, trace_verify
 
     __version__: str
 
@@ -36,6 +37,7 @@ __all__ = [
     "NestwalkError",
     "Result",
     "Survey",
+    "Sweep",
     "__version__",
     "bench",
     "catalog",
@@ -43,22 +45,25 @@ __all__ = [
     "comparison",
     "run",
     "survey",
-    "trace_check",
+    "sweep",
     "trace_convert",
     "trace_info",
+    "trace_verify",
 ]
 
 _HOMES = {
     "Comparison": "comparisons",
     "Result": "result",
     "Survey": "surveys",
+    "Sweep": "sweeps.sweep",
     "bench": "benchmarks",
     "catalog": "engine",
     "compare": "comparisons",
     "comparison": "comparisons",
     "run": "engine",
     "survey": "surveys",
-    "trace_check": "traces",
+    "sweep": "sweeps.sweep",
+    "trace_verify": "traces",
     "trace_convert": "traces",
     "trace_info": "traces",
 }

@@ -6,6 +6,9 @@ from collections.abc import Callable
 def version() -> str:
     """The version of engine and package."""
 
+def model() -> str:
+    """The model that the engine computes: two engines of one model give the same results to the last bit."""
+
 def ratio(windows: list[tuple[int, int]]) -> tuple[float | None, float | None]:
     """The ratio of the sums of numerators and denominators over windows, and half of its 95 % interval."""
 
@@ -18,12 +21,18 @@ def scenario(name: str) -> str:
 def check(scenario: str, path: str, traces: str) -> None:
     """Says what is wrong with a scenario and with what it names, as far as that shows without a run."""
 
+def configuration(scenario: str, path: str) -> str:
+    """All that a run is made from, names resolved: `scenario`, `machine`, `costs`."""
+
 def run(scenario: str, path: str, traces: str, progress: Callable[[int, int | None], bool] | None = None) -> str:
     """Runs `scenario` (TOML text), of the file `path` (for messages, relative paths); bundled traces lie in `traces`.
 
     `progress` is told of the accesses done and of all there are, if known, and ends the run by returning False.
     The GIL is released; Ctrl-C ends the run with KeyboardInterrupt.
     """
+
+def touched_regions(scenario: str, path: str, traces: str) -> list[int]:
+    """Numbers (address >> 21) of the 2 MiB regions that a scenario's program touches until it is populated."""
 
 class Populated:
     """The machine of a scenario, up to the first access of its program: all memory touched before is populated.
@@ -48,8 +57,39 @@ def trace_convert(
 ) -> str:
     """Converts a capture as `options` (JSON) says; `accesses`, `bytes_per_access` and more. The GIL is released."""
 
+def capture(source: str, destination: str, options: str, hear: Callable[[int, int, int, int, bool], int]) -> str:
+    """Makes a trace of the plugin's stream as `options` (JSON) say; what came of it as JSON. The GIL is released.
+
+    `hear` is told of accesses, pages ever touched, misses of a model TLB, bytes on disk, and whether the mark that ends
+    the capture has come; it answers 0 to give up, 1 to go on, 2 to begin sampling.
+    """
+
 def trace_info(path: str) -> str:
     """`accesses`, `instructions`, `threads`, `footprint_bytes`, `vmas`, `format` of a trace."""
+
+def vm_processes(pieces: str, cr3: int, levels: int) -> str:
+    """Processes of a guest whose memory is `pieces` (JSON): `cr3`, `program`, `mapped_bytes`, `huge_bytes` of each.
+
+    `cr3` is what one of its processors had in CR3 at some time, without flags; tables have `levels` levels.
+    """
+
+def vm_tables(pieces: str, cr3: int, levels: int, kernel: bool, path: str) -> str:
+    """Writes the page tables that `cr3` points to as the dump `path`, the kernel's half if `kernel`; what it holds."""
+
+def vm_record(
+    source: str,
+    destination: str,
+    tables: str,
+    pieces: str,
+    about: tuple[str, str, str | None],
+    user_code_only: bool,
+    progress: Callable[[int, int | None], bool] | None = None,
+) -> str:
+    """Converts the stream `source` of a guest to a trace, until it ends; then compares it with the dump `tables`.
+
+    `pieces` is a file with the guest's memory (JSON), which need be there only in the end, as `tables`; `about` is
+    program, command, date. The GIL is released.
+    """
 
 def schema(kind: str) -> str:
     """The JSON Schema of files of the sort `kind`: machine, scenario or costs."""
@@ -69,6 +109,39 @@ def toml_path_at(text: str, line: int, column: int) -> list[str]:
 def processor(dump: str | None = None, path: str | None = None) -> str:
     """The processor here, or of a recorded CPUID: `processor`, `nearest`, `sysfs` (null for a recorded one)."""
 
+class Probe:
+    """Memory in 2 MiB pages or in 4 KiB pages of a known layout, and chases of pointers through it (Linux only)."""
+
+    def __init__(self, bytes: int, huge: bool, remap: bool = False) -> None:  # noqa: A002
+        """`bytes` (a multiple of 2 MiB), touched; `remap`: 4 KiB pages are moved by `mremap` in any case."""
+
+    def facts(self) -> str:
+        """`bytes`, `huge_bytes` (that were in 2 MiB pages when all was touched), `means` (that move 4 KiB pages)."""
+
+    def arrange(self, pages: int, spread: str, seed: int) -> None:
+        """Gives the first `pages` pages the frames of the layout `spread` (``lines-8``)."""
+
+    def lines_per_group(self, pages: int) -> float | str:
+        """Lines of the host's table a group of 8 pages, as pagemap shows them; or why that cannot be known."""
+
+    def time(self, pages: int, kind: str, seed: int, microseconds: int) -> str:
+        """A chase through the first `pages` pages: `ns` a load, `stretches`, `disturbed`.
+
+        `kind` is ``grouped`` or ``random`` (a line a page) or ``lines`` (all lines of the pages).
+        """
+
+class Counters:
+    """The processor's counters of this thread, in user mode, from now on (Linux only)."""
+
+    def __init__(self) -> None:
+        """Opens those that the kernel lets it open."""
+
+    def read(self) -> str:
+        """A list of `name`, `count`, `unavailable`."""
+
+def clock_ghz() -> float | None:
+    """The clock that the processor has in effect; None where it is not known how to measure it."""
+
 def cloud_replay(
     columns: tuple[bytes, bytes, bytes, bytes, bytes],
     fleet: str,
@@ -84,6 +157,12 @@ def cloud_replay(
     hosts (u32) and segments (u32).
     """
 
+def trace_head(path: str, skip: int, count: int) -> str:
+    """Items of a trace from a number on, as JSON."""
+
+def trace_profile(path: str, progress: Callable[[int, int | None], bool] | None = None) -> str:
+    """How a trace's program uses its memory, as JSON."""
+
 def trace_check(path: str) -> str:
     """What a check of the whole trace counted: `accesses`, `records`, `touches`, `events`, `instructions`."""
 
@@ -95,3 +174,21 @@ def bench_names() -> list[str]:
 
 def bench(name: str, repetitions: int, traces: str) -> str:
     """The best of `repetitions` runs of a benchmark: `name`, `value`, `unit`. The GIL is released."""
+
+def inspect_process(
+    pid: int | None = None,
+    path: str | None = None,
+    all_flags: bool = False,
+    contents: bool = False,
+    keep: bool = False,
+) -> tuple[str, bytes | None]:
+    """What the memory of process `pid`, or of the recording `path`, looks like (JSON); and its recording, if `keep`.
+
+    `all_flags` reads the flags of every frame, `contents` the contents of 2 MiB pages. The GIL is released.
+    """
+
+def inspect_is_recording(path: str) -> bool:
+    """Whether the file `path` begins like a recording."""
+
+def inspect_host(root: str | None = None) -> str:
+    """The VMs of this KVM host (JSON); `root` is `/` unless a test says otherwise."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What a comparison prints besides its table: the verdict first; then the whole run, and how to get each technique."""
+"""What a comparison prints besides its table: the verdict first; then the whole run, and what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ WHOLE_RUN = (
     "The whole run: from the program's beginning to where measuring ended, first touches, faults and exits included. "
     "Its accesses are taken to cost what they cost in the measured part (docs/model.md)."
 )
-SETTINGS = "docs/settings.md says more, and how to see that a setting took effect."
 
 WHOLE_COLUMNS = (
     ("page\nfaults", "whole_run_faults", 0),
@@ -81,15 +80,15 @@ def grouped(count: int | None) -> str:
     return tables.NOTHING if count is None else f"{count:,}".replace(",", " ")
 
 
-def how_to_get(done: Comparison) -> list[RenderableType]:
-    """How to get each row: a line each, whatever its variants."""
-    table = tables.new(("configuration", "who", "how to get it"), right=False)
-    rows = {row["title"]: row for section in sections.of(done) for row in section.rows}
-    for title, row in rows.items():
-        table.add_row(title, tables.changes(row), row["how"] or tables.NOTHING)
-    if all(row["how"] is None for row in rows.values()):
+def advice_of(done: Comparison) -> list[RenderableType]:
+    """What to do, in the order in which a person should act: of the first variant."""
+    from nestwalk.advice import text
+
+    groups = done.verdict.groups
+    if not groups:
         return []
-    return [Text("How to get it", style="bold"), table, Text(SETTINGS), Text()]
+    variant = f" ({groups[0].variant})" if len(groups) > 1 else ""
+    return text.page(groups[0].advice, f"{text.HEAD}{variant}")
 
 
 def used_by(done: Comparison) -> list[Technique]:

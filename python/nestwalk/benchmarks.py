@@ -35,6 +35,10 @@ REFERENCES = {
     "faults_two_level": Reference("page faults through guest and host kernel", 10e6),
     "faults_colocated": Reference("the same, two programs of one guest in turn", 4e6),
     "trace_decode": Reference("decoding the bundled traces", 150e6),
+    "import_champsim": Reference("records of ChampSim, to a trace", 50e6),
+    "import_drmemtrace": Reference("records of drmemtrace, to a trace", 50e6),
+    "import_addresses": Reference("u64 addresses, to a trace", 50e6),
+    "import_raw": Reference("records of our capture, to a trace", 50e6),
     "nested_tenth_walks_asap": Reference("one access in ten walks, with ASAP in guest and host", 21e6),
     "nested_tenth_walks_clustered": Reference("one access in ten walks, Clustered TLB", 21e6),
     "nested_tenth_walks_hugegpt": Reference("one access in ten walks, guest tables on huge pages of the host", 21e6),
@@ -48,6 +52,7 @@ REFERENCES = {
     "place_improv_xen_10k_hosts": Reference("ImprovPlacement with Xen's allocator, 10,000 hosts", 4e6 / 60),
     "place_improv_hugetlb_10k_hosts": Reference("ImprovPlacement on Linux with 1 GiB pages, 10,000 hosts", 4e6 / 60),
     "place_improv_numa_10k_hosts": Reference("ImprovPlacement on hosts of two NUMA nodes, 10,000 hosts", 4e6 / 60),
+    "inspect_gib": Reference("pages of a process that inspect looks at (goal: 30 ms of CPU a GiB)", (1 << 18) / 0.03),
     "faults_400_gib": Reference("populating a guest of 400 GiB (goals: 2 minutes, 12 GiB)", (400 << 18) / 120),
 }
 

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
-from nestwalk import _native, file_verbs, say
+from nestwalk import _native, file_verbs, say, trace_verbs
+from nestwalk.advice import commands as advice
+from nestwalk.capture import commands as capturing
 from nestwalk.cloud import commands as cloud
 from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, JOBS_MAX, SEED_MAX, NestwalkError, unknown
+from nestwalk.live import commands as live
+from nestwalk.probe import commands as probe
+from nestwalk.sweeps import commands as sweeps
+from nestwalk.sweeps.commands import Dask, Results, Workers  # noqa: TC001 (typer reads the annotations)
 from nestwalk.verb import App
+from nestwalk.vm import commands as vm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,10 +37,14 @@ app = App(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-trace_app = App(help="Convert and look at traces.")
-app.add_typer(trace_app, name="trace")
+app.add_typer(trace_verbs.trace_app, name="trace")
 app.add_typer(file_verbs.machine_app, name="machine")
 cloud.register(app)
+live.register(app)
+probe.register(app)
+sweeps.register(app)
+app.add_typer(vm.vm_app, name="vm")
+advice.register(app)
 
 MachineName = Annotated[str, typer.Option(metavar="NAME", help="A machine's name or TOML file.")]
 MatrixName = Annotated[str, typer.Option(metavar="NAME", help="What is compared: a name or TOML file.")]
@@ -91,6 +102,9 @@ def compare(
     ] = None,
     no_report: NoReport = False,
     jobs: Jobs = None,
+    dask: Dask = None,
+    workers: Workers = None,
+    results: Results = None,
     seed: Seed = 1,
 ) -> None:
     """Compare a program natively and in VMs, with and without huge pages and an SMT co-runner."""
@@ -99,7 +113,7 @@ def compare(
     from nestwalk.progress import watch
 
     begun = time.monotonic()
-    form = _form(as_json=json_, as_csv=csv)
+    form, means = _form(as_json=json_, as_csv=csv), sweeps.means(jobs, results, dask, workers)
     if report is not None and no_report:
         raise NestwalkError("--report and --no-report contradict each other; leave one out")
     if report == files.STDOUT and form != "text":
@@ -113,7 +127,7 @@ def compare(
     if target is not None:
         files.check_file(target)
     with watch([cell.title for cell in plan.matrix.cells]) as watcher:
-        done = comparisons.execute(plan, jobs=jobs, watcher=watcher)
+        done = comparisons.execute(plan, means=means, watcher=watcher)
 
     def page(width: int) -> list[RenderableType]:
         from nestwalk import tables as pages
@@ -142,18 +156,21 @@ def matrix(
     out: Out = None,
     no_report: NoReport = False,
     jobs: Jobs = None,
+    dask: Dask = None,
+    workers: Workers = None,
+    results: Results = None,
     seed: Seed = 1,
 ) -> None:
     """Compare every technique and every sensible mix on several programs; with --out, as a page with heat maps."""
     from nestwalk import files, surveys
     from nestwalk.progress import watch
 
-    form = _form(as_json=json_, as_csv=csv)
+    form, means = _form(as_json=json_, as_csv=csv), sweeps.means(jobs, results, dask, workers)
     if out is not None:
         files.check_directory(out)
     plan = surveys.plan(program, matrix_name=matrix, machine=machine, seed=seed, quick=quick, configurations=only)
     with watch(plan.titles) as watcher:
-        done = surveys.execute(plan, jobs=jobs, watcher=watcher)
+        done = surveys.execute(plan, means=means, watcher=watcher)
 
     def page(width: int) -> list[RenderableType]:
         from nestwalk import tables as pages
@@ -210,6 +227,9 @@ def reproduce(
         int | None,
         typer.Option(help="Runs at a time (default: 1; with --quick, one for each processor).", min=1, max=JOBS_MAX),
     ] = None,
+    dask: Dask = None,
+    workers: Workers = None,
+    results: Results = None,
     seed: Seed = 1,
     traces: Annotated[
         Path | None, typer.Option(metavar="DIR", help="For compromis: traces of VMs that cannot be shipped.")
@@ -220,12 +240,12 @@ def reproduce(
     from nestwalk import reproduce as papers
     from nestwalk.progress import watch
 
-    form = _form(as_json=json_, as_csv=csv)
+    form, means = _form(as_json=json_, as_csv=csv), sweeps.means(jobs, results, dask, workers)
     if out is not None:
         files.check_directory(out)
     plan = papers.plan(paper, quick=quick, seed=seed, traces=traces)
     with watch(plan.titles) as watcher:
-        done = plan.execute(jobs=jobs, watcher=watcher)
+        done = plan.execute(means=means, watcher=watcher)
 
     def page(_width: int) -> list[RenderableType]:
         from nestwalk.reproduce import text
@@ -282,151 +302,8 @@ def bench(
     _print(*tables.bench_page(results, benchmarks.REFERENCES, quick=quick))
 
 
-def _count(text: str | int) -> int:
-    """A number with its suffix; the defaults, which are numbers already, come through here as well."""
-    from nestwalk import traces
-
-    if isinstance(text, int):
-        return text
-    try:
-        return traces.count(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-@trace_app.command()
-def convert(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A capture (- for standard input; plain or zstd).")],
-    destination: Annotated[Path, typer.Argument(metavar="DST", help="The trace to write.")],
-    *,
-    program: Annotated[str | None, typer.Option(help="What to call the program (default: SRC's name).")] = None,
-    command: Annotated[str | None, typer.Option(help="The command line that ran, to keep with the trace.")] = None,
-    tool: Annotated[str | None, typer.Option(help="What captured it, to keep with the trace.")] = None,
-    date: Annotated[str | None, typer.Option(help="When it was captured, to keep with the trace.")] = None,
-    level: Annotated[int | None, typer.Option(help="zstd's level.", min=1, max=22)] = None,
-    total: Annotated[
-        int | None, typer.Option(parser=_count, metavar="N", help="Accesses of SRC, where it cannot be read twice.")
-    ] = None,
-    sample_windows: Annotated[
-        int | None, typer.Option(parser=_count, metavar="N", help="Keep N windows of accesses, and all first touches.")
-    ] = None,
-    period: Annotated[
-        int | None, typer.Option(parser=_count, metavar="N", help="Or: keep a window in every N accesses.")
-    ] = None,
-    windows_max: Annotated[
-        int | None, typer.Option(parser=_count, metavar="N", help="With --period: at most N windows.")
-    ] = None,
-    collapse: Annotated[
-        int,
-        typer.Option(
-            parser=_count, metavar="N", help="With --filter: of so many before a window, each line's last access."
-        ),
-    ] = 0,
-    warm: Annotated[
-        int | None, typer.Option(parser=_count, metavar="N", help="Accesses of a window that warm up (default: 1M).")
-    ] = None,
-    window: Annotated[
-        int | None,
-        typer.Option(parser=_count, metavar="N", help="Accesses of a window that are measured (default: 200k)."),
-    ] = None,
-    skip_start: Annotated[
-        int | None,
-        typer.Option(parser=_count, metavar="N", help="The steady phase, where windows are, begins at access N."),
-    ] = None,
-    steady_from: Annotated[
-        int | None,
-        typer.Option(metavar="MARK", help="Or: at this mark of the capture.", min=0, max=2**64 - 1),
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option(parser=_count, metavar="BYTES", help="About how large DST may become.")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="What the places of the windows follow from (default: 1).", min=0, max=SEED_MAX),
-    ] = None,
-    filter_: Annotated[
-        str | None,
-        typer.Option(
-            "--filter",
-            metavar="SIZES",
-            help="Leave out and count what small filters hold: default, exact, or sizes (docs/trace-format.md).",
-        ),
-    ] = None,
-    json_: Json = False,
-) -> None:
-    """Convert a capture to a trace, whole or sampled. Numbers may end in k, M or G."""
-    from nestwalk import files, traces
-    from nestwalk.progress import share, watch
-
-    if destination == files.STDOUT and json_:
-        raise NestwalkError("the trace and --json both want standard output; give the trace a file")
-    sample = traces.sample_of(
-        windows=sample_windows,
-        period=period,
-        windows_max=windows_max,
-        collapse=collapse,
-        warm=warm,
-        window=window,
-        seed=seed,
-        skip_start=skip_start,
-        steady_from=steady_from,
-        budget=budget,
-    )
-    with watch([str(destination)]) as watcher:
-        found = traces.trace_convert(
-            source,
-            destination,
-            program=program,
-            command=command,
-            tool=tool,
-            date=date,
-            level=level,
-            total=total,
-            sample=sample,
-            filter_=filter_,
-            progress=share(watcher),
-        )
-    if found.get("warning"):
-        say.warn(f"{source}: {found['warning']}")
-    if destination == files.STDOUT:
-        return  # the trace is what standard output is for
-    _print_facts(found, as_json=json_)
-
-
-@trace_app.command()
-def check(
-    trace: Annotated[str, typer.Argument(metavar="FILE", help="A trace file, or the name of a bundled trace.")],
-    *,
-    json_: Json = False,
-) -> None:
-    """Read a whole trace and check every checksum, every record and all totals."""
-    from nestwalk import traces
-
-    _print_facts({"trace": trace, "whole": True, **traces.trace_check(trace)}, as_json=json_)
-
-
-@trace_app.command()
-def info(
-    trace: Annotated[str, typer.Argument(metavar="FILE", help="A trace file, or the name of a bundled trace.")],
-    *,
-    json_: Json = False,
-) -> None:
-    """Say what is in a trace."""
-    from nestwalk import traces
-
-    _print_facts(traces.trace_info(trace), as_json=json_)
-
-
 app.command()(file_verbs.keys)
-
-
-def _print_facts(found: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        _print_json({"schema": 1, **found})
-        return
-    from nestwalk import tables
-
-    _print(tables.facts(found))
+app.command(context_settings={"allow_interspersed_args": False})(capturing.capture)
 
 
 class Deliverable(Protocol):

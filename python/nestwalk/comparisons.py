@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nestwalk import (
     _native,
     checks,
+    conduct,
     data,
     files,
     intervals,
@@ -23,6 +24,7 @@ from nestwalk import (
     what_if,
     whole_run,
 )
+from nestwalk.conduct import Means
 from nestwalk.errors import SEED_MAX, NestwalkError
 from nestwalk.matrix import STANDARD
 from nestwalk.result import Result
@@ -404,21 +406,21 @@ def place_of(machine: str) -> str:
     return str(Path(name).absolute()) if name.endswith(scenario.SUFFIX) else name
 
 
-def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Comparison:
-    """Makes the runs of ``plan``, ``jobs`` at a time (as many as there are processors, if None)."""
-    return Comparison(plan, run_all([plan.job(cell) for cell in plan.matrix.cells], jobs, watcher))
+def execute(plan: Plan, *, means: Means | None = None, watcher: pool.Watcher | None = None) -> Comparison:
+    """Makes the runs of ``plan`` that are not kept from earlier, by ``means``."""
+    return Comparison(plan, run_all([plan.job(cell) for cell in plan.matrix.cells], means, watcher))
 
 
-def run_all(work: Sequence[pool.Job], jobs: int | None, watcher: pool.Watcher | None) -> tuple[Result, ...]:
-    """The results of ``work``, ``jobs`` runs at a time (as many as there are processors, if None)."""
-    processes = pool.check_count(pool.processors() if jobs is None else jobs)
+def run_all(work: Sequence[pool.Job], means: Means | None, watcher: pool.Watcher | None) -> tuple[Result, ...]:
+    """The results of ``work``."""
+    chosen = means or Means()
+    chosen.check()
     for job in work:  # what is wrong is said at once, and the same whichever run would have come first
         try:
             _native.check(job.scenario, str(job.path), str(data.TRACES))
         except NestwalkError as error:
             raise NestwalkError(job.explain(str(error))) from error
-    done = pool.run_all(work, processes, watcher or pool.Silent())
-    return tuple(Result(value) for value in done)
+    return tuple(Result(value) for value in conduct.results(work, chosen, watcher or pool.Silent()))
 
 
 def comparison(
@@ -430,6 +432,8 @@ def comparison(
     configurations: Sequence[str] | None = None,
     matrix: str | Matrix = STANDARD,
     jobs: int | None = None,
+    dask: str | None = None,
+    results: str | None = None,
 ) -> Comparison:
     """Compares one program under several configurations.
 
@@ -442,6 +446,8 @@ def comparison(
         matrix: The name or the file of the matrix that says what is compared, or one made by
             :func:`nestwalk.matrix.of_tables`.
         jobs: Runs at a time; as many as there are processors if None. Results do not depend on it.
+        dask: A Dask cluster that makes the runs (docs/sweeps.md); this machine if None.
+        results: Where results are kept, as of :func:`nestwalk.sweep`.
 
     Returns:
         The results, with their frame, their pictures, ``save`` and ``write_report``.
@@ -451,7 +457,7 @@ def comparison(
     """
     made = plan(trace, machine=machine, seed=seed, quick=quick, configurations=configurations, matrix_name=matrix)
     with progress.of_notebook([cell.title for cell in made.matrix.cells]) as watcher:
-        return execute(made, jobs=jobs, watcher=watcher)
+        return execute(made, means=Means(jobs, results, dask), watcher=watcher)
 
 
 def compare(
@@ -463,8 +469,18 @@ def compare(
     configurations: Sequence[str] | None = None,
     matrix: str | Matrix = STANDARD,
     jobs: int | None = None,
+    dask: str | None = None,
+    results: str | None = None,
 ) -> pl.DataFrame:
     """The table of :func:`comparison`, as a frame: a row for each configuration, :data:`ROW_KEYS` first."""
     return comparison(
-        trace, machine=machine, seed=seed, quick=quick, configurations=configurations, matrix=matrix, jobs=jobs
+        trace,
+        machine=machine,
+        seed=seed,
+        quick=quick,
+        configurations=configurations,
+        matrix=matrix,
+        jobs=jobs,
+        dask=dask,
+        results=results,
     ).frame

@@ -182,6 +182,10 @@ KINDS = {
     ("--machine", "compare"): "machines",
     ("--machine", "matrix"): "machines",
     ("--trace", "compare"): "traces",
+    ("--machine", "advise"): "machines",
+    ("--trace", "advise"): "traces",
+    ("--as", "advise"): "presets",
+    ("target", "advise"): "traces",
     ("--matrix", ""): "matrices",
     ("--only", ""): "configurations",
     ("--program", "matrix"): "programs",
@@ -261,6 +265,7 @@ def _known() -> dict[str, Any]:
         "configurations": {
             "matrices": {name: {cell.name: cell.title for cell in made.cells} for name, made in matrices.items()}
         },
+        "presets": {"names": {name: text for name, text in listed("workloads").items() if text.startswith("preset: ")}},
         "papers": {"names": plain(PAPERS)},
         "lists": {"names": plain(engine.KINDS)},
         "kinds": {"names": plain(keys.KINDS)},

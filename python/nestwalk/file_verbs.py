@@ -97,7 +97,7 @@ def check(name: Name, *, json_: Json = False) -> None:
 
 
 def keys(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="machine, scenario, costs or matrix.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="machine, scenario, costs, matrix or sweep.")],
     *,
     schema: Annotated[bool, typer.Option("--schema", help="Print JSON Schema, for editors.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the documentation.")] = False,

@@ -18,7 +18,7 @@ from nestwalk.errors import unknown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-KINDS = ("machine", "scenario", "costs", "matrix")
+KINDS = ("machine", "scenario", "costs", "matrix", "sweep")
 """The sorts of files."""
 
 Schema = dict[str, Any]
@@ -76,6 +76,10 @@ def schema(kind: str) -> Schema:
         from nestwalk import matrix_schema
 
         return matrix_schema.schema()
+    if kind == "sweep":
+        from nestwalk.sweeps import spec_schema
+
+        return spec_schema.schema()
     found: Schema = json.loads(_native.schema(kind))
     return found
 
@@ -283,6 +287,7 @@ _TITLES = {
     "scenario": "Keys of scenario files",
     "costs": "Keys of cost files",
     "matrix": "Keys of matrix files",
+    "sweep": "Keys of a sweep's specification",
 }
 
 

@@ -199,7 +199,7 @@ def of_tables(dumps: Sequence[str]) -> Matrix:
         with files.telling(path, "cannot be read"):
             is_file = path.is_file()
         if not is_file:
-            raise NestwalkError(f"{file}: no such file; linux/harness/outside.py dumps page tables")
+            raise NestwalkError(f"{file}: no such file; nestwalk vm tables dumps page tables")
         name = name or path.name.split(".")[0]
         part = {"kernels": [{"manager": {"kind": "linux4k"}}, {"dump": str(path.absolute())}]}
         entry = Entry(name, f"VM, tables of {name}", f"the guest's page tables are those in {path.name}", part)
@@ -229,7 +229,7 @@ def parse(text: str, place: str) -> Matrix:
     limits = tuple(_limit(entry, known) for entry in file.tables("limit"))
     _refuse_twins(file, [(limit.name, ("limit", number, "name")) for number, limit in enumerate(limits)])
     left_out = tuple(_left_out(entry) for entry in file.tables("left_out"))
-    programs = tuple(_program(entry) for entry in file.tables("program"))
+    programs = tuple(program_of(entry) for entry in file.tables("program"))
     _refuse_twins(file, [(program.name, ("program", number, "name")) for number, program in enumerate(programs)])
     baseline = file.one_of("baseline", known, known[0])
     title = file.text("title", place)
@@ -266,7 +266,8 @@ def _limit(entry: Table, configurations: list[str]) -> LimitRow:
     return limit
 
 
-def _program(entry: Table) -> Program:
+def program_of(entry: Table) -> Program:
+    """A program as an entry [[program]] has it."""
     entry.only(("name", "title", "workload", "quick"))
     name = entry.text("name")
     _check_name(entry, name)

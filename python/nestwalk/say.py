@@ -49,6 +49,11 @@ def note(text: str) -> None:
         line(text)
 
 
+def error(text: str) -> None:
+    """That something failed, in one line, whatever the level."""
+    line(f"nestwalk: {' '.join(text.split())}")
+
+
 def warn(text: str) -> None:
     """A warning, in one line."""
     note(f"nestwalk: warning: {' '.join(text.split())}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, checks, comparisons, data, files, pool, program, progress
 from nestwalk.comparisons import DEFAULT_MACHINE, DEFAULT_SEED, Comparison
+from nestwalk.conduct import Means
 from nestwalk.errors import SEED_MAX, NestwalkError, unknown
 from nestwalk.matrix import EVERYTHING
 
@@ -146,9 +147,9 @@ def _program(name: str, known: dict[str, program.Program]) -> program.Program:
     raise unknown("program", name, [*known, *data.traces()])
 
 
-def execute(plan: Plan, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Survey:
-    """Makes the runs of ``plan``, ``jobs`` at a time (as many as there are processors, if None)."""
-    results = comparisons.run_all(plan.jobs, jobs, watcher)
+def execute(plan: Plan, *, means: Means | None = None, watcher: pool.Watcher | None = None) -> Survey:
+    """Makes the runs of ``plan`` that are not kept from earlier, by ``means``."""
+    results = comparisons.run_all(plan.jobs, means, watcher)
     cells = len(plan.matrix.cells)
     parts = [results[number * cells : (number + 1) * cells] for number in range(len(plan.plans))]
     return Survey(plan, tuple(Comparison(one, part) for one, part in zip(plan.plans, parts, strict=True)))
@@ -163,6 +164,8 @@ def survey(
     quick: bool = False,
     configurations: Sequence[str] | None = None,
     jobs: int | None = None,
+    dask: str | None = None,
+    results: str | None = None,
 ) -> Survey:
     """Compares several programs under every configuration of a matrix.
 
@@ -174,10 +177,12 @@ def survey(
         quick: Smaller programs, as the matrix says; of traces the beginning only.
         configurations: Names of rows to make; all if None.
         jobs: Runs at a time; as many as there are processors if None. Results do not depend on it.
+        dask: A Dask cluster that makes the runs (docs/sweeps.md); this machine if None.
+        results: Where results are kept, as of :func:`nestwalk.sweep`.
 
     Raises:
         NestwalkError: When something is wrong with the input; one line says what, where, and what to do.
     """
     made = plan(programs, matrix_name=matrix, machine=machine, seed=seed, quick=quick, configurations=configurations)
     with progress.of_notebook(made.titles) as watcher:
-        return execute(made, jobs=jobs, watcher=watcher)
+        return execute(made, means=Means(jobs, results, dask), watcher=watcher)

@@ -144,7 +144,7 @@ def comparison_page(done: Comparison, seconds: float, width: int) -> list[Render
     if _filtered_beside_corunner(done):
         page.append(Text(FILTERED_BESIDE))
     page.append(Text())
-    return [*page, *answers.whole_run(done), *answers.how_to_get(done)]
+    return [*page, *answers.whole_run(done), *answers.advice_of(done)]
 
 
 def _left_out(width: int) -> list[RenderableType]:
@@ -266,9 +266,31 @@ def _millions(value: float | None) -> str:
 def facts(found: Mapping[str, Any]) -> Table:
     """Keys and values, a line each; of lists and tables only their length."""
     table = new(("", ""), right=False, header=False)
-    for key, value in found.items():
-        if key != "schema" and value not in (None, "", [], {}):
-            table.add_row(key.replace("_", " "), _plain(value))
+    for key, value in plain_facts(found):
+        table.add_row(key.replace("_", " "), value)
+    return table
+
+
+def plain_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The same as texts; what is empty is left out."""
+    return [(key, _plain(value)) for key, value in found.items() if key != "schema" and value not in (None, "", [], {})]
+
+
+def trace_items(items: Sequence[Mapping[str, Any]]) -> Table:
+    """Items of a trace, a line each."""
+    table = new(("what", "thread", "address", "bytes", "kind", "instruction"))
+    for item in items:
+        match item["what"]:
+            case "mark":
+                cells = ("", "", "", f"{item['phase']} from access {item['access']}", "")
+            case "event":
+                cells = (str(item["thread"]), f"{item['address']:#x}", str(item["bytes"]), item["event"], "")
+            case _:
+                kind = "store" if item["store"] else "load"
+                left_out = f" +{item['absorbed']}" if item.get("absorbed") else ""
+                size, site = str(item.get("bytes", "")), f"{item['site']:#x}" if "site" in item else ""
+                cells = (str(item["thread"]), f"{item['address']:#x}", size, kind + left_out, site)
+        table.add_row(item["what"], *cells)
     return table
 
 

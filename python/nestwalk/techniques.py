@@ -20,7 +20,7 @@ WHO = ("guest setting", "host setting", "guest kernel", "host kernel", "hardware
 CLASSES = ("settings", "kernel patch", "hardware")
 """The same by what it takes: anybody's root shell, a kernel of one's own, a new processor."""
 
-_KEYS = {"name", "colour", "title", "sentence", "who", "short", "source", "link", "get", "check", "mind"}
+_KEYS = {"name", "colour", "title", "sentence", "who", "short", "source", "link", "get", "check", "mind", "costs"}
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,17 @@ class Step:
     where: str
     """``guest``, ``host``, ``QEMU`` ...; empty where ``line`` is a sentence."""
     line: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a technique costs besides the work of setting it up, as its documentation has it."""
+
+    of: str
+    """``memory`` or ``latency``."""
+    sentence: str
+    source: str
+    """Where that is written: a link."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,7 @@ class Technique:
     """How to see that it took effect."""
     mind: str
     """What to mind."""
+    costs: tuple[Cost, ...]
 
 
 @cache
@@ -63,10 +75,21 @@ def known() -> dict[str, Technique]:
     Raises:
         NestwalkError: When the file is not what it should be.
     """
+    return {technique.name: technique for technique in map(_technique, _file()["technique"])}
+
+
+@cache
+def order() -> tuple[str, ...]:
+    """The names in the order in which a person should try them."""
+    return tuple(_file()["order"])
+
+
+@cache
+def _file() -> dict[str, Any]:
     table = tomllib.loads(resources.files("nestwalk").joinpath(FILE).read_text(encoding="utf-8"))
     if table.get("schema") != SCHEMA:
         raise NestwalkError(f"{FILE}: schema is {table.get('schema')!r}; this version reads schema = {SCHEMA}")
-    return {technique.name: technique for technique in map(_technique, table["technique"])}
+    return table
 
 
 def find(name: str) -> Technique:
@@ -104,6 +127,7 @@ def _technique(table: dict[str, Any]) -> Technique:
         who=tuple(table["who"]),
         get=tuple(map(_step, table["get"])),
         check=tuple(map(_step, table["check"])),
+        costs=tuple(Cost(*words) for words in table["costs"]),
     )
 
 

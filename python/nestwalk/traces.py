@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, checks, data, files
+from nestwalk import _native, checks, data, files, parquet
 from nestwalk.errors import SEED_MAX, NestwalkError, shown
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def trace_info(name: str | Path) -> dict[str, Any]:
     return found
 
 
-def trace_check(name: str | Path) -> dict[str, Any]:
+def trace_verify(name: str | Path) -> dict[str, Any]:
     """Reads a whole trace (a file, or the name of a bundled one) and checks every checksum, record and total.
 
     Returns:
@@ -87,6 +87,36 @@ def trace_check(name: str | Path) -> dict[str, Any]:
         NestwalkError: When there is no such trace, or it is damaged: where, and what can be done.
     """
     found: dict[str, Any] = json.loads(_native.trace_check(str(file_of(name))))
+    return found
+
+
+def trace_head(name: str | Path, count: int, *, skip: int = 0) -> list[dict[str, Any]]:
+    """Items of a trace in order, from number ``skip`` on: accesses, first touches, memory events and marks.
+
+    Returns:
+        A dictionary each; ``what`` is ``access``, ``touch``, ``event`` or ``mark``; addresses and sizes are in bytes.
+
+    Raises:
+        NestwalkError: When there is no such trace, or it is damaged there.
+    """
+    checks.whole("count", count, 1, COUNT_MAX)
+    checks.whole("skip", skip, 0, COUNT_MAX)
+    found: list[dict[str, Any]] = json.loads(_native.trace_head(str(file_of(name)), skip, count))
+    return found
+
+
+def trace_profile(name: str | Path, *, progress: Callable[[int, int | None], bool] | None = None) -> dict[str, Any]:
+    """How the program of a trace uses its memory: reads all of it.
+
+    Returns:
+        ``footprint`` (points of ``access`` and ``bytes``), ``working_set`` (``access``, ``accesses``, ``bytes``),
+        ``reuse`` (``pages_below``, ``accesses``), ``first_accesses``, ``rows`` (``start``, ``end``, ``region``),
+        ``heat`` (``interval``, ``row``, ``accesses``), ``interval_accesses``.
+
+    Raises:
+        NestwalkError: When there is no such trace, or it is damaged.
+    """
+    found: dict[str, Any] = json.loads(_native.trace_profile(str(file_of(name)), progress))
     return found
 
 
@@ -165,12 +195,16 @@ def trace_convert(
     total: int | None = None,
     sample: Sample | None = None,
     filter_: str | None = None,
+    from_: str | None = None,
+    until: int | None = None,
+    columns: str | None = None,
     progress: Callable[[int, int | None], bool] | None = None,
 ) -> dict[str, Any]:
     """Converts a capture to a trace, which is there whole or not at all.
 
     Args:
-        source: The capture, plain or zstd; ``-`` is standard input.
+        source: The capture, plain or packed (zstd, gzip, xz, lz4), or a folder of drmemtrace files; ``-`` is standard
+            input. Its format is found by its content (``docs/traces.md``).
         destination: The trace to write.
         program: What to call it in tables.
         command: The command line that ran, to keep with the trace.
@@ -181,6 +215,10 @@ def trace_convert(
         sample: What to keep; everything if None.
         filter_: Leave out and count what two small LRU filters hold, one over lines and one over pages: ``default``,
             ``exact``, or their sizes (``docs/trace-format.md``); everything is kept if None.
+        from_: The source's format (``drmemtrace``, ``champsim``, ``lackey``, ``pin``, ``addresses``, ``numpy``, ``raw``
+            or ``system``), where its content does not tell.
+        until: Of a trace: the access before which it is cut off.
+        columns: Of a Parquet file: which column is what (``nestwalk.parquet``).
         progress: Told of accesses done and to be done (if known); ends the conversion by returning False.
 
     Returns:
@@ -197,7 +235,7 @@ def trace_convert(
         checks.whole("level", level, 1, LEVEL_MAX)
     if total is not None:
         checks.whole("total", total, 0, COUNT_MAX)
-    texts = {"program": program, "command": command, "tool": tool, "date": date, "filter_": filter_}
+    texts = {"program": program, "command": command, "tool": tool, "date": date, "filter_": filter_, "from_": from_}
     for key, value in texts.items():
         if value is not None and not isinstance(value, str):
             raise NestwalkError(f"{key} = {value!r}: give a text, or None")
@@ -214,10 +252,29 @@ def trace_convert(
         "total": total,
         "sample": None if sample is None else asdict(sample),
         "filter": filter_,
+        "from": from_,
+        "until": until,
     }
-    found: dict[str, Any] = json.loads(
-        _native.trace_convert(
-            os.fspath(checks.path("source", source)), os.fspath(target), json.dumps(options), progress
-        )
-    )
+    origin = _source(checks.path("source", source))
+    if parquet.is_in(origin):
+        with parquet.stream(origin, columns) as (fifo, about):
+            told = json.dumps({**options, **about(options)})
+            found: dict[str, Any] = json.loads(_native.trace_convert(fifo, os.fspath(target), told, progress))
+    elif columns is not None:
+        raise NestwalkError(f"{origin}: columns are those of a Parquet file, and this is none")
+    else:
+        told = json.dumps(options)
+        found = json.loads(_native.trace_convert(os.fspath(origin), os.fspath(target), told, progress))
     return found
+
+
+def _source(path: Path) -> Path:
+    """A file or folder as it is given, or the bundled trace of that name."""
+    return path if str(path) == "-" or path.exists() or "/" in str(path) else _bundled(path)
+
+
+def _bundled(path: Path) -> Path:
+    try:
+        return data.file(str(path))
+    except NestwalkError:
+        return path  # the engine says what is wrong with it

@@ -9,10 +9,11 @@ user cannot have (a machine without a hypervisor) are limits and no advice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import intervals, whole_run
+from nestwalk import advice, intervals, techniques, whole_run
+from nestwalk.advice import measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,6 +74,12 @@ class Candidate:
     """What it gives back of the time that the program waits for data, as a share of the plain VM's time."""
     work_gain: float = 0.0
     """Likewise of the kernels' work in the measured part."""
+    techniques: tuple[str, ...] = ()
+    """Those that it uses, by name."""
+    reason: str = ""
+    """Why it gives back what it does: a sentence, from the counters."""
+    costs: dict[str, Any] = field(default_factory=dict)
+    """What it takes besides: see :func:`nestwalk.advice.measured.costs`."""
 
     @property
     def paid(self) -> str:
@@ -87,6 +94,26 @@ class Candidate:
         if self.kernel_work is None or self.kernel_work < WORK_MIN:
             return ""
         return f" (kernel work from the beginning on {self.kernel_work:.1f} times the plain VM's)"
+
+    @property
+    def state(self) -> str:
+        """What to do about it: one of :data:`nestwalk.advice.STATES`."""
+        if self.who == techniques.CLASSES[2]:
+            return "cannot"
+        if self.finding == "unknown":
+            return "unknown"
+        whole = 0.0 if self.whole_run_gain is None else self.whole_run_gain.value
+        if self.finding == "gives back":
+            return "weigh" if whole <= -LOSS_MIN else "do"
+        if whole < LOSS_MIN:
+            return "leave"
+        return "do" if self.finding == "equal" else "weigh"
+
+    @property
+    def step(self) -> int | None:
+        """Its place in the order in which a person should act; None where its techniques are not known."""
+        known = techniques.order()
+        return max((known.index(name) + 1 for name in self.techniques), default=None)
 
     @property
     def finding(self) -> str:
@@ -140,11 +167,12 @@ class Group:
 
     @property
     def advice(self) -> list[dict[str, Any]]:
-        """The entries of ``verdict.advice``: by class, then by gain."""
+        """The entries of ``verdict.advice``: by class, then in the order in which a person should act, then by gain."""
         entries = []
         for who in NEEDS:
-            for tier in self.tiers(self.advised(who)):
-                entries += [self._entry(row, tier) for row in tier]
+            tiered = [(row, tier) for tier in self.tiers(self.advised(who)) for row in tier]
+            tiered.sort(key=lambda found: (found[0].step or len(techniques.order()) + 1, len(found[0].techniques)))
+            entries += [self._entry(row, tier) for row, tier in tiered]
         return entries
 
     def _entry(self, row: Candidate, tier: Tier) -> dict[str, Any]:
@@ -160,6 +188,10 @@ class Group:
             "equal_to": [other.configuration for other in tier if other is not row],
             **_whole_run(row),
             "how": row.how,
+            "step": row.step,
+            "state": row.state,
+            "reason": row.reason,
+            "costs": advice.costs(row.techniques, row.costs),
         }
 
     @property
@@ -296,6 +328,7 @@ def _group(done: Comparison, variant: str) -> Group | None:
     }
     plain_cell, base = plain
     rows = [row for row in done.rows if row["configuration"] in results or row["of"] in results]
+    used = {cell.name: cell.configuration.techniques or () for cell in done.plan.matrix.cells}
     candidates, stock = [], whole_run.row(base)["whole_run_kernel_cycles"]
     for row in rows:
         run = results.get(row["configuration"])
@@ -314,7 +347,11 @@ def _group(done: Comparison, variant: str) -> Group | None:
                     whole_run.gain(run, base) if run is not None else None,
                     run is not None and run.whole_run["estimated_cycles"] > 0,
                     work / stock if work is not None and stock else None,
-                    *(_part_gain(run, base, part) for part in ("data", "os")),
+                    data_gain=_part_gain(run, base, "data"),
+                    work_gain=_part_gain(run, base, "os"),
+                    techniques=used.get(row["configuration"], ()),
+                    reason=measured.reason(run, base) if run is not None else "",
+                    costs=measured.costs(run, base) if run is not None else {},
                 )
             )
 
@@ -383,6 +420,12 @@ def percent(share: Estimate) -> str:
         return f"{100 * abs(share.value):.1f} %"
     digits = 1 if share.ci95 >= SMALL else 2
     return f"{100 * abs(share.value):.{digits}f} {PLUS_MINUS}{100 * share.ci95:.{digits}f} %"
+
+
+def given(gain: Estimate) -> str:
+    """A gain with its interval; negative where it takes more time."""
+    text = percent(gain)
+    return f"{MINUS}{text}" if gain.value < 0 and text.strip("0. ")[:1] not in (PLUS_MINUS, "%") else text
 
 
 def _signed(share: float, ci95: float | None = None) -> str:

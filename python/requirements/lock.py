@@ -29,7 +29,7 @@ OPTIONS = [
 SOURCES = {
     "docs": ["--group", "pyproject.toml:docs"],
     "run": ["pyproject.toml", "--group", "pyproject.toml:build"],
-    "dev": ["pyproject.toml", "--group", "pyproject.toml:build", "--group", "pyproject.toml:dev"],
+    "dev": ["pyproject.toml", "--extra", "dask", "--group", "pyproject.toml:build", "--group", "pyproject.toml:dev"],
 }
 
 

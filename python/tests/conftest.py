@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from support import GENERATOR, Command, Made, run_command
+
+# What a test finds was made by this test: it keeps no results, unless it says where.
+os.environ["NESTWALK_RESULTS"] = "none"
 
 
 @pytest.fixture

@@ -49,9 +49,9 @@ RAW = REPOSITORY / "linux" / "data" / "stock-trace.zst"
         (lambda: api.run(None), "scenario must be a name"),
         (lambda: api.run("gups-vm", seed=-1), "seed = -1"),
         (lambda: api.trace_info(""), "trace is empty"),
-        (lambda: api.trace_check("a\0b"), "null character"),
+        (lambda: api.trace_verify("a\0b"), "null character"),
         (lambda: api.trace_info(None), "trace must be a name"),
-        (lambda: api.trace_check(3), "trace must be a name"),
+        (lambda: api.trace_verify(3), "trace must be a name"),
         (lambda: api.bench("trace_decode"), "must be a list"),
         (lambda: api.bench([]), "empty list"),
         (lambda: api.bench([None]), "must be a name"),
@@ -180,14 +180,14 @@ def test_no_option_of_a_conversion_is_ignored(command: Command, tmp_path: Path, 
 
 def test_a_trace_is_checked_whole(command: Command, tmp_path: Path) -> None:
     whole = REPOSITORY / "data" / "traces" / "bfs.nwt"
-    found = json.loads(command("trace", "check", "bfs", "--json").stdout)
+    found = json.loads(command("trace", "verify", "bfs", "--json").stdout)
     assert (found["schema"], found["whole"]) == (1, True)
     assert found["accesses"] == nestwalk.trace_info("bfs")["accesses"]
     content = bytearray(whole.read_bytes())
     content[len(content) // 2] ^= 1
     (tmp_path / "bad.nwt").write_bytes(content)
     assert command("trace", "info", "bad.nwt").returncode == 0  # it reads the tables only
-    done = command("trace", "check", "bad.nwt")
+    done = command("trace", "verify", "bad.nwt")
     assert done.returncode == 2
     assert "bad.nwt: at byte" in done.stderr
 

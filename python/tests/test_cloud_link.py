@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nestwalk import reproduce as papers
+from nestwalk.conduct import Means
 from nestwalk.errors import NestwalkError
 from nestwalk.pool import Silent
 from nestwalk.reproduce import compromis, compromis_mmu
@@ -20,7 +21,7 @@ def results() -> Results:
     """gcc and mcf in each mode, quickly."""
     plan = papers.plan("compromis-mmu", quick=True)
     wanted = {f"{preset}-{mode}" for preset in ("gcc", "mcf") for mode in MODES}
-    return execute([run for run in plan.experiment.runs if run.name in wanted], 2, Silent())
+    return execute([run for run in plan.experiment.runs if run.name in wanted], Means(jobs=2), Silent())
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_a_real_vm(command: Command, tmp_path: Path) -> None:
             assert done.returncode == 0, done.stderr
             value = json.loads(done.stdout)
             alone = json.loads(command("segments", "--pid", vm.pid, "--json").stdout)
-            with qemu._Monitor(tmp_path / "qmp") as monitor:
+            with qemu.Monitor(tmp_path / "qmp") as monitor:
                 said = [monitor.human(f"gpa2hpa {gpa:#x}") for gpa in range(16 * MIB, 28 * MIB, PAGE)]
         finally:
             vm.kill()

@@ -27,7 +27,7 @@ FENCE = re.compile(
 )
 SECONDS_MAX = 600
 TO_RUN = {"sh", "console", "bash", "python", "xml", ""}
-NO_COMMANDS = {"text", "toml", "rust"}
+NO_COMMANDS = {"text", "toml", "rust", "yaml"}
 SIMULATES = re.compile(r"^(nestwalk (?:place|compare|matrix|reproduce|run) .*?)(\\?)$", re.MULTILINE)
 VMS = """uuid,created_at,deleted_at,vcpus,memory_mb
 a,2026-01-01T00:00:00Z,2026-01-03T00:00:00Z,2,4096

@@ -4,11 +4,13 @@
 Every row of the standard matrix, three colocated runs and two of traces, each with all its integer counters, stand in
 ``golden/*.json``. A change of the model that is meant to change results is followed by
 ``NESTWALK_GOLDEN=write .venv/bin/python -m pytest python/tests/test_golden.py``, and the changed files are part of its
-review.
+review. It also takes the next number of the model (``crates/machine/src/model.rs``), under which results are kept:
+``golden/models.json`` has the checksum of these files for each number, and a number is never used for two of them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -131,6 +133,23 @@ def test_counters_are_what_they_were(group: Any) -> None:
     kept = json.loads(file.read_text(encoding="utf-8"))
     changed = list(differences(kept, found))
     assert not changed, "\n".join([f"{len(changed)} counters differ:", *changed[:SHOWN]])
+
+
+def test_the_model_has_another_number_when_its_counters_are_others() -> None:
+    digest = hashlib.sha256()
+    for group in (standard, colocated, traces):
+        digest.update((GOLDEN / f"{group.__name__}.json").read_bytes())
+    file, number = GOLDEN / "models.json", _native.model().partition("+")[0]
+    known = json.loads(file.read_text(encoding="utf-8"))
+    if os.environ.get("NESTWALK_GOLDEN") == "write" and number not in known:
+        known[number] = digest.hexdigest()
+        file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    assert number == max(known, key=int), "the model has a number that the next test run stores: NESTWALK_GOLDEN=write"
+    assert known[number] == digest.hexdigest(), (
+        f"the stored counters are others than those of model {number}, and results kept under that number would be "
+        f"taken for today's: make MODEL in crates/machine/src/model.rs {int(number) + 1}, build, and run this test "
+        "with NESTWALK_GOLDEN=write"
+    )
 
 
 def test_every_row_of_the_standard_matrix_is_held() -> None:

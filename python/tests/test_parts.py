@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nestwalk import _native, data, files, folders, matrix, pool, scenario
+from nestwalk import _native, conduct, data, files, folders, matrix, orders, pool, scenario
+from nestwalk.conduct import Means
 from nestwalk.errors import NestwalkError, unknown
 from nestwalk.result import Result
 
@@ -100,19 +101,19 @@ def test_the_nearest_name_is_suggested() -> None:
 def test_a_failing_run_names_itself_and_ends_the_others() -> None:
     jobs = [pool.Job(name, "schema = 1", Path(f"{name}.toml")) for name in ("first", "second")]
     with pytest.raises(NestwalkError, match=r"^(first|second): (first|second)\.toml"):
-        pool.run_all(jobs, 2, pool.Silent())
+        conduct.results(jobs, Means(jobs=2), pool.Silent())
 
 
 def test_a_killed_worker_is_an_error_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "WORKER", ["-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
     with pytest.raises(NestwalkError, match="ended by signal 9; if memory ran out"):
-        pool.run_all([pool.Job("x", "", Path("x.toml"))], 1, pool.Silent())
+        conduct.results(sharing()[:1], Means(jobs=1), pool.Silent())
 
 
 def test_a_worker_that_breaks_is_a_bug_to_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "WORKER", ["-c", "raise SystemExit('what a pity')"])
     with pytest.raises(NestwalkError, match="please report it with the scenario: what a pity"):
-        pool.run_all([pool.Job("x", "", Path("x.toml"))], 1, pool.Silent())
+        conduct.results(sharing()[:1], Means(jobs=1), pool.Silent())
 
 
 SHARED = {
@@ -153,19 +154,19 @@ def test_runs_on_memory_that_was_populated_once_are_the_same_to_the_last_bit(pro
     jobs = sharing(native={**SHARED, "kernels": [{}]})
     alone = [json.loads(_native.run(job.scenario, str(job.path), str(data.TRACES))) for job in jobs]
     watcher = Order()
-    assert pool.run_all(jobs, processes, watcher) == alone
+    assert conduct.results(jobs, Means(jobs=processes), watcher) == alone
     assert len({json.dumps(result["row"]) for result in alone}) == len(jobs)
     for index in range(len(jobs)):
         assert watcher.steps.index(("started", index)) < watcher.steps.index(("finished", index))
 
 
 def test_runs_that_differ_in_hardware_only_go_together() -> None:
-    keys = [job.populated_by for job in sharing(native={**SHARED, "kernels": [{}]}, broken={"seed": "x"})]
-    assert keys[4] is None
+    jobs = sharing(native={**SHARED, "kernels": [{}]}, reseeded={**SHARED, "seed": 2})
+    keys = [orders.of(job).populated_by for job in jobs]
     assert pool.groups(keys, 1) == [[0, 1, 2], [3], [4]]
     assert pool.groups(keys, 4) == [[0, 1], [2], [3], [4]], "no processor is idle"
     assert pool.groups(keys, 99) == [[0], [1], [2], [3], [4]]
-    assert pool.groups([None, None], 1) == [[0], [1]]
+    assert pool.groups(keys, 1, 2) == [[0, 1], [2], [3], [4]], "no more is lost with a worker"
     assert pool.groups([], 2) == []
 
 
@@ -174,14 +175,14 @@ def test_a_copy_that_fails_names_its_run() -> None:
     jobs = sharing()[:1]
     text = jobs[0].scenario.replace('"plain"', '"bad"') + "\n[asap]\nregisters = 0\nguest_levels = [1]\n"
     with pytest.raises(NestwalkError, match=r"^bad: bad\.toml"):
-        pool.run_all([*jobs, pool.Job("bad", text, Path("bad.toml"))], 1, pool.Silent())
+        conduct.results([*jobs, pool.Job("bad", text, Path("bad.toml"))], Means(jobs=1), pool.Silent())
 
 
 def test_a_copy_that_is_killed_is_an_error_message(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import os, signal, sys; from nestwalk import worker; "
-        "worker._tell = lambda run: os.kill(os.getpid(), signal.SIGKILL); sys.exit(worker.main())"
+        "worker._tell = lambda *_: os.kill(os.getpid(), signal.SIGKILL); sys.exit(worker.main())"
     )
     monkeypatch.setattr(pool, "WORKER", ["-c", code])
     with pytest.raises(NestwalkError, match=r"^plain: its process was ended by signal 9; if memory ran out"):
-        pool.run_all(sharing(), 1, pool.Silent())
+        conduct.results(sharing(), Means(jobs=1), pool.Silent())

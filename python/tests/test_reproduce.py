@@ -14,6 +14,7 @@ from support import Command
 
 from nestwalk import charts, engine, techniques
 from nestwalk import reproduce as papers
+from nestwalk.conduct import Means
 from nestwalk.errors import NestwalkError
 from nestwalk.pool import Silent
 from nestwalk.reproduce import compromis_mmu, hugegpt, paper, pictures, queueing
@@ -221,7 +222,7 @@ def test_ptemagnet_quickly(command: Command, tmp_path: Path) -> None:
 def test_hugegpt_s_worst_cases_are_exact() -> None:
     plan = papers.plan("hugegpt", quick=True)
     able = [run for run in plan.experiment.runs if run.name.startswith("worst-")]
-    results = execute(able, 2, Silent())
+    results = execute(able, Means(jobs=2), Silent())
     counts = [results[run.name].row["references_per_walk"] for run in able]
     assert counts == [24, 20, 35]
 
@@ -258,7 +259,7 @@ def test_compromis_counts_the_exits_of_filling_memory() -> None:
     plan = papers.plan("compromis-mmu", quick=True)
     wanted = {"gcc-shadow", "gcc-ds1", "gcc-ept"}
     able = [run for run in plan.experiment.runs if run.name in wanted]
-    results = execute(able, 2, Silent())
+    results = execute(able, Means(jobs=2), Silent())
     pages = results["gcc-shadow"].statistics["populated_pages"]
     costs = results["gcc-shadow"].configuration["costs"]["events"]
     counters = results["gcc-shadow"].statistics["kernels"][0]["counters"]

@@ -154,7 +154,7 @@ LONG = "n" * 300
         (f"compare --out {LONG}", "too long"),
         (f"compare --report {LONG}", "too long"),
         (f"trace info ./{LONG}", "too long"),
-        (f"trace check ./{LONG}", "too long"),
+        (f"trace verify ./{LONG}", "too long"),
         (f"trace convert {LONG} x", "too long"),
         ("run $'\\xff.toml'", "UTF-8"),
         ("compare --trace ./$'\\xff.nwt'", "UTF-8"),
@@ -177,7 +177,7 @@ def test_odd_names(shell: Shell, tmp_path: Path, arguments: str, said: str) -> N
 def test_files_whose_names_are_no_text(shell: Shell, tmp_path: Path) -> None:
     trace = Path(__file__).parents[2] / "data" / "traces" / "bfs.nwt"
     done = shell(
-        f"cp {trace} ./$'\\xff.nwt'; nestwalk trace info ./$'\\xff.nwt'; nestwalk trace check ./$'\\xff.nwt' --json"
+        f"cp {trace} ./$'\\xff.nwt'; nestwalk trace info ./$'\\xff.nwt'; nestwalk trace verify ./$'\\xff.nwt' --json"
     )
     assert done.returncode == 0, done.stderr
     done = shell(f"nestwalk {ROW} -q --report ./$'\\xfe.html'")

@@ -6,6 +6,7 @@
 //! with 4 KiB pages on both sides, one core.
 
 mod colocated;
+pub mod imports;
 mod pace;
 
 use std::hint::black_box;
@@ -90,6 +91,12 @@ impl Lap {
     }
 }
 
+/// The clock that the processor has in effect now, GHz; `None` on processors for which it is not known how to measure it.
+#[must_use]
+pub fn clock_ghz() -> Option<f64> {
+    pace::clock_ghz()
+}
+
 /// Time and pace of each repetition.
 struct Stopwatch {
     pace_before: Option<Pace>,
@@ -125,7 +132,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     Some((middle(sorted.len().checked_sub(1)? / 2)? + middle(sorted.len() / 2)?) / 2.0)
 }
 
-/// The names of all benchmarks.
+/// The names of all benchmarks but [`imports::NAMES`], whose instructions are not counted: two threads share the work.
 pub const NAMES: [&str; 13] = [
     "nested_all_walks",
     "nested_tenth_walks",
@@ -180,10 +187,8 @@ const FIRST_PAGE: Vpn = Vpn(0x10_0000);
 /// # Errors
 /// When there is no such benchmark, or the bundled trace cannot be read.
 pub fn run(name: &str, repetitions: u32, traces: &Path) -> Result<BenchResult, MachineError> {
-    let name = NAMES
-        .into_iter()
-        .find(|known| *known == name)
-        .ok_or_else(|| MachineError::unknown("benchmark", name, NAMES))?;
+    let all = || NAMES.into_iter().chain(imports::NAMES);
+    let name = all().find(|known| *known == name).ok_or_else(|| MachineError::unknown("benchmark", name, all()))?;
     let mut watch = Stopwatch { pace_before: None, start: Instant::now(), laps: Vec::new() };
     let (_, unit) = work(name, Scale::FULL, repetitions, traces, &mut watch)?;
     let laps = watch.laps.iter();
@@ -218,6 +223,9 @@ pub fn work(
         LARGE => return faults(Scale::LARGE, &Technique::default(), 1, watch).map(|count| (count, "guest faults/s")),
         "faults_colocated" => {
             return colocated::faults(scale, repetitions, watch).map(|count| (count, "guest faults/s"));
+        }
+        name if imports::NAMES.contains(&name) => {
+            return imports::import(name, traces, repetitions, watch).map(|count| (count, "records/s"));
         }
         "trace_decode" => return decode(traces, repetitions, watch).map(|count| (count, "accesses/s")),
         "nested_all_walks" => random_pages(scale),

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nestwalk_mem::{Cpu, FrameRange, PageCount, Pfn, Vpn, size};
+use nestwalk_mem::{Cpu, FrameRange, Geometry, PageCount, Pfn, Vpn, size};
 use nestwalk_mmu::{Segments, SegmentsError};
 use nestwalk_os::{AllocatorKind, Bare, FrozenTable, Kernel, KernelConfig, OsError, ProcessId, Shadows};
 use nestwalk_workload::churn::{Churn, ChurnConfig};
@@ -93,7 +93,10 @@ pub(crate) fn stack(
     for (layer, (kernel, &frames)) in scenario.kernels.iter().zip(&sizes).enumerate() {
         let threads = facts.threads.max(1) + beside.threads() + if layer == 0 { beside.vm_cpus() } else { 0 };
         let config = kernel_config(kernel, frames, threads, scenario.seed + layer as u64);
-        let config = config.map_err(|what| configuration.scenario_error(what))?;
+        let mut config = config.map_err(|what| configuration.scenario_error(what))?;
+        if let Some(found) = found.as_ref().filter(|_| layer + 1 == depth && kernel.levels.is_none()) {
+            config.geometry = geometry_of(found);
+        }
         let above = sizes.get(layer + 1).copied();
         let failed =
             |source| MachineError::Os { place: configuration.file(), kernel: role(layer, depth).into(), source };
@@ -184,6 +187,11 @@ pub(crate) fn role(layer: usize, depth: usize) -> &'static str {
         (layer, depth) if layer + 1 == depth => "guest",
         _ => "middle",
     }
+}
+
+/// The shape of the page tables that were found.
+fn geometry_of(found: &FrozenTable) -> Geometry {
+    if found.root() == Some(Geometry::X86_5.root()) { Geometry::X86_5 } else { Geometry::X86_4 }
 }
 
 /// The page table that the program's process is to begin with, if the scenario names a dump of one.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Page tables that were dumped from a running machine (`linux/harness/outside.py`; the format is described in
-//! `linux/data/README.md`).
+//! Page tables that were dumped from a running machine (`nestwalk vm tables`, [`crate::guest`]; the format is described in
+//! `docs/whole-vms.md`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,10 @@ use nestwalk_os::{FrozenLeaf, FrozenNode, FrozenTable};
 
 use crate::error::MachineError;
 
-const MAGIC: &[u8; 8] = b"NWPT0001";
+/// What a dump of the user half begins with.
+pub const MAGIC: &[u8; 8] = b"NWPT0001";
+/// What a dump of both halves begins with.
+pub const MAGIC_WITH_KERNEL: &[u8; 8] = b"NWPT0002";
 /// What a zstd frame begins with.
 const ZSTD_MAGIC: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
 const HEADER_BYTES: usize = 16;
@@ -25,19 +28,45 @@ const WRITABLE: u64 = 1 << 1;
 const LARGE: u64 = 1 << 7;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// Reads the dump `path`, plain or packed by zstd.
+/// What a dump holds. The root is in the user half's nodes; pages of the kernel's half have as many bits as the tables
+/// translate (the sign bits are left out).
+#[derive(Clone, Debug, Default)]
+pub struct Dumped {
+    /// The user half.
+    pub user: FrozenTable,
+    /// The kernel's half, if the dump has it.
+    pub kernel: FrozenTable,
+}
+
+/// Reads the user half of the dump `path`, plain or packed by zstd.
 ///
 /// # Errors
 /// When it cannot be read, or is not the whole of one page table.
 pub fn read(path: &Path) -> Result<FrozenTable, MachineError> {
-    from_bytes(&std::fs::read(path).map_err(|source| MachineError::Io { path: path.into(), source })?, path)
+    read_whole(path).map(|dumped| dumped.user)
 }
 
-/// The same of what the file `path` holds.
+/// Reads the dump `path`, both halves.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_whole(path: &Path) -> Result<Dumped, MachineError> {
+    whole_from_bytes(&std::fs::read(path).map_err(|source| MachineError::Io { path: path.into(), source })?, path)
+}
+
+/// The user half of what the file `path` holds.
 ///
 /// # Errors
 /// When it is not the whole of one page table.
 pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<FrozenTable, MachineError> {
+    whole_from_bytes(bytes, path).map(|dumped| dumped.user)
+}
+
+/// Both halves of what the file `path` holds.
+///
+/// # Errors
+/// When it is not the whole of one page table.
+pub fn whole_from_bytes(bytes: &[u8], path: &Path) -> Result<Dumped, MachineError> {
     if !bytes.starts_with(&ZSTD_MAGIC) {
         return parse(bytes).map_err(|what| fault(path, what));
     }
@@ -70,11 +99,10 @@ fn word(bytes: &[u8], index: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-fn parse(bytes: &[u8]) -> Result<FrozenTable, String> {
-    if !bytes.starts_with(MAGIC) {
-        return Err(
-            "not a dump of page tables (its first bytes are others): linux/harness/outside.py makes them".into()
-        );
+fn parse(bytes: &[u8]) -> Result<Dumped, String> {
+    let kernel = bytes.starts_with(MAGIC_WITH_KERNEL);
+    if !kernel && !bytes.starts_with(MAGIC) {
+        return Err("not a dump of page tables (its first bytes are others): nestwalk vm tables makes them".into());
     }
     let count = if bytes.len() < HEADER_BYTES { 0 } else { word(bytes, 1) };
     let body = bytes.get(HEADER_BYTES..).unwrap_or(&[]);
@@ -82,14 +110,22 @@ fn parse(bytes: &[u8]) -> Result<FrozenTable, String> {
         return Err(format!("{count} nodes in {} bytes: the dump is cut or damaged, make it again", bytes.len()));
     }
     let nodes: Vec<_> = body.chunks_exact(NODE_WORDS * 8).map(node).collect::<Result<_, _>>()?;
-    let mut table = FrozenTable::default();
+    let root = nodes.iter().map(|node| node.level).max().unwrap_or(Level::PTE);
+    check_tree(&nodes, root, if kernel { ENTRIES } else { ENTRIES / 2 })?;
+    let mut dumped = Dumped::default();
     for node in &nodes {
+        let table = if is_kernel(node.first, root) { &mut dumped.kernel } else { &mut dumped.user };
         table.nodes.push(FrozenNode { level: node.level, first: node.first.page(), frame: node.frame });
         add_leaves(node, &mut table.leaves)?;
     }
-    table.leaves.sort_unstable_by_key(|leaf| leaf.page);
-    check_tree(&nodes)?;
-    Ok(table)
+    dumped.user.leaves.sort_unstable_by_key(|leaf| leaf.page);
+    dumped.kernel.leaves.sort_unstable_by_key(|leaf| leaf.page);
+    Ok(dumped)
+}
+
+/// Whether `va` is in the half of the kernel under a root of level `root`.
+const fn is_kernel(va: Va, root: Level) -> bool {
+    va.0 >> (9 * root.0 + 11) & 1 != 0
 }
 
 fn node(bytes: &[u8]) -> Result<Node<'_>, String> {
@@ -97,7 +133,7 @@ fn node(bytes: &[u8]) -> Result<Node<'_>, String> {
     let geometry = Geometry::X86_5;
     let known = (1..=u64::from(geometry.levels())).contains(&level);
     let span_bits = 12 + 9 * level.min(5);
-    if !known || first >> span_bits << span_bits != first || first >= 1 << 56 || gpa & !ADDRESS != 0 {
+    if !known || first >> span_bits << span_bits != first || first >= 1 << 57 || gpa & !ADDRESS != 0 {
         return Err(format!("a node of level {level} for {first:#x} at {gpa:#x}, which no x86 page table has"));
     }
     Ok(Node { level: Level(level as u8), first: Va(first), frame: Frame(gpa >> 12), entries: &bytes[24..] })
@@ -136,19 +172,19 @@ fn add_leaves(node: &Node<'_>, leaves: &mut Vec<FrozenLeaf>) -> Result<(), Strin
 }
 
 /// Every node but the root is pointed to once, from the entry that its place says; every pointer has its node.
-fn check_tree(nodes: &[Node<'_>]) -> Result<(), String> {
+///
+/// `followed`: entries of the root that the dump follows.
+fn check_tree(nodes: &[Node<'_>], root: Level, followed: usize) -> Result<(), String> {
     let mut places = BTreeMap::new();
     for node in nodes {
         if places.insert((node.level, node.first), node.frame).is_some() {
             return Err(format!("two nodes of level {} for {:#x}", node.level.0, node.first.0));
         }
     }
-    let root = nodes.iter().map(|node| node.level).max().unwrap_or(Level::PTE);
     let mut reached = 1;
     for node in nodes {
         let span = 1_u64 << (12 + 9 * (node.level.0 - 1));
-        // The upper half of the root is the kernel's, and the dump does not follow it.
-        for index in 0..if node.level == root { ENTRIES / 2 } else { ENTRIES } {
+        for index in 0..if node.level == root { followed } else { ENTRIES } {
             let entry = word(node.entries, index);
             if is_leaf(entry, node.level) != Some(false) {
                 continue;
@@ -192,7 +228,7 @@ mod tests {
     }
 
     fn parsed(words: &[u64]) -> Result<FrozenTable, String> {
-        parse(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>())
+        parse(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>()).map(|dumped| dumped.user)
     }
 
     #[test]

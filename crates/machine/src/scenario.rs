@@ -100,7 +100,7 @@ pub struct KernelScenario {
     #[serde(with = "nestwalk_mem::size::optional_pages")]
     #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub memory: Option<PageCount>,
-    /// Levels of its page tables: 4 (if nothing is said) or 5.
+    /// Levels of its page tables: 4 or 5; as a dump has, else 4, if nothing is said.
     pub levels: Option<u8>,
     /// Processors, each with its lists of free pages; the threads of the program if nothing is said.
     pub cpus: Option<u16>,

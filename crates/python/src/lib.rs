@@ -16,11 +16,15 @@ use pyo3::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+mod capture;
 mod cloud;
+mod guest;
 mod keys;
 mod listener;
 mod live;
 mod populated;
+#[cfg(target_os = "linux")]
+mod probe;
 mod trace;
 
 use listener::Listener;
@@ -81,22 +85,35 @@ fn panic_now(py: Python<'_>) -> PyResult<()> {
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::{benchmark, benchmark_names, catalogue, check, panic_now, ratio, run, scenario, version};
+    use super::{
+        benchmark, benchmark_names, catalogue, check, clock_ghz, configuration, model, panic_now, ratio, run, scenario,
+        touched_regions, version,
+    };
 
     #[pymodule_export]
     use super::keys::{machine, schema, toml_check, toml_path_at, toml_position};
 
     #[pymodule_export]
-    use super::live::processor;
+    use super::live::{inspect_host, inspect_is_recording, inspect_process, processor};
 
     #[pymodule_export]
     use super::populated::{Populated, populated_by};
+
+    #[cfg(target_os = "linux")]
+    #[pymodule_export]
+    use super::probe::{Counters, Probe};
+
+    #[pymodule_export]
+    use super::capture::capture_stream;
 
     #[pymodule_export]
     use super::cloud::cloud_replay;
 
     #[pymodule_export]
-    use super::trace::{trace_check, trace_convert, trace_info};
+    use super::guest::{vm_processes, vm_record, vm_tables};
+
+    #[pymodule_export]
+    use super::trace::{trace_check, trace_convert, trace_head, trace_info, trace_profile};
 }
 
 /// The ratio of sums over windows, and half of its 95 % interval; `None` where it cannot be known.
@@ -106,10 +123,22 @@ fn ratio(windows: Vec<(u64, u64)>) -> (Option<f64>, Option<f64>) {
     (estimate.map(|estimate| estimate.value), estimate.and_then(|estimate| estimate.ci95))
 }
 
+/// The clock that the processor has in effect, GHz: a few ms of work that takes a known number of cycles.
+#[pyfunction]
+fn clock_ghz(py: Python<'_>) -> Option<f64> {
+    py.detach(bench::clock_ghz)
+}
+
 /// The version of engine and package.
 #[pyfunction]
 fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
+}
+
+/// The model that this engine computes, as results are kept under.
+#[pyfunction]
+fn model() -> String {
+    nestwalk_machine::model()
 }
 
 /// What comes with Nestwalk, by kind; bundled traces lie in `traces`.
@@ -136,6 +165,12 @@ fn check(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf) -> PyResult
     })
 }
 
+/// All that the run that `text`, of the file `path`, describes is made from, names resolved: `scenario`, `machine`, `costs`.
+#[pyfunction]
+fn configuration(py: Python<'_>, text: &str, path: PathBuf) -> PyResult<String> {
+    guarded(py, || json(&Configuration::parse(text, &path).map_err(refuse)?))
+}
+
 /// Makes the run that `text`, of the file `path`, describes; bundled traces lie in `traces`.
 #[pyfunction]
 #[pyo3(signature = (text, path, traces, progress=None))]
@@ -148,18 +183,27 @@ fn run(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf, progress: Opt
     })
 }
 
+/// Numbers (address >> 21) of the 2 MiB regions that the program of the scenario `text` touches until it is populated.
+#[pyfunction]
+fn touched_regions(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf) -> PyResult<Vec<u64>> {
+    guarded(py, || {
+        let configuration = Configuration::parse(text, &path).map_err(refuse)?;
+        nestwalk_machine::touched::regions(&configuration, &traces).map_err(refuse)
+    })
+}
+
 /// The benchmarks there are.
 #[pyfunction]
 #[pyo3(name = "bench_names")]
 fn benchmark_names() -> Vec<&'static str> {
-    [bench::NAMES.as_slice(), &nestwalk_cloud::bench::names()].concat()
+    [bench::NAMES.as_slice(), &bench::imports::NAMES, &nestwalk_cloud::bench::names(), live::BENCHMARKS].concat()
 }
 
 /// The best of `repetitions` runs of the benchmark `name`; bundled traces lie in `traces`.
 #[pyfunction]
 #[pyo3(name = "bench")]
 fn benchmark(py: Python<'_>, name: &str, repetitions: u32, traces: PathBuf) -> PyResult<String> {
-    guarded(py, || match cloud::benchmark(name, repetitions) {
+    guarded(py, || match cloud::benchmark(name, repetitions).or_else(|| live::benchmark(name, repetitions)) {
         Some(done) => done,
         None => json(&bench::run(name, repetitions, &traces).map_err(refuse)?),
     })

@@ -22,6 +22,10 @@ struct Options {
     total: Option<u64>,
     sample: Option<Sample>,
     filter: Option<FilterOptions>,
+    from: Option<String>,
+    until: Option<u64>,
+    source_format: Option<String>,
+    warning: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -50,10 +54,12 @@ struct Report {
     metadata: serde_json::Value,
 }
 
-impl From<Options> for ConvertOptions {
-    fn from(options: Options) -> Self {
+impl TryFrom<Options> for ConvertOptions {
+    type Error = PyErr;
+
+    fn try_from(options: Options) -> PyResult<Self> {
         let default = Self::default();
-        Self {
+        Ok(Self {
             program: options.program.unwrap_or(default.program),
             command: options.command.unwrap_or(default.command),
             tool: options.tool.unwrap_or(default.tool),
@@ -62,7 +68,11 @@ impl From<Options> for ConvertOptions {
             total: options.total.or(default.total),
             sample: options.sample.map(Into::into).or(default.sample),
             filter: options.filter.or(default.filter),
-        }
+            from: options.from.map(|name| name.parse().map_err(refuse)).transpose()?,
+            until: options.until.or(default.until),
+            source_format: options.source_format.unwrap_or(default.source_format),
+            warning: options.warning.or(default.warning),
+        })
     }
 }
 
@@ -96,11 +106,11 @@ pub(crate) fn trace_convert(
     options: &str,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let options: Options = crate::from_json(options)?;
+    let options: ConvertOptions = crate::from_json::<Options>(options)?.try_into()?;
     guarded(py, || {
         let mut listener = Listener::new(progress);
         let outcome =
-            trace::convert(&source, &destination, &options.into(), &mut |now| listener.hear(now.accesses, now.total));
+            trace::convert(&source, &destination, &options, &mut |now| listener.hear(now.accesses, now.total));
         let report = listener.conclude(outcome)?;
         json(&Report {
             accesses: report.accesses,
@@ -149,5 +159,22 @@ pub(crate) fn trace_check(py: Python<'_>, path: PathBuf) -> PyResult<String> {
             events: found.events,
             instructions: found.instructions,
         })
+    })
+}
+
+/// `count` items of the trace `path`, from the one with the number `skip` on.
+#[pyfunction]
+pub(crate) fn trace_head(py: Python<'_>, path: PathBuf, skip: u64, count: usize) -> PyResult<String> {
+    guarded(py, || json(&trace::head::head(&path, skip, count).map_err(refuse)?))
+}
+
+/// How the program of the trace `path` uses its memory.
+#[pyfunction]
+#[pyo3(signature = (path, progress=None))]
+pub(crate) fn trace_profile(py: Python<'_>, path: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<String> {
+    guarded(py, || {
+        let mut listener = Listener::new(progress);
+        let outcome = trace::profile::profile(&path, &mut |done, all| listener.hear(done, Some(all)));
+        json(&listener.conclude(outcome)?)
     })
 }

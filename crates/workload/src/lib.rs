@@ -4,6 +4,7 @@
 //! A [`Workload`] is pulled: the machine hands in a [`Batch`] to fill and gets told, by a [`Step`], what came. Traces of
 //! real programs, generators and [co-runners](churn) look the same from there on.
 
+pub mod chase;
 pub mod churn;
 pub mod filtered;
 pub mod generator;

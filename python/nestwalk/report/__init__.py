@@ -9,8 +9,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import answers, charts, sections, tables
+from nestwalk import advice, answers, charts, sections, tables
 from nestwalk.report import pages, pictures, words
+from nestwalk.verdict import NEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,8 @@ def render(done: Comparison) -> str:
         version=done.results[0].version,
         command=shlex.join(["nestwalk", "compare", "--trace", done.plan.program.title, *done.plan.options]),
         verdict=done.verdict,
+        advice=done.verdict.groups[0].advice if done.verdict.groups else [],
+        states=advice.STATES,
         caveats=words.caveats(done),
         headings=[" ".join(heading.split()) for heading, _, _ in wanted],
         tables=_tables(done, wanted),
@@ -118,8 +121,8 @@ def _few(done: Comparison) -> Labelled:
     """Few configurations: the plain VM, the best of each class, a limit; the first ones where that is not enough."""
     names = [done.plan.matrix.baseline]
     for group in done.verdict.groups[:1]:
-        advice = group.advice
-        names += [next(row["configuration"] for row in advice if row["who"] == who) for who in _classes(advice)]
+        classes = [[row for row in group.advice if row["who"] == who] for who in NEEDS]
+        names += [max(rows, key=lambda row: row["gain"])["configuration"] for rows in classes if rows]
         names += [row.configuration for row in group.having("limit")][:1]
     all_names = list(dict.fromkeys(cell.configuration.name for cell in done.plan.matrix.cells))
     bare = [name.split("+")[0] for name in names]
@@ -140,7 +143,3 @@ def _most_different(done: Comparison) -> Labelled:
     base = values.get(title, 8.0)
     chosen = sorted(values, key=lambda name: (name != title, -abs(values[name] - base)))[:ROWS_DRAWN_MAX]
     return [row for row in done.labelled if row[0] in chosen]
-
-
-def _classes(advice: list[dict[str, Any]]) -> list[str | None]:
-    return list(dict.fromkeys(row["who"] for row in advice))

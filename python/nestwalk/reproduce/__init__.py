@@ -7,11 +7,12 @@ their results). One model and one set of constants serve all papers; only the ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from nestwalk import checks, pool, progress
+from nestwalk.conduct import Means
 from nestwalk.errors import SEED_MAX, NestwalkError, unknown
 from nestwalk.reproduce.paper import Paper, load
 from nestwalk.reproduce.plan import DEFAULT_SEED, Experiment, Scale, check, execute
@@ -40,12 +41,16 @@ class Plan:
         """Of everything that will be run, for progress."""
         return [run.title for run in self.experiment.runs]
 
-    def execute(self, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> Reproduction:
+    def execute(self, *, means: Means | None = None, watcher: pool.Watcher | None = None) -> Reproduction:
         """Makes the runs and puts the paper's figures beside ours; see :func:`reproduce`."""
-        processes = jobs if jobs is not None else (pool.processors() if self.scale.quick else 1)
-        pool.check_count(processes)
-        results = execute(self.experiment.runs, processes, watcher or pool.Silent())
+        results = execute(self.experiment.runs, self.means(means), watcher or pool.Silent())
         return Reproduction(self.paper, self.scale, self.experiment, results)
+
+    def means(self, given: Means | None) -> Means:
+        """``given``, or how runs are made if nothing is said: full ones, which need much memory, one at a time."""
+        chosen = given or Means()
+        chosen.check()
+        return replace(chosen, jobs=1) if chosen.jobs is None and not self.scale.quick else chosen
 
 
 def plan(name: str, *, quick: bool = False, seed: int = DEFAULT_SEED, traces: Path | None = None) -> Plan:
@@ -88,6 +93,8 @@ def reproduce(
     quick: bool = False,
     seed: int = DEFAULT_SEED,
     jobs: int | None = None,
+    dask: str | None = None,
+    results: str | None = None,
     traces: Path | None = None,
 ) -> Reproduction:
     """Makes the runs of a paper and puts its figures beside ours.
@@ -97,6 +104,8 @@ def reproduce(
         quick: Footprints divided (by how much the result says), fewer accesses: minutes instead of an hour.
         seed: Everything random follows from it.
         jobs: Runs at a time. If None: one, as the largest take several GiB; with ``quick`` one for each processor.
+        dask: A Dask cluster that makes the runs (docs/sweeps.md); this machine if None.
+        results: Where results are kept, as of :func:`nestwalk.sweep`.
         traces: Of the paper compromis: a folder with traces of VMs that cannot be shipped.
 
     Raises:
@@ -104,4 +113,4 @@ def reproduce(
     """
     made = plan(name, quick=quick, seed=seed, traces=traces)
     with progress.of_notebook(made.titles) as watcher:
-        return made.execute(jobs=jobs, watcher=watcher)
+        return made.execute(means=Means(jobs, results, dask), watcher=watcher)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from nestwalk.charts import Layout, Picture
     from nestwalk.cloud.requests import Requests
+    from nestwalk.conduct import Means
     from nestwalk.reproduce.paper import Paper
 
 QUICK_ONE_IN = 20
@@ -224,11 +225,11 @@ class CloudPlan(Plan):
         """Of everything that will be run."""
         return [replay.title for replay in self.replays] + super().titles
 
-    def execute(self, *, jobs: int | None = None, watcher: pool.Watcher | None = None) -> CloudReproduction:
+    def execute(self, *, means: Means | None = None, watcher: pool.Watcher | None = None) -> CloudReproduction:
         """Makes the replays and the runs, and puts the paper's figures beside ours."""
         told = watcher or pool.Silent()
-        processes = jobs if jobs is not None else (pool.processors() if self.scale.quick else 1)
-        pool.check_count(processes)
+        chosen = self.means(means)
+        processes = chosen.jobs or pool.processors()
 
         def one(index: int, progress: Callable[[int, int | None], bool]) -> Summary:
             return self.replays[index].run(progress)
@@ -238,7 +239,7 @@ class CloudPlan(Plan):
             replay.traces()
         made = place.all_of(one, len(self.replays), min(processes, len(self.replays)), told)
         replays = {replay.name: found for replay, found in zip(self.replays, made, strict=True)}
-        results = execute(self.experiment.runs, processes, _Later(told, len(self.replays)))
+        results = execute(self.experiment.runs, chosen, _Later(told, len(self.replays)))
         experiment = _experiment(self.paper, self.traces, self.experiment.runs, replays)
         return CloudReproduction(self.paper, self.scale, experiment, results, replays)
 

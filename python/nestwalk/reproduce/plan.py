@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, data, pool, scenario
+from nestwalk import _native, conduct, data, pool, scenario
 from nestwalk.errors import unknown
 from nestwalk.result import Result
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nestwalk.charts import Layout, Picture
+    from nestwalk.conduct import Means
 
 DEFAULT_SEED = 1
 UNAVAILABLE = "unavailable, because "
@@ -150,9 +151,9 @@ def check(runs: Sequence[Run]) -> None:
         _native.check(job.scenario, str(job.path), str(data.TRACES))
 
 
-def execute(runs: Sequence[Run], processes: int, watcher: pool.Watcher) -> Results:
-    """Makes the runs, so many at a time."""
-    done = pool.run_all([run.job for run in runs], processes, watcher)
+def execute(runs: Sequence[Run], means: Means, watcher: pool.Watcher) -> Results:
+    """Makes the runs that are not kept from earlier."""
+    done = conduct.results([run.job for run in runs], means, watcher)
     return Results({run.name: Result(value) for run, value in zip(runs, done, strict=True)})
 
 

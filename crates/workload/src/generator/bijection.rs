@@ -30,7 +30,7 @@ impl Dice {
 
 /// Scrambles 64 bits (the finaliser of splitmix64).
 #[inline]
-pub(super) const fn mix(value: u64) -> u64 {
+pub(crate) const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
@@ -45,7 +45,7 @@ pub(super) const fn scale(value: u64, bound: u64) -> u64 {
 /// A permutation of `0..len`: a Feistel network over the next even number of bits, walked along its cycle until it is back
 /// in range (at most four times as many values as needed, so few steps).
 #[derive(Clone, Debug)]
-pub(super) struct Bijection {
+pub(crate) struct Bijection {
     len: u64,
     half_bits: u32,
     keys: [u64; Self::ROUNDS],
@@ -55,7 +55,7 @@ impl Bijection {
     const ROUNDS: usize = 4;
 
     /// The permutation of `0..len` that belongs to `seed`. `len` is 1 to 2^62.
-    pub(super) fn new(len: u64, seed: u64) -> Self {
+    pub(crate) fn new(len: u64, seed: u64) -> Self {
         assert!((1..=1 << 62).contains(&len), "no permutation of {len} numbers");
         let bits = (len - 1).checked_ilog2().map_or(1, |top| top + 1);
         let keys = std::array::from_fn(|round| mix(seed.wrapping_add(mix(round as u64 + 1))));
@@ -64,13 +64,33 @@ impl Bijection {
 
     /// Where `index` goes.
     #[inline]
-    pub(super) fn apply(&self, index: u64) -> u64 {
+    pub(crate) fn apply(&self, index: u64) -> u64 {
         debug_assert!(index < self.len);
         let mut value = self.network(index);
         while value >= self.len {
             value = self.network(value);
         }
         value
+    }
+
+    /// What [`Self::apply`] takes to `image`.
+    pub(crate) fn invert(&self, image: u64) -> u64 {
+        debug_assert!(image < self.len);
+        let mut value = self.network_back(image);
+        while value >= self.len {
+            value = self.network_back(value);
+        }
+        value
+    }
+
+    fn network_back(&self, value: u64) -> u64 {
+        let mask = (1u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        for key in self.keys.iter().rev() {
+            let round = (left ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (left, right) = (right ^ (round >> 32 ^ round >> 17) & mask, left);
+        }
+        left << self.half_bits | right
     }
 
     #[inline]
@@ -96,6 +116,7 @@ mod tests {
             let mut images: Vec<u64> = (0..len).map(|index| bijection.apply(index)).collect();
             images.sort_unstable();
             assert!(images.into_iter().eq(0..len), "{len}");
+            assert!((0..len).all(|index| bijection.invert(bijection.apply(index)) == index), "{len}");
         }
     }
 

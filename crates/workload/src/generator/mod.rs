@@ -10,7 +10,7 @@
 //! Same parameters, same stream, on every machine: random numbers are xoshiro256++ on integers, and what floating point
 //! there is (the zipf sampler) uses software functions with the same bits everywhere.
 
-mod bijection;
+pub(crate) mod bijection;
 mod compiler;
 mod compute;
 mod config;
@@ -18,6 +18,7 @@ mod degrees;
 mod energy_grid;
 mod event_queue;
 mod graph;
+mod group_chase;
 mod gups;
 mod key_value;
 mod layout;
@@ -42,6 +43,7 @@ pub use compute::ComputeConfig;
 pub use energy_grid::EnergyGridConfig;
 pub use event_queue::EventQueueConfig;
 pub use graph::{GraphConfig, Loading, Traversal};
+pub use group_chase::GroupChaseConfig;
 pub use gups::GupsConfig;
 pub use key_value::{KeyValueConfig, Server};
 pub use match_finder::MatchFinderConfig;
@@ -112,6 +114,9 @@ kinds! {
     /// Dependent loads in one random cycle.
     PointerChase(PointerChaseConfig) = "pointer_chase": "dependent loads in one random cycle through all lines or pages",
         |c| Box::new(Driver::new(c.common(), pointer_chase::PointerChase::new(c)?)?);
+    /// Dependent loads, one a page, with the frames of each group of 8 pages on so many lines of the host's table.
+    GroupChase(GroupChaseConfig) = "group_chase": "dependent loads, one a page; groups of 8 pages on 1, 2, 4 or 8 lines",
+        |c| Box::new(Driver::new(c.common(), group_chase::GroupChase::new(c)?)?);
     /// An access a page (HugeGPT's micro-benchmarks).
     PageTouch(PageTouchConfig) = "page_touch": "an access a page, at random or in strides",
         |c| Box::new(Driver::new(c.common(), page_touch::PageTouch::new(c)?)?);

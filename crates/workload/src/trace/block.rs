@@ -221,6 +221,29 @@ impl BlockDecoder {
         Ok(count)
     }
 
+    /// Appends all accesses that are left, with their sites: for those who write them anew. Slower than
+    /// [`BlockDecoder::fill`], which does without sites.
+    ///
+    /// # Errors
+    /// Says what is wrong with the payload, if anything is.
+    pub fn fill_sites(&mut self, out: &mut Vec<(SiteId, Gva)>) -> Result<(), Fault> {
+        let mut words = VarintReader::new(&self.plain, PREFIX_BYTES + self.items.div_ceil(4));
+        let mut site = 0i64;
+        let mut sites = Vec::with_capacity(self.states.len());
+        for _ in 0..self.states.len() {
+            site = site.wrapping_add(words.signed().ok_or(CUT)?);
+            sites.push(SiteId(u32::try_from(site).map_err(|_| CUT)?));
+        }
+        let mut one = Vec::with_capacity(1);
+        while self.left() > 0 {
+            one.clear();
+            self.fill(&mut one, 1)?;
+            let local = sites.get(self.previous.0 as usize).ok_or(CUT)?;
+            out.extend(one.iter().map(|access| (*local, access.gva())));
+        }
+        Ok(())
+    }
+
     /// Writes all of `out` and returns all its addresses or-ed together. After an error some of it may not be written.
     fn decode(&mut self, out: &mut [MaybeUninit<Access>]) -> Result<u64, Fault> {
         let flags = &self.plain[PREFIX_BYTES..PREFIX_BYTES + self.items.div_ceil(4)];
@@ -350,6 +373,10 @@ mod tests {
             let wanted: Vec<_> =
                 accesses.iter().map(|&(s, a)| Access::new(a, attributes[s.0 as usize].is_store())).collect();
             assert_eq!(out, wanted);
+            decoder.begin(accesses.len() as u32, attributes).unwrap();
+            let mut with_sites = Vec::new();
+            decoder.fill_sites(&mut with_sites).unwrap();
+            assert_eq!(with_sites, accesses);
         }
         decoder.plain.len()
     }

@@ -73,8 +73,14 @@ impl Collapse {
     /// Access number `position` of the program.
     #[inline]
     pub fn note(&mut self, thread: ThreadId, position: u64, access: &SourceAccess) {
-        self.lines.insert((thread, access.address().0 >> LINE_SHIFT), position);
-        self.stores += u64::from(access.is_store());
+        self.note_line(thread, position, access.address(), u64::from(access.is_store()));
+    }
+
+    /// The same of an access to `address`; it and what it stands for are so many stores.
+    #[inline]
+    pub fn note_line(&mut self, thread: ThreadId, position: u64, address: Va, stores: u64) {
+        self.lines.insert((thread, address.0 >> LINE_SHIFT), position);
+        self.stores += stores;
     }
 
     /// The pages of `range` lose their memory: to access them would be a first touch.

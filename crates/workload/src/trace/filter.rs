@@ -115,7 +115,7 @@ impl From<FilterOptions> for String {
 
 /// An LRU array: rows of `ways` keys, the latest first. A key is never 0.
 #[derive(Clone, Debug)]
-struct Array {
+pub(super) struct Array {
     keys: Vec<u64>,
     /// By place in `keys`: a word that goes with the key.
     words: Vec<u64>,
@@ -124,14 +124,14 @@ struct Array {
 }
 
 impl Array {
-    fn new(sets: u32, ways: u32) -> Self {
+    pub fn new(sets: u32, ways: u32) -> Self {
         let places = sets as usize * ways as usize;
         Self { keys: vec![0; places], words: vec![0; places], ways: ways as usize, set_mask: u64::from(sets) - 1 }
     }
 
     /// Makes `number` the latest of its set. Returns whether it was there, and its word: `fresh` if it was not.
     #[inline]
-    fn touch(&mut self, number: u64, fresh: u64) -> (bool, &mut u64) {
+    pub fn touch(&mut self, number: u64, fresh: u64) -> (bool, &mut u64) {
         let (from, key) = ((number & self.set_mask) as usize * self.ways, number + 1);
         let keys = &mut self.keys[from..from + self.ways];
         let words = &mut self.words[from..from + self.ways];

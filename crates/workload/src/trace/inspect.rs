@@ -10,6 +10,7 @@ use super::block::BlockDecoder;
 use super::filter::FilterOptions;
 use super::filtered::take_gaps;
 use super::format::{RECORD_BYTES, RecordKind};
+use super::head::phase_name;
 use super::index;
 use super::log::{LogDecoder, LogStep};
 use super::metadata::{Metadata, Sampling, Vma};
@@ -67,7 +68,7 @@ pub struct TraceInfo {
     pub bytes: u64,
     /// Bytes of the file for each access in it, all included.
     pub bytes_per_access: f64,
-    /// Why the capture was not whole, if it was not.
+    /// What is to be known of its source: why it was not whole, what its format lacks, what was left out.
     pub warning: Option<String>,
 }
 
@@ -117,14 +118,6 @@ fn stretches(trace: &Trace) -> Result<Vec<Stretches>, WorkloadError> {
     }
     open.close(trace.metadata().program_accesses, &mut kinds);
     Ok(kinds)
-}
-
-const fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Populate => "populate",
-        Phase::Warm => "warm",
-        Phase::Measure => "measure",
-    }
 }
 
 /// A stretch whose end has not been seen.

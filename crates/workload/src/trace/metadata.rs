@@ -50,7 +50,7 @@ pub struct Metadata {
     /// The filter of the stretches that are filtered; absent if none is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<FilterOptions>,
-    /// Why the capture is not whole, if it is not.
+    /// What is to be known of the source: why it is not whole, what its format lacks, what was left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }

@@ -8,6 +8,7 @@
 //! every memory event, in order: the footprint is real, and the windows see the memory that the program would have had.
 
 pub mod block;
+pub mod capture;
 pub mod collapse;
 pub mod convert;
 mod destination;
@@ -15,6 +16,8 @@ pub mod event;
 pub mod filter;
 pub mod filtered;
 pub mod format;
+pub mod guest;
+pub mod head;
 pub mod index;
 pub mod inspect;
 pub mod log;
@@ -22,12 +25,14 @@ pub mod metadata;
 pub mod pages;
 pub mod play;
 pub mod predict;
+pub mod profile;
 pub mod reader;
 pub mod recorder;
 pub mod sample;
 pub mod sites;
 pub mod source;
 pub mod space;
+pub mod stack;
 pub mod varint;
 pub mod writer;
 

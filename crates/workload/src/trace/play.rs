@@ -65,18 +65,18 @@ enum Current {
 
 /// What is known of a record as a whole only, spread evenly over its accesses; differences of prefixes, so that none is lost.
 #[derive(Clone, Copy, Debug)]
-struct Spread {
+pub(super) struct Spread {
     total: u64,
     accounted: u64,
 }
 
 impl Spread {
-    const fn new(total: u64) -> Self {
+    pub(super) const fn new(total: u64) -> Self {
         Self { total, accounted: 0 }
     }
 
     /// The share of what comes up to the `done`-th of `all` accesses.
-    fn up_to(&mut self, done: u64, all: u64) -> u64 {
+    pub(super) fn up_to(&mut self, done: u64, all: u64) -> u64 {
         let by_now = (u128::from(self.total) * u128::from(done) / u128::from(all)) as u64;
         by_now - std::mem::replace(&mut self.accounted, by_now)
     }

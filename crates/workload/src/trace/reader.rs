@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nestwalk_mem::{Access, Vpn};
+use nestwalk_mem::{Access, Gva, Vpn};
 use zstd::bulk::Decompressor;
 
 use super::block::BlockDecoder;
@@ -24,7 +24,7 @@ use super::format::{
 use super::index::{self, Mark, RecordEntry};
 use super::log::{LogDecoder, LogStep};
 use super::metadata::Metadata;
-use super::sites::SiteTable;
+use super::sites::{SiteId, SiteTable};
 use crate::stream::WorkloadError;
 
 /// The most sites of a trace: what bounds the table that a small damaged file can ask for.
@@ -334,6 +334,24 @@ impl Decoder {
         self.block.begin(header.items, &trace.sites.attributes).map_err(|what| self.fault(trace, &what))
     }
 
+    /// All accesses of a record with their sites, and how many the filter absorbed after each (0 if the record is not filtered).
+    ///
+    /// # Errors
+    /// When the record is damaged.
+    pub fn accesses(
+        &mut self,
+        trace: &Trace,
+        record: &RecordEntry,
+        accesses: &mut Vec<(SiteId, Gva)>,
+        gaps: &mut Vec<u32>,
+    ) -> Result<(), WorkloadError> {
+        self.begin(trace, record)?;
+        self.block.fill_sites(accesses).map_err(|what| self.fault(trace, &what))?;
+        gaps.extend_from_slice(&self.gaps);
+        gaps.resize(accesses.len(), 0);
+        Ok(())
+    }
+
     /// How many accesses of the record are still to come.
     pub const fn left(&self) -> usize {
         self.block.left()
@@ -346,6 +364,14 @@ impl Decoder {
     #[inline]
     pub fn fill(&mut self, trace: &Trace, out: &mut Vec<Access>, most: usize) -> Result<usize, WorkloadError> {
         self.block.fill(out, most).map_err(|what| self.fault(trace, &what))
+    }
+
+    /// Appends all accesses of the record that are still to come, with their sites.
+    ///
+    /// # Errors
+    /// When the record is damaged.
+    pub fn fill_sites(&mut self, trace: &Trace, out: &mut Vec<(SiteId, Gva)>) -> Result<(), WorkloadError> {
+        self.block.fill_sites(out).map_err(|what| self.fault(trace, &what))
     }
 
     /// Appends to `out` how many accesses the filter absorbed after each of the `count` accesses that [`Decoder::fill`] yielded

@@ -3,8 +3,11 @@
 
 use std::path::Path;
 
-use nestwalk_mem::{Gva, VpnRange};
+use nestwalk_mem::{Gva, Va, Vpn, VpnRange};
 
+use super::capture::Live;
+use super::capture::model::{Model, Unit};
+use super::capture::planner::{CHUNK_ACCESSES, Thin, Windows};
 use super::collapse::{Collapse, Position};
 use super::event::{EventOp, TraceEvent};
 use super::filter::{Filter, FilterOptions};
@@ -12,7 +15,7 @@ use super::format::ADDRESS_END;
 use super::metadata::Metadata;
 use super::pages::{Novelty, PageTracker};
 use super::sample::{Plan, SampleOptions, Segment};
-use super::sites::{SiteAttributes, SiteNumbers};
+use super::sites::{SiteAttributes, SiteId, SiteNumbers, SiteTable};
 use super::source::SourceAccess;
 use super::space::{AddressSpace, Cover, PageEffect};
 use super::writer::{Totals, Writer};
@@ -29,7 +32,11 @@ pub struct Recorder {
     pages: PageTracker,
     space: AddressSpace,
     /// `None`: every access is kept.
-    plan: Option<Plan>,
+    plan: Option<Planner>,
+    /// Of a spool.
+    model: Option<Box<Model>>,
+    /// Number of a mark, and the access before which it came first.
+    marks: Vec<(u64, u64)>,
     filter: Option<FilterOptions>,
     /// By [`ThreadId`]; empty without a filter.
     filters: Vec<Filter>,
@@ -45,6 +52,37 @@ pub struct Recorder {
     threads: Vec<u32>,
     events: u64,
 }
+
+/// Which accesses are kept.
+#[derive(Debug)]
+pub(super) enum Planner {
+    /// Windows at random places, which are chosen as the program goes.
+    Sample(Plan),
+    /// A spool.
+    Thin(Thin),
+    /// Windows that are known beforehand.
+    Windows(Windows),
+}
+
+/// An access that a filter kept, with those that it absorbed after it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Represented {
+    /// Whose they are.
+    pub thread: ThreadId,
+    /// Of the kept one.
+    pub site: SiteId,
+    /// Of the kept one.
+    pub address: Gva,
+    /// How many were absorbed.
+    pub absorbed: u32,
+    /// How many of these were stores.
+    pub absorbed_stores: u64,
+    /// Instructions of all of them.
+    pub instructions: u64,
+}
+
+/// Marks that are remembered: a program numbers its parts, not its requests.
+const MARKS_MAX: usize = 1 << 12;
 
 /// What came of it.
 #[derive(Clone, Debug)]
@@ -75,16 +113,52 @@ impl Recorder {
             ));
         }
         let plan = sample.map(|options| Plan::new(options, total)).transpose().map_err(impossible)?;
+        let budget = sample.and_then(|options| options.budget);
+        Self::new(path, level, plan.map(Planner::Sample), filter, budget)
+    }
+
+    /// Begins a trace of what `plan` keeps.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub(super) fn planned(
+        path: &Path,
+        level: i32,
+        plan: Planner,
+        filter: Option<FilterOptions>,
+    ) -> Result<Self, WorkloadError> {
+        Self::new(path, level, Some(plan), filter, None)
+    }
+
+    /// Begins a spool, which keeps half as much with each `step` bytes that it has taken.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub(super) fn spooling(path: &Path, level: i32, filter: FilterOptions, step: u64) -> Result<Self, WorkloadError> {
+        let thin = Thin::new(step, CHUNK_ACCESSES);
+        let recorder = Self::planned(path, level, Planner::Thin(thin), Some(filter))?;
+        Ok(Self { model: Some(Box::default()), ..recorder })
+    }
+
+    fn new(
+        path: &Path,
+        level: i32,
+        plan: Option<Planner>,
+        filter: Option<FilterOptions>,
+        budget: Option<u64>,
+    ) -> Result<Self, WorkloadError> {
         let mut recorder = Self {
             writer: Writer::create(path, level, filter.is_some())?,
             sites: SiteNumbers::default(),
             pages: PageTracker::default(),
             space: AddressSpace::default(),
             plan,
+            model: None,
+            marks: Vec::new(),
             filter,
             filters: Vec::new(),
             collapse: Collapse::default(),
-            budget: sample.and_then(|options| options.budget),
+            budget,
             segment: Segment { phase: Phase::Measure, collapsed: false, until: u64::MAX },
             phase: Phase::Measure,
             position: 0,
@@ -118,6 +192,22 @@ impl Recorder {
         self.writer.totals()
     }
 
+    /// How far it is.
+    pub(super) fn live(&self) -> Live {
+        Live {
+            accesses: self.position,
+            footprint_pages: self.pages.footprint().0,
+            walks: self.model.as_ref().map_or(0, |model| model.walks()),
+            bytes: self.writer.totals().bytes,
+            ended: false,
+        }
+    }
+
+    /// The access before which the mark with this number came first, if it came.
+    pub(super) fn mark_at(&self, number: u64) -> Option<u64> {
+        self.marks.iter().find(|mark| mark.0 == number).map(|mark| mark.1)
+    }
+
     /// The next accesses, by `thread`, which then executed `more` instructions that no access accounts for. The accesses
     /// must have passed [`SourceAccess::check_all`].
     ///
@@ -148,6 +238,11 @@ impl Recorder {
             }
             self.position += now.len() as u64;
             self.instructions += instructions;
+            if let Some(model) = &mut self.model
+                && self.segment.phase != Phase::Populate
+            {
+                model.passed(now.len() as u64, self.position);
+            }
             accesses = later;
         }
         self.instructions += more;
@@ -163,7 +258,7 @@ impl Recorder {
         for access in accesses {
             let page = access.address().page();
             if self.pages.note(page, access.is_store()) != Novelty::Known {
-                self.first_touch(thread, access)?;
+                self.first_touch(thread, access.address().page())?;
                 self.writer.touch(thread, nestwalk_mem::Vpn(page.0), access.is_store())?;
             }
         }
@@ -173,7 +268,7 @@ impl Recorder {
     fn keep(&mut self, thread: ThreadId, accesses: &[SourceAccess]) -> Result<(), WorkloadError> {
         for access in accesses {
             if self.pages.note(access.address().page(), access.is_store()) == Novelty::Touch {
-                self.first_touch(thread, access)?;
+                self.first_touch(thread, access.address().page())?;
             }
             let site = self.sites.number(access.site(), access.attributes());
             self.writer.access(thread, site, Gva(access.address().0), access.instructions())?;
@@ -210,14 +305,82 @@ impl Recorder {
         for access in accesses {
             let novelty = self.pages.note(access.address().page(), access.is_store());
             if novelty == Novelty::Touch {
-                self.first_touch(thread, access)?;
+                self.first_touch(thread, access.address().page())?;
+            }
+            if let Some(model) = &mut self.model
+                && novelty == Novelty::Touch
+            {
+                model.touched();
             }
             let (store, instructions) = (access.is_store(), access.instructions());
             let keeps = self.filters[index].keeps(access.address().0, store, novelty != Novelty::Known);
             if keeps || !self.writer.absorb(thread, store, instructions) {
                 let site = self.sites.number(access.site(), access.attributes());
                 self.writer.access(thread, site, Gva(access.address().0), instructions)?;
+                if let Some(model) = &mut self.model {
+                    model.kept(access.address());
+                }
             }
+        }
+        Ok(())
+    }
+
+    /// A thread of the spool: it has the same number here, if they come in the same order.
+    pub(super) fn known_thread(&mut self, thread: ThreadId) -> ThreadId {
+        self.thread(u32::from(thread.0)).unwrap_or(thread)
+    }
+
+    /// Sites are numbered as in `table` from now on.
+    pub(super) fn share_sites(&mut self, table: &SiteTable) {
+        self.sites = SiteNumbers::of(table);
+    }
+
+    /// The next accesses, of a trace that is filtered.
+    pub(super) fn represented(&mut self, next: &Represented) -> Result<(), WorkloadError> {
+        while self.position >= self.segment.until {
+            self.next_segment(false)?;
+        }
+        let store = self.sites.table().attributes[next.site.0 as usize].is_store();
+        let address = Va(next.address.0);
+        if self.segment.phase == Phase::Populate || self.segment.collapsed {
+            self.touched(next.thread, address.page(), store)?;
+            if self.segment.collapsed {
+                self.collapse.note_line(next.thread, self.position, address, u64::from(store) + next.absorbed_stores);
+            } else {
+                self.writer.skipped_instructions(next.instructions);
+            }
+        } else {
+            if self.pages.note(address.page(), store) == Novelty::Touch {
+                self.first_touch(next.thread, address.page())?;
+            }
+            self.writer.access(next.thread, next.site, next.address, next.instructions)?;
+            self.writer.absorb_many(next.absorbed, next.absorbed_stores);
+        }
+        self.position += 1 + u64::from(next.absorbed);
+        self.instructions += next.instructions;
+        Ok(())
+    }
+
+    /// A page is touched in a stretch whose accesses are left out; that it is for the first time may not be so.
+    pub(super) fn touched(&mut self, thread: ThreadId, page: Vpn, store: bool) -> Result<(), WorkloadError> {
+        if self.pages.note(page, store) == Novelty::Known {
+            return Ok(());
+        }
+        self.first_touch(thread, page)?;
+        self.writer.touch(thread, page, store)
+    }
+
+    /// Instructions of a stretch whose accesses are left out.
+    pub(super) fn skipped_instructions(&mut self, instructions: u64) {
+        self.instructions += instructions;
+        self.writer.skipped_instructions(instructions);
+    }
+
+    /// What follows is access number `position` of the program, after so many instructions.
+    pub(super) fn jump(&mut self, position: u64, instructions: u64) -> Result<(), WorkloadError> {
+        (self.position, self.instructions) = (position, instructions);
+        while self.position >= self.segment.until {
+            self.next_segment(false)?;
         }
         Ok(())
     }
@@ -225,8 +388,7 @@ impl Recorder {
     /// A page that is touched for the first time must be mapped, or a kernel would kill the program. Where a thread's
     /// accesses came later in the capture than another thread's unmapping, the page is mapped once more.
     #[cold]
-    fn first_touch(&mut self, thread: ThreadId, access: &SourceAccess) -> Result<(), WorkloadError> {
-        let page = access.address().page();
+    fn first_touch(&mut self, thread: ThreadId, page: Vpn) -> Result<(), WorkloadError> {
         if self.space.cover(page) != Cover::Stray {
             return Ok(());
         }
@@ -243,6 +405,9 @@ impl Recorder {
     /// When the file cannot be written, or a mark shows that the sampling options are impossible.
     pub fn event(&mut self, event: &TraceEvent) -> Result<(), WorkloadError> {
         if event.op == EventOp::Mark {
+            if self.marks.len() < MARKS_MAX && self.mark_at(event.argument).is_none() {
+                self.marks.push((event.argument, self.position));
+            }
             self.steady_mark(event.argument)?;
         }
         self.events += 1;
@@ -267,7 +432,7 @@ impl Recorder {
     }
 
     fn steady_mark(&mut self, number: u64) -> Result<(), WorkloadError> {
-        let Some(plan) = &mut self.plan else { return Ok(()) };
+        let Some(Planner::Sample(plan)) = &mut self.plan else { return Ok(()) };
         plan.mark(number, self.position).map_err(impossible)?;
         if self.segment.phase == Phase::Populate {
             self.next_segment(false)?;
@@ -281,12 +446,22 @@ impl Recorder {
         }
         self.end_collapsed()?;
         self.writer.flush()?;
-        let Some(plan) = &mut self.plan else { return Ok(()) };
         let (budget, totals) = (self.budget, self.writer.totals());
-        let (sites, windows) = (self.sites.table().attributes.len() as u64, plan.sampling().windows);
-        let segment = plan.segment(self.position, |part, whole| {
-            budget.is_none_or(|budget| fits(budget, totals, sites, windows, part, whole))
-        });
+        let sites = self.sites.table().attributes.len() as u64;
+        let segment = match &mut self.plan {
+            None => return Ok(()),
+            Some(Planner::Thin(thin)) => thin.segment(self.position, totals.bytes),
+            Some(Planner::Windows(windows)) => windows.segment(self.position),
+            Some(Planner::Sample(plan)) => {
+                let windows = plan.sampling().windows;
+                plan.segment(self.position, |part, whole| {
+                    budget.is_none_or(|budget| fits(budget, totals, sites, windows, part, whole))
+                })
+            }
+        };
+        if let Some(model) = &mut self.model {
+            model.close(self.position);
+        }
         // Two windows may touch: each has its marks all the same.
         if segment.collapsed {
             self.collapse.begin(Position { access: self.position, instructions: self.instructions });
@@ -309,7 +484,9 @@ impl Recorder {
     /// # Errors
     /// When the file cannot be written, or there was no window to sample.
     pub fn finish(self, mut metadata: Metadata) -> Result<Recorded, WorkloadError> {
-        if let Some(complaint) = self.plan.as_ref().and_then(Plan::complaint) {
+        if let Some(Planner::Sample(plan)) = &self.plan
+            && let Some(complaint) = plan.complaint()
+        {
             return Err(impossible(complaint));
         }
         metadata.program_accesses = self.position;
@@ -319,12 +496,30 @@ impl Recorder {
         metadata.footprint_pages = self.pages.footprint().0;
         metadata.vmas = self.space.vmas();
         metadata.implied = self.space.implied();
-        metadata.sampling = self.plan.as_ref().map(Plan::sampling);
+        metadata.sampling = match &self.plan {
+            Some(Planner::Sample(plan)) => Some(plan.sampling()),
+            Some(Planner::Windows(windows)) => Some(windows.sampling()),
+            Some(Planner::Thin(_)) | None => None,
+        };
         metadata.filter = self.filter;
         let totals = self.writer.finish(self.sites.table(), &mut metadata)?;
         Ok(Recorded { totals, metadata })
     }
 }
+
+impl Recorder {
+    /// Completes a spool. Returns every stretch that it has, too, and what it has, from and until.
+    pub(super) fn finish_spool(mut self, metadata: Metadata) -> Result<Spool, WorkloadError> {
+        let units = self.model.take().map_or_else(Vec::new, |model| model.into_units());
+        let kept = match &self.plan {
+            Some(Planner::Thin(thin)) => thin.kept().to_vec(),
+            _ => Vec::new(),
+        };
+        Ok((self.finish(metadata)?, units, kept))
+    }
+}
+
+type Spool = (Recorded, Vec<Unit>, Vec<(u64, u64)>);
 
 /// Whether one more window fits: the windows so far, and this one, may take their share of what logs and tables leave.
 fn fits(budget: u64, totals: Totals, sites: u64, windows: u64, part: u64, whole: Option<u64>) -> bool {

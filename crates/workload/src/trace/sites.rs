@@ -98,6 +98,11 @@ impl SiteNumbers {
     /// Capture numbers below this are looked up in an array, others in a hash map.
     const DENSE_MAX: u64 = 1 << 22;
 
+    /// Goes on numbering from `table`.
+    pub fn of(table: &SiteTable) -> Self {
+        Self { table: table.clone(), ..Self::default() }
+    }
+
     /// The site with the capture's number `source` and these attributes.
     #[inline]
     pub fn number(&mut self, source: u64, attributes: SiteAttributes) -> SiteId {

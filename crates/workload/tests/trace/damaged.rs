@@ -142,8 +142,8 @@ fn a_damaged_capture_leaves_nothing_and_an_old_trace_in_peace() {
     let mut packed = zstd::encode_all(&whole[..], 1).unwrap();
     packed.truncate(packed.len() - 6);
     for (bytes, words) in [
-        (vec![], "at byte 0: not a raw capture"),
-        (b"hello".to_vec(), "at byte 0: not a raw capture"),
+        (vec![], "at byte 0: the capture is empty"),
+        (b"hello".to_vec(), "at byte 0: a text, of which no line is an access"),
         (spoilt(events, &[0]), "at byte 192: no block begins here"),
         (spoilt(8, &[11]), "at byte 0: a block of 11 records in 160 bytes"),
         (spoilt(8, &[0xff; 8]), "at byte 0: a block of"),
@@ -236,6 +236,9 @@ fn impossible_options_and_places_are_refused() {
     let place = Place::new();
     let level = place.convert(b"", &ConvertOptions { level: 23, ..ConvertOptions::default() }).unwrap_err();
     assert!(level.to_string().contains("1 to 22"));
+    let mut capture = Capture::default();
+    capture.accesses(0, &[Touch::load(0x1000); 10]);
+    std::fs::write(place.path("capture"), &capture.bytes).unwrap();
     let nowhere = crate::capture::convert_file(
         &place.path("capture"),
         &place.path("no/such/directory/t.nwt"),

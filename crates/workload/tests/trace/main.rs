@@ -2,8 +2,11 @@
 //! Traces from end to end: captures converted, read back, played; whole and sampled, sound and damaged.
 
 mod capture;
+mod captured;
 mod damaged;
 mod filtered;
+mod foreign;
+mod imports;
 mod playing;
 mod real;
 mod round_trip;

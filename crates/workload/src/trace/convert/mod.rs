@@ -10,56 +10,37 @@ use super::recorder::Recorder;
 use super::sample::{SampleOptions, Strata};
 use crate::stream::WorkloadError;
 use input::Input;
+use known::Source;
 
-mod input;
+mod archive;
+mod champsim;
+mod drmemtrace;
+mod import;
+pub(super) mod input;
+mod known;
+mod lackey;
+mod lines;
+mod merge;
+mod own;
+mod pin;
 mod raw;
 mod system;
+mod words;
 
-/// The formats that are known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Format {
-    Raw,
-    System,
-}
+pub use known::Known;
 
-impl Format {
-    /// That of `input`, by what it begins with. What no format claims is for [`raw`] to complain about.
-    fn of(input: &mut Input) -> Result<Self, WorkloadError> {
-        Ok(if input.begins_with(system::MAGIC)? { Self::System } else { Self::Raw })
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Raw => raw::NAME,
-            Self::System => system::NAME,
-        }
-    }
-
-    const fn tool(self) -> &'static str {
-        match self {
-            Self::Raw => raw::TOOL,
-            Self::System => system::TOOL,
-        }
-    }
-
-    fn count(self, input: Input) -> Result<u64, WorkloadError> {
-        match self {
-            Self::Raw => raw::count(input),
-            Self::System => system::count(input),
-        }
-    }
-
-    fn read(
-        self,
-        input: Input,
-        recorder: &mut Recorder,
-        progress: &mut dyn FnMut(&Recorder) -> Result<(), WorkloadError>,
-    ) -> Result<Option<String>, WorkloadError> {
-        match self {
-            Self::Raw => raw::read(input, recorder, progress),
-            Self::System => system::read(input, recorder, progress),
-        }
-    }
+/// Reads all of `source` into `recorder`. Returns the format that it has, and a warning if it ended early.
+///
+/// # Errors
+/// When it cannot be read or is damaged, or `progress` ended the work by an error.
+pub(super) fn feed(
+    source: &Path,
+    recorder: &mut Recorder,
+    progress: &mut dyn FnMut(&Recorder) -> Result<(), WorkloadError>,
+) -> Result<(Known, Option<String>), WorkloadError> {
+    let opened = Source::open(source, None, None)?;
+    let known = opened.known();
+    Ok((known, opened.read(recorder, progress)?))
 }
 
 /// How to convert.
@@ -81,6 +62,14 @@ pub struct ConvertOptions {
     pub sample: Option<SampleOptions>,
     /// How to filter what is kept; `None` does not.
     pub filter: Option<FilterOptions>,
+    /// The source's format, where its content does not tell; `None` = what the content says.
+    pub from: Option<Known>,
+    /// Of a trace: the access before which it is cut off; `None` = all of it.
+    pub until: Option<u64>,
+    /// The format that the trace is to be said to come from, if not the source's: whoever reads another one streams it as a capture.
+    pub source_format: String,
+    /// What a user has to know of the source besides what its reader finds.
+    pub warning: Option<String>,
 }
 
 impl Default for ConvertOptions {
@@ -94,6 +83,10 @@ impl Default for ConvertOptions {
             total: None,
             sample: None,
             filter: None,
+            from: None,
+            until: None,
+            source_format: String::new(),
+            warning: None,
         }
     }
 }
@@ -146,10 +139,12 @@ pub fn convert(
     }
     let needs_total = options.sample.is_some_and(|sample| matches!(sample.strata, Strata::Windows(_)));
     let mut total = options.total;
-    let mut input = Input::open(source)?;
-    let format = Format::of(&mut input)?;
-    if total.is_none() && needs_total && Input::can_be_read_twice(source) {
-        total = Some(format.count(Input::open(source)?)?);
+    let opened = Source::open(source, options.from, options.until)?;
+    let (known, about) = (opened.known(), opened.about().cloned());
+    if let Some(about) = &about {
+        total = Some(options.until.unwrap_or(about.accesses));
+    } else if total.is_none() && needs_total && Input::can_be_read_twice(source) {
+        total = Some(Source::open(source, options.from, None)?.count()?);
     }
     if let (Ok(from), Ok(to)) = (source.canonicalize(), destination.canonicalize())
         && from == to
@@ -168,8 +163,13 @@ pub fn convert(
             }
         }
     };
-    let warning = format.read(input, &mut recorder, &mut report)?;
-    let recorded = recorder.finish(metadata(source, options, format, warning))?;
+    let mut warnings: Vec<String> = options.warning.iter().cloned().collect();
+    warnings.extend(opened.read(&mut recorder, &mut report)?);
+    if recorder.position() == 0 {
+        warnings.push("there is no access to data in it, so there is nothing to simulate".into());
+    }
+    let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
+    let recorded = recorder.finish(metadata(source, options, known, about, warning))?;
     let accesses = recorded.totals.accesses;
     Ok(ConvertReport {
         accesses,
@@ -180,16 +180,29 @@ pub fn convert(
     })
 }
 
-fn metadata(source: &Path, options: &ConvertOptions, format: Format, warning: Option<String>) -> Metadata {
-    let or = |given: &String, otherwise: &str| if given.is_empty() { otherwise.to_owned() } else { given.clone() };
+/// What is said of the trace: what `options` say, what the source says (`about`), what its format says, in this order.
+fn metadata(
+    source: &Path,
+    options: &ConvertOptions,
+    known: Known,
+    about: Option<Metadata>,
+    warning: Option<String>,
+) -> Metadata {
+    let or = |given: &String, otherwise: String| if given.is_empty() { otherwise } else { given.clone() };
     let name = source.file_name().map_or("", |name| name.to_str().unwrap_or(""));
     let stem = name.split('.').next().unwrap_or("");
+    let about = about.unwrap_or_else(|| Metadata {
+        program: if stem.is_empty() || stem == STDIN { "trace" } else { stem }.into(),
+        tool: known.tool().into(),
+        source_format: known.name().into(),
+        ..Metadata::default()
+    });
     Metadata {
-        program: or(&options.program, if stem.is_empty() || stem == STDIN { "trace" } else { stem }),
-        command: options.command.clone(),
-        tool: or(&options.tool, format.tool()),
-        date: options.date.clone(),
-        source_format: format.name().into(),
+        program: or(&options.program, about.program),
+        command: or(&options.command, about.command),
+        tool: or(&options.tool, about.tool),
+        date: options.date.clone().or(about.date),
+        source_format: or(&options.source_format, about.source_format),
         warning,
         ..Metadata::default()
     }

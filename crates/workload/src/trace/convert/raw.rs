@@ -18,16 +18,17 @@ use crate::trace::source::{INSTRUCTIONS_SATURATED, SourceAccess};
 /// What the format is called.
 pub const NAME: &str = "raw";
 /// What writes it.
-pub const TOOL: &str = "nestwalk-capture (QEMU user mode)";
+pub const TOOL: &str = "nestwalk capture (QEMU user mode)";
 
-const MAGIC: u32 = 0x4352_5441;
+/// What a block begins with.
+pub const MAGIC: u32 = 0x4352_5441;
 const HEADER_BYTES: usize = 32;
 const EVENT_BYTES: usize = 48;
 /// The most records that a block may have: 64 times what the plugin writes.
 const RECORDS_MAX: u64 = 1 << 22;
 /// Blocks that are read ahead.
 const AHEAD: usize = 4;
-const REMEDY: &str = "make the capture again with capture/nestwalk-capture";
+const REMEDY: &str = "make the capture again with nestwalk capture";
 
 struct Header {
     thread: u32,
@@ -221,7 +222,7 @@ fn not_recorded(children: u64) -> Option<String> {
     (children > 0).then(|| {
         format!(
             "child processes that the program started and the capture lacks, as it has the first process only: {children}; if \
-             the work is in one, as it is with gcc or sh -c, name it (nestwalk-capture --follow NAME ...)"
+             the work is in one, as it is with gcc or sh -c, name it (nestwalk capture --follow NAME ...)"
         )
     })
 }

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The verb ``nestwalk advise``: options in, a list or JSON out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nestwalk.errors import JOBS_MAX, SEED_MAX, NestwalkError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from nestwalk.comparisons import Comparison, Plan
+
+DEFAULT_MACHINE = "broadwell-asap"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command."""
+    app.command()(advise)
+
+
+def advise(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="PID|TRACE|FILE",
+            help="A process by number or name; a trace, or a bundled one's name; or a recorded inspection.",
+        ),
+    ],
+    *,
+    what_if: Annotated[
+        bool, typer.Option("--what-if", help="Simulate the process on its own page tables, with every technique.")
+    ] = False,
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="With --what-if: a trace of the process, for its accesses.")
+    ] = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", metavar="WORKLOAD", help="With --what-if: or a workload like the process.")
+    ] = None,
+    probe: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `nestwalk probe --json` said of the host's pages.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep what was seen of a process; advise FILE reads it again.")
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A machine's name or TOML file (default: broadwell-asap; of a process, the nearest one).",
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less: seconds instead of minutes.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time (default: one for each processor).", min=1, max=JOBS_MAX)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0, max=SEED_MAX)] = 1,
+) -> None:
+    """Say what to do about page walks, in the order to act: why, what it gives back, who acts, how, what it costs."""
+    from nestwalk import files
+    from nestwalk.advice import text
+
+    if record is not None:
+        files.check_file(record)
+    if (trace is not None or as_ is not None) and not what_if:
+        raise NestwalkError(f"{'--trace' if trace is not None else '--as'} goes with --what-if")
+    if _is_trace(target):
+        for option, given in (("--what-if", what_if), ("--probe", probe is not None), ("--record", record is not None)):
+            if given:
+                raise NestwalkError(f"{option} goes with a process; '{shown(target)}' is a trace, which is simulated")
+        done = _compared(target, machine or DEFAULT_MACHINE, quick=quick, jobs=jobs, seed=seed)
+        _deliver(of_trace(done), text.of_comparison(done), as_json=json_)
+        return
+    from nestwalk.advice import process, subject
+
+    measured = None if probe is None else subject.read_probe(probe)
+    pid = _pid(target)
+    seen = subject.of_target(target, pid, measured)
+    simulated = None
+    if what_if:
+        from nestwalk.advice import standard
+        from nestwalk.advice.what_if import Request, WhatIf, planned
+
+        if pid is None:
+            raise NestwalkError(
+                f"--what-if imports page tables; '{shown(target)}' is a recording: give a running process"
+            )
+        request = Request(trace, as_, machine or standard.nearest_machine(), seed, quick)
+        with planned(seen, pid, request) as (plan, notes):
+            simulated = WhatIf(_run(plan, jobs), notes)
+    advice = process.Advice(seen, simulated)
+    if record is not None:
+        files.write_file(record, json.dumps(seen.to_json(), indent=1) + "\n")
+    _deliver(advice.to_json(), text.of_process(advice), as_json=json_)
+    if record is not None:
+        typer.echo(f"wrote {files.shown(record)}", err=json_)
+
+
+def of_trace(done: Comparison) -> dict[str, Any]:
+    """What ``nestwalk advise TRACE --json`` prints: the verdict, and of what it is."""
+    plan = done.plan
+    return {
+        "schema": 1,
+        "version": done.results[0].version,
+        "target": "trace",
+        "trace": plan.program.title,
+        "machine": plan.machine,
+        "seed": plan.seed,
+        "quick": plan.quick,
+        **done.verdict.to_json(),
+    }
+
+
+def _is_trace(target: str) -> bool:
+    """Whether ``target`` is the name of a bundled trace, or a trace file."""
+    from nestwalk import data
+
+    return target in data.traces() or target.endswith(data.SUFFIX)
+
+
+def _pid(target: str) -> int | None:
+    """The number of the process ``target``; None for a recorded one."""
+    from nestwalk.live import processes
+
+    return None if target.endswith(".json") else processes.resolve(target)[0]
+
+
+def _compared(trace: str, machine: str, *, quick: bool, jobs: int | None, seed: int) -> Comparison:
+    from nestwalk import comparisons, matrix
+
+    whole = matrix.load(matrix.STANDARD)
+    alone = [cell.name for cell in whole.cells if not cell.variant.name]
+    plan = comparisons.plan(trace, machine=machine, seed=seed, quick=quick, configurations=alone)
+    return _run(plan, jobs)
+
+
+def _run(plan: Plan, jobs: int | None) -> Comparison:
+    from nestwalk import comparisons
+    from nestwalk.conduct import Means
+    from nestwalk.progress import watch
+
+    with watch([cell.title for cell in plan.matrix.cells]) as watcher:
+        return comparisons.execute(plan, means=Means(jobs), watcher=watcher)
+
+
+def _deliver(value: Mapping[str, Any], page: Sequence[RenderableType], *, as_json: bool) -> None:
+    from nestwalk import layout
+
+    if as_json:
+        json.dump(value, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return
+    console = layout.console()
+    for thing in page:
+        console.print(layout.fitted(thing, console))
