@@ -135,7 +135,7 @@ def nested(kind, l2_kind, cpu, name, cpus=1):
     vms = {m[1]: json.loads(m[2]) for m in (re.match(r"VMM\.(\w+) (.*)", l) for l in lines) if m}
     pools = {}
     for l in lines:
-        m = re.match(r"L2\.(\w+)\| HGPT end node 0 regions (\d+) .*fallbacks (\d+) .*mapped (\d+) gathered (\d+)", l)
+        m = re.match(r"L2\.(\w+)\| HGPT end node 0 regions (\d+) .*empty (\d+) fallbacks (\d+) .*mapped (\d+) gathered (\d+)", l)
         if m:
             pools[m[1]] = [int(x) for x in m.groups()[1:]]
     for vm, v in vms.items():
@@ -151,11 +151,13 @@ def nested_hugegpt(cpu, name, cpus=1):
         v = vms[off]
         require(v["huge_kb"] == 0 and v["hgpt_mapped"] == 0 and off not in pools, f"nested {name}: {off} is not stock: {v}")
     for on in ["on"] + (["smp"] if cpus > 1 else []):
-        v, (regions, _, mapped, gathered) = vms[on], pools[on]
+        v, (regions, empty, _, mapped, gathered) = vms[on], pools[on]
         require(regions >= 1 and mapped == regions and gathered == regions, f"nested {name}: {on}: pool {pools[on]}")
         # THP is on advice only, so the huge pages are those of the pool.
         require(v["huge_kb"] >= 2048 * regions, f"nested {name}: {on}: {v['huge_kb']} kB huge for {regions} regions")
-        require("npt" not in name or v["pages_2m"] >= regions, f"nested {name}: {on}: {v['pages_2m']} 2 MiB mappings")
+        # KVM maps at the next access what was gathered: of a region that nothing has used since, there may be no mapping.
+        require("npt" not in name or v["pages_2m"] >= max(1, regions - empty),
+                f"nested {name}: {on}: {v['pages_2m']} 2 MiB mappings for {regions} regions, {empty} of them empty")
 
 
 def nested_stock_host(cpu):
