@@ -271,6 +271,60 @@ def test_the_same_bytes_in_slurm(grid: Path, tmp_path: Path, slurm: None) -> Non
     assert kept(tmp_path / "far") == local(grid, tmp_path)
 
 
+SSHD = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/mine.pub
+PidFile none
+StrictModes no
+UsePAM no
+"""
+SSH = """
+Host near far
+  HostName 127.0.0.1
+  Port {port}
+  IdentityFile {folder}/mine
+  UserKnownHostsFile {folder}/known
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The hosts ``near`` and ``far``, which the user's ssh configuration knows: a daemon on this machine."""
+    pytest.importorskip("asyncssh", reason="asyncssh is not installed: pip install asyncssh")
+    daemon = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+    if daemon is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("the daemon of ssh is not installed: apt install openssh-server")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    folder = tmp_path / "ssh"
+    (folder / ".ssh").mkdir(parents=True)
+    for key in ("host", "mine"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / "known").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}", encoding="utf-8")
+    (folder / "sshd_config").write_text(SSHD.format(port=port, folder=folder), encoding="utf-8")
+    (folder / ".ssh" / "config").write_text(SSH.format(port=port, folder=folder), encoding="utf-8")
+    monkeypatch.setenv("HOME", str(folder))
+    with (folder / "sshd.log").open("wb") as log:
+        process = subprocess.Popen([daemon, "-D", "-e", "-f", folder / "sshd_config"], stdout=log, stderr=log)
+    try:
+        until(lambda: reachable(port))
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_the_same_bytes_over_ssh(grid: Path, tmp_path: Path, hosts: None) -> None:  # noqa: ARG001
+    done = sweeps.sweep(grid, dask="ssh:near,far", workers=1, results=str(tmp_path / "far"))
+    assert (done.tally.made, done.tally.failed) == (8, 0)
+    assert kept(tmp_path / "far") == local(grid, tmp_path)
+
+
 def test_a_trace_goes_once_to_a_node_that_lacks_it(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

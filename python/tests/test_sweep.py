@@ -254,9 +254,31 @@ def store(tmp_path: Path) -> content_store.ContentStore:
     return found
 
 
-@pytest.fixture(params=["directory", "file://", "memory://"])
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of a server that speaks S3's protocol, which boto's own variables name."""
+    server = pytest.importorskip("moto.server", reason="no server for S3: pip install 'moto[s3]' flask-cors")
+    s3fs = pytest.importorskip("s3fs", reason="fsspec has no S3: pip install s3fs")
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    try:
+        host, port = running.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "made-up")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("nestwalk-results")
+        s3fs.S3FileSystem.clear_instance_cache()
+        yield "s3://nestwalk-results/kept"
+    finally:
+        running.stop()
+
+
+@pytest.fixture(params=["directory", "file://", "memory://", "s3://"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where results are kept."""
+    if request.param == "s3://":
+        return str(request.getfixturevalue("bucket"))
     if request.param == "memory://":
         pytest.importorskip("fsspec")
         return f"memory://{tmp_path.name}"
