@@ -294,14 +294,15 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The hosts ``near`` and ``far``, which the user's ssh configuration knows: a daemon on this machine."""
     pytest.importorskip("asyncssh", reason="asyncssh is not installed: pip install asyncssh")
     daemon = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
-    if daemon is None or shutil.which("ssh-keygen") is None:
+    keygen = shutil.which("ssh-keygen")
+    if daemon is None or keygen is None:
         pytest.skip("the daemon of ssh is not installed: apt install openssh-server")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
     folder = tmp_path / "ssh"
     (folder / ".ssh").mkdir(parents=True)
     for key in ("host", "mine"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+        subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
