@@ -9,14 +9,14 @@ use nestwalk_os::{Bare, Kernel, KernelConfig, ManagerConfig, TablesConfig};
 const MEMORY: PageCount = PageCount(1 << 13);
 
 fn config(choice: u8) -> KernelConfig {
-    let managers = ["linux4k", "thp", "mthp", "ptemagnet"];
-    let tables = ["buddy", "hugegpt", "asap"];
-    let (manager, tables) = (managers[usize::from(choice % 4)], tables[usize::from(choice / 4 % 3)]);
-    let text = |kind: &str| format!("kind = '{kind}'");
+    let (mut managers, mut tables) = (ManagerConfig::all(), TablesConfig::all());
+    let choice = usize::from(choice);
+    let (manager, choice) = (choice % managers.len(), choice / managers.len());
+    let (table, choice) = (choice % tables.len(), choice / tables.len());
     KernelConfig {
-        manager: toml::from_str::<ManagerConfig>(&text(manager)).expect("a manager of this kind"),
-        tables: toml::from_str::<TablesConfig>(&text(tables)).expect("a placement of this kind"),
-        swap: PageCount(u64::from(choice / 12 % 2) << 10),
+        manager: managers.swap_remove(manager),
+        tables: tables.swap_remove(table),
+        swap: PageCount((choice as u64 % 2) << 10),
         ..KernelConfig::new(MEMORY)
     }
 }

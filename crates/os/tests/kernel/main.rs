@@ -3,6 +3,7 @@
 
 mod contents;
 mod contract;
+mod facts;
 mod frozen;
 mod nesting;
 mod oracle;
