@@ -223,7 +223,10 @@ class Conductor:
             return list(missing)
         kinds = {one.order.kind for one in missing}
         most = {kind: max((memory for _, memory in self.store.costs(kind)), default=0) for kind in kinds}
-        return [replace(one, order=replace(one.order, memory_bytes=most[one.order.kind])) for one in missing]
+        return [
+            replace(one, order=replace(one.order, memory_bytes=most[one.order.kind] or one.order.memory_bytes))
+            for one in missing
+        ]
 
     def settle(self, one: Wanted, outcome: Outcome, take: Callable[[int, dict[str, Any]], None]) -> Failure | None:
         """Keeps what a run came to and hands it on; a failure is returned."""

@@ -395,6 +395,20 @@ def test_runs_wait_for_a_worker_with_their_memory() -> None:
     assert [options.get("resources") for options in asked] == [None, {"memory": 40}, {"memory": 100.0}]
 
 
+def test_the_first_run_of_a_kind_waits_for_memory_by_its_footprint(tmp_path: Path) -> None:
+    """A guest of 400 GB, of which nothing is known yet, needs more than one of 64 MB beside it."""
+
+    def needs(workload: dict[str, Any], **keys: Any) -> float:
+        text = scenario.write({"schema": 1, "name": "x", "machine": "broadwell-asap", "workload": workload, **keys})
+        return orders.of(pool.Job("x", text, tmp_path / "x.toml")).order.memory_bytes / (1 << 30)
+
+    small, large = ({"generator": {"kind": "gups", "footprint": size}} for size in ("64 MiB", "400 GiB"))
+    kernels: list[dict[str, Any]] = [{}, {}]
+    assert 0.125 < needs(small, kernels=kernels) < 0.13
+    assert 25 < needs(large, kernels=kernels) < 25.2
+    assert needs({"trace": "redis"}, kernels=kernels) < 0.2
+
+
 @pytest.mark.parametrize(
     ("address", "said"),
     [("tcp://127.0.0.1:1", "no scheduler answers there"), ("ssh:", "name the hosts"), ("slurm", "cannot be started")],

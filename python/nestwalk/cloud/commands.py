@@ -269,7 +269,8 @@ def _nova(pairs: list[str] | tuple[()]) -> dict[str, float | int]:
 
 
 def _loader_options(columns: str | None, machine: str | None) -> Any:
-    from nestwalk.cloud import loaders, sizes
+    from nestwalk import sizes
+    from nestwalk.cloud import loaders
     from nestwalk.cloud.loaders import generic
 
     size = None

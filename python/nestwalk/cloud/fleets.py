@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import tomli_w
 
-from nestwalk import checks, files, scenario, toml_file
-from nestwalk.cloud import requests, sizes
+from nestwalk import checks, files, scenario, sizes, toml_file
+from nestwalk.cloud import requests
 from nestwalk.cloud.loaders import csv
 from nestwalk.errors import NestwalkError, unknown
 from nestwalk.toml_file import Source, Table
@@ -216,7 +216,7 @@ def _group(entry: Table) -> tuple[dict[str, Any], float | None]:
 
 def _size(pages: int) -> str:
     """A number of pages as :func:`_pages` reads it, in the largest unit that holds it exactly."""
-    size = pages * requests.PAGE_BYTES
+    size = pages * sizes.PAGE_BYTES
     unit = next((unit for unit in ("GiB", "MiB", "KiB") if size and size % sizes.SIZES[unit] == 0), "B")
     return f"{round(size / sizes.SIZES[unit])} {unit}"
 
@@ -261,7 +261,7 @@ def _servers(path: Path) -> Fleet:
     counted = (
         frame.select(
             (pl.col("CPU1") + pl.col("CPU2")).cast(pl.Int64).alias("cores"),
-            ((pl.col("RAM1") + pl.col("RAM2")) * (1 << 30) / requests.PAGE_BYTES).cast(pl.Int64).alias("pages"),
+            ((pl.col("RAM1") + pl.col("RAM2")) * (1 << 30) / sizes.PAGE_BYTES).cast(pl.Int64).alias("pages"),
         )
         .filter((pl.col("cores") > 0) & (pl.col("pages") > 0))
         .group_by("cores", "pages")

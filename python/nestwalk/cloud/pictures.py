@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
+from nestwalk import sizes
 from nestwalk.charts import LINE_COLOURS, WIDE, Layout, Picture, legend
-from nestwalk.cloud import sizes
-from nestwalk.cloud.requests import PAGE_BYTES
+from nestwalk.sizes import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

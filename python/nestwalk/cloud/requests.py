@@ -11,6 +11,7 @@ import polars as pl
 
 from nestwalk.cloud import gz
 from nestwalk.errors import NestwalkError
+from nestwalk.sizes import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +39,6 @@ BYTES_MAX = 1 << 47
 CORES_MAX = 1 << 20
 SECONDS_MAX = 1 << 34
 """What is larger than these is a damaged number, or has another unit: 128 TiB of memory, a million cores, 540 years."""
-
-PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from nestwalk import _native, charts, folders
-from nestwalk.cloud import pictures, sizes, text
+from nestwalk import _native, charts, folders, sizes
+from nestwalk.cloud import pictures, text
 from nestwalk.report import pages
 from nestwalk.report import pictures as inlining
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from nestwalk.cloud.requests import PAGE_BYTES, SCHEMA, Requests
+from nestwalk.cloud.requests import SCHEMA, Requests
 from nestwalk.errors import NestwalkError
+from nestwalk.sizes import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from nestwalk.cloud import sizes
-from nestwalk.cloud.requests import PAGE_BYTES
+from nestwalk import sizes
+from nestwalk.sizes import PAGE_BYTES
 from nestwalk.tables import NOTHING
 
 if TYPE_CHECKING:

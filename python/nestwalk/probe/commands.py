@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def _size(text: str | int) -> int:
     """Bytes, as ``1GiB``."""
-    from nestwalk.cloud import sizes
+    from nestwalk import sizes
 
     if isinstance(text, int):
         return text

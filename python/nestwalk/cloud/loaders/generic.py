@@ -13,8 +13,8 @@ import polars as pl
 
 from nestwalk.cloud import requests
 from nestwalk.cloud.loaders import csv
-from nestwalk.cloud.sizes import SIZES
 from nestwalk.errors import NestwalkError, unknown
+from nestwalk.sizes import SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 
-from nestwalk.cloud.requests import PAGE_BYTES
-
+PAGE_BYTES = 4096
 SIZES = {"B": 1.0} | {
     f"{prefix}{suffix}": float(base**power)
     for suffix, base in (("iB", 1024), ("B", 1000))
