@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from nestwalk import _native, charts, folders, tables, trace_pictures
+from nestwalk import _native, folders, tables, trace_pictures
 from nestwalk.report import pages
 from nestwalk.report import pictures as inlining
 
@@ -74,10 +75,9 @@ def render(info: Mapping[str, Any], profile: Mapping[str, Any]) -> str:
     """The page."""
     figures = []
     for name, draw, title, text in FIGURES:
-        drawn = {layout: draw(profile, room) for layout, room in (("wide", charts.WIDE), ("narrow", charts.NARROW))}
-        made = [inlining.Drawn(layout, "", inlining.inline(picture)) for layout, picture in drawn.items() if picture]
-        if made:
-            figures.append({"name": name, "title": title, "text": text, "drawn": made})
+        drawn = inlining.layouts(partial(draw, profile))
+        if drawn:
+            figures.append({"name": name, "title": title, "text": text, "drawn": drawn})
     facts = [(key.replace("_", " "), value) for key, value in tables.plain_facts(info)]
     return pages.fill(
         "trace_page.html",

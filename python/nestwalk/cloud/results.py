@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from nestwalk import _native, charts, folders, sizes
+from nestwalk import _native, folders, sizes
 from nestwalk.cloud import pictures, text
 from nestwalk.report import pages
 from nestwalk.report import pictures as inlining
@@ -133,10 +134,7 @@ def _figures(done: Replay) -> list[dict[str, Any]]:
             "Neighbouring VMs take turns in two blues.",
         ),
     ):
-        drawn = {layout: maker(done, room) for layout, room in (("wide", charts.WIDE), ("narrow", charts.NARROW))}
-        pictures_of = [
-            inlining.Drawn(layout, "", inlining.inline(picture)) for layout, picture in drawn.items() if picture
-        ]
-        if pictures_of:
-            found.append({"name": name, "title": title, "text": words, "drawn": pictures_of})
+        drawn = inlining.layouts(partial(maker, done))
+        if drawn:
+            found.append({"name": name, "title": title, "text": words, "drawn": drawn})
     return found

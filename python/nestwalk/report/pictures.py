@@ -48,10 +48,10 @@ def inline(chart: Picture) -> markupsafe.Markup:
     return markupsafe.Markup(text)  # noqa: S704
 
 
-def layouts(draw: Callable[[Layout], Picture]) -> list[Drawn]:
-    """A picture as the page shows it where there is room, and on a phone."""
-    wanted = {"wide": charts.WIDE, "narrow": charts.NARROW}
-    return [Drawn(name, "", inline(draw(layout))) for name, layout in wanted.items()]
+def layouts(draw: Callable[[Layout], Picture | None], wide: Layout = charts.WIDE) -> list[Drawn]:
+    """A picture as the page shows it where there is room, and on a phone; nothing if there is nothing to draw."""
+    made = {"wide": draw(wide), "narrow": draw(charts.NARROW)}
+    return [Drawn(name, "", inline(picture)) for name, picture in made.items() if picture is not None]
 
 
 def both(draw: Callable[[Labelled, Layout], Picture], rows: Labelled) -> list[Drawn]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, charts
+from nestwalk import _native
 from nestwalk.report import pages, words
 from nestwalk.report import pictures as inlining
 from nestwalk.reproduce import pictures, why
@@ -37,9 +37,6 @@ def render(done: Reproduction) -> str:
     )
 
 
-LAYOUTS = {"wide": pictures.WIDE, "narrow": charts.NARROW}
-
-
 def _draw(drawing: Drawing | Panel, results: Results, layout: Layout) -> Picture | None:
     """What it shows; None if that is nothing."""
     if isinstance(drawing, Panel):
@@ -50,8 +47,7 @@ def _draw(drawing: Drawing | Panel, results: Results, layout: Layout) -> Picture
 
 def _drawn(title: str, draw: Callable[[Layout], Picture | None]) -> list[dict[str, Any]]:
     """The picture with its title, for desktop and phone; nothing if there is none."""
-    found = {name: draw(layout) for name, layout in LAYOUTS.items()}
-    drawn = [inlining.Drawn(name, title, inlining.inline(picture)) for name, picture in found.items() if picture]
+    drawn = inlining.layouts(draw, pictures.WIDE)
     return [{"title": title, "drawn": drawn}] if drawn else []
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, charts, tables
+from nestwalk import _native, tables
 from nestwalk.report import pages
 from nestwalk.report import pictures as inlining
 from nestwalk.sweeps import pictures, text
@@ -21,7 +21,6 @@ ROWS_MAX = 400
 """Of the page's table."""
 PICTURES_MAX = 12
 """On a page."""
-LAYOUTS = {"wide": charts.WIDE, "narrow": charts.NARROW}
 CAVEATS = (
     "Only what the simulator's model has is in these numbers (docs/model.md).",
     "Patterns over an axis are surer than single values.",
@@ -73,12 +72,12 @@ def _figures(done: Sweep) -> tuple[list[dict[str, Any]], int]:
         )
         for one, two in pictures.pairs_of(done)
     ]
-    found = []
+    found: list[dict[str, Any]] = []
     for title, over, draw in wanted[:PICTURES_MAX]:
-        drawn = {name: draw(layout) for name, layout in LAYOUTS.items()}
-        shown = [inlining.Drawn(name, title, inlining.inline(one)) for name, one in drawn.items() if one is not None]
-        if shown:
-            found.append({"title": title, "text": _sentence(done, over), "drawn": shown})
+        drawn = inlining.layouts(draw)
+        if drawn:
+            name = f"over-{len(found) + 1}"
+            found.append({"name": name, "title": title, "text": _sentence(done, over), "drawn": drawn})
     return found, max(len(wanted) - PICTURES_MAX, 0)
 
 
