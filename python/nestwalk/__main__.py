@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 
 from nestwalk import completion, say, streams
-from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError, printable
+from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError, printable, shown
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     if code == EXIT_INTERRUPTED:
         from nestwalk import files
 
-        kept = ", ".join(files.shown(path) for path in files.written)
+        kept = ", ".join(shown(path) for path in files.written)
         say.line(f"nestwalk: interrupted; {f'written before: {kept}' if kept else 'nothing was written'}")
     with suppress(KeyboardInterrupt):
         code = streams.finish(code)
@@ -107,7 +107,7 @@ def _of_system(error: Exception) -> str:
         return str(error)
     name = error.filename if isinstance(error.filename, str) else None
     # What names no file is a stream, and errors of standard error are not told.
-    place = "standard output: " if name is None else f"{files.shown(name)}: "
+    place = "standard output: " if name is None else f"{shown(name)}: "
     return place + files.reason(error)
 
 

@@ -15,7 +15,7 @@ from nestwalk import _native, file_verbs, say, trace_verbs
 from nestwalk.advice import commands as advice
 from nestwalk.capture import commands as capturing
 from nestwalk.cloud import commands as cloud
-from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, JOBS_MAX, SEED_MAX, NestwalkError, unknown
+from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, JOBS_MAX, SEED_MAX, NestwalkError, shown, unknown
 from nestwalk.live import commands as live
 from nestwalk.probe import commands as probe
 from nestwalk.sweeps import commands as sweeps
@@ -372,7 +372,7 @@ def _wrote(form: str, *paths: Path | None) -> None:
 
     for path in paths:
         if path is not None and path != files.STDOUT:
-            text = f"wrote {files.shown(path)}"
+            text = f"wrote {shown(path)}"
             if form == "text" and files.STDOUT not in paths:
                 typer.echo(text)
             else:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nestwalk import _native, files, say
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import NestwalkError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -276,7 +276,7 @@ class ContentStore:
         found = [key for key in self.keys() if key.startswith(prefix)]
         if len(found) != 1:
             what = f"{len(found)} results begin with it: give more digits" if found else "there is no such result"
-            raise NestwalkError(f"{self.place}: {files.shown(prefix)}: {what}; `nestwalk results list` lists them")
+            raise NestwalkError(f"{self.place}: {shown(prefix)}: {what}; `nestwalk results list` lists them")
         return found[0]
 
     def _telling(self, what: str) -> _Telling:
@@ -296,7 +296,7 @@ class _Telling:
         if error is None or isinstance(error, FileNotFoundError | NestwalkError | KeyboardInterrupt | SystemExit):
             return
         why = files.reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}".splitlines()[0]
-        raise NestwalkError(f"{files.shown(self._place)}: results {self._what}: {why}") from error
+        raise NestwalkError(f"{shown(self._place)}: results {self._what}: {why}") from error
 
 
 def _name(key: str) -> str:
@@ -354,5 +354,5 @@ def open_store(place: str | None) -> ContentStore | None:
         return ContentStore(named, Remote(named))
     path = Path(named.removeprefix("file://")).absolute()
     if path.exists() and not path.is_dir():
-        raise NestwalkError(f"{files.shown(path)}: is a file; name a directory for results, a URL, or 'none'")
+        raise NestwalkError(f"{shown(path)}: is a file; name a directory for results, a URL, or 'none'")
     return ContentStore(named, Directory(path))

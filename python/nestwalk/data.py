@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nestwalk import checks, files
-from nestwalk.errors import NestwalkError, unknown
+from nestwalk.errors import NestwalkError, shown, unknown
 
 TRACES = Path(__file__).parent / "traces"
 SUFFIX = ".nwt"
@@ -33,9 +33,9 @@ def reference(name: str) -> str:
             return str(path.absolute())
         if path.exists():
             what = "is a directory" if path.is_dir() else "is no regular file, and a trace is read more than once"
-            raise NestwalkError(f"{files.shown(path)}: {what}; give a trace file or one of {', '.join(traces())}")
+            raise NestwalkError(f"{shown(path)}: {what}; give a trace file or one of {', '.join(traces())}")
     if "/" in name or path.suffix:
-        raise NestwalkError(f"{files.shown(name)}: no such file; give a trace file or one of {', '.join(traces())}")
+        raise NestwalkError(f"{shown(name)}: no such file; give a trace file or one of {', '.join(traces())}")
     raise unknown("trace", name, traces())
 
 

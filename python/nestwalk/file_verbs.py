@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from nestwalk import say
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import NestwalkError, shown
 from nestwalk.verb import App
 
 machine_app = App(help="Make a machine file from this processor; show and check machine files.")
@@ -54,7 +54,7 @@ def detect(
         for note in made.notes:
             say.note(note)
         assumed = sum(value.assumed for value in made.values)
-        say.note(f"wrote {files.shown(out)}: {len(made.values) - assumed} values read, {assumed} assumed")
+        say.note(f"wrote {shown(out)}: {len(made.values) - assumed} values read, {assumed} assumed")
 
 
 @machine_app.command()

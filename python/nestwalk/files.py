@@ -18,8 +18,6 @@ from pathlib import Path
 
 from nestwalk.errors import NestwalkError, shown
 
-__all__ = ["shown"]
-
 STDOUT = Path("-")
 """The name of a file that means standard output."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, checks, keys
-from nestwalk.errors import NestwalkError, unreadable
+from nestwalk.errors import NestwalkError, shown, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -345,7 +345,7 @@ def write(made: Detected, path: Path) -> None:
     from nestwalk import files
 
     if path != files.STDOUT and path.suffix != ".toml":
-        raise NestwalkError(f"{files.shown(path)}: a machine file is recognised by its ending; add .toml to it")
+        raise NestwalkError(f"{shown(path)}: a machine file is recognised by its ending; add .toml to it")
     files.check_file(path)
     files.write_file(path, checked(made))
 

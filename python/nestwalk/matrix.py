@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import checks, files, scenario, techniques, toml_file
-from nestwalk.errors import NestwalkError, unknown
+from nestwalk.errors import NestwalkError, shown, unknown
 from nestwalk.program import Program
 from nestwalk.techniques import WHO
 from nestwalk.toml_file import KeyPath, Source, Table
@@ -286,7 +286,7 @@ def _entries(file: Table, kind: str, keys: tuple[str, ...]) -> list[Entry]:
 def _entry(entry: Table, keys: tuple[str, ...]) -> Entry:
     name = entry.value.get("name")
     if isinstance(name, str) and name:
-        entry = entry.titled(f"{entry.path[0]} '{files.shown(name)}'")
+        entry = entry.titled(f"{entry.path[0]} '{shown(name)}'")
     entry.only(keys)
     name = entry.text("name")
     _check_name(entry, name, may_be_empty="every_kernel" in keys)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from nestwalk import say
-from nestwalk.errors import SEED_MAX, NestwalkError
+from nestwalk.errors import SEED_MAX, NestwalkError, shown
 from nestwalk.verb import App
 
 trace_app = App(help="Traces: what is in them, parts and samples of them, and conversion from other tools' formats.")
@@ -245,7 +245,7 @@ def info(
     json_: Json = False,
 ) -> None:
     """Say what is in a trace, and draw how the program uses its memory."""
-    from nestwalk import files, folders, traces
+    from nestwalk import folders, traces
 
     if out is not None:
         folders.check_directory(out)
@@ -259,7 +259,7 @@ def info(
     with watch([f"reading {trace}"]) as watcher:
         profile = traces.trace_profile(trace, progress=share(watcher))
     trace_page.save(found, profile, out)
-    say.note(f"wrote {files.shown(out)}")
+    say.note(f"wrote {shown(out)}")
 
 
 @trace_app.command()

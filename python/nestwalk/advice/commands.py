@@ -102,7 +102,7 @@ def advise(
         files.write_file(record, json.dumps(seen.to_json(), indent=1) + "\n")
     _deliver(advice.to_json(), text.of_process(advice), as_json=json_)
     if record is not None:
-        typer.echo(f"wrote {files.shown(record)}", err=json_)
+        typer.echo(f"wrote {shown(record)}", err=json_)
 
 
 def of_trace(done: Comparison) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import tomli_w
 
-from nestwalk import checks, files, scenario, sizes, toml_file
+from nestwalk import checks, scenario, sizes, toml_file
 from nestwalk.cloud import requests
 from nestwalk.cloud.loaders import csv
-from nestwalk.errors import NestwalkError, unknown
+from nestwalk.errors import NestwalkError, shown, unknown
 from nestwalk.toml_file import Source, Table
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def scheduler_range(key: str) -> tuple[float, float]:
 def _group(entry: Table) -> tuple[dict[str, Any], float | None]:
     """A group as the engine takes it, and its share."""
     name = entry.text("name")
-    entry = entry.titled(f"group '{files.shown(name)}'")
+    entry = entry.titled(f"group '{shown(name)}'")
     entry.only(_GROUP)
     if ("hosts" in entry.value) == ("share" in entry.value):
         raise entry.refused("share", "give either hosts (a number) or share (of all hosts)")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import NestwalkError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ def inspect(
             break
         time.sleep(max(begun + watch - time.monotonic(), 0.0))
     for path in _written(found.one, record, out):
-        typer.echo(f"wrote {files.shown(path)}", err=json_)
+        typer.echo(f"wrote {shown(path)}", err=json_)
 
 
 def _check(

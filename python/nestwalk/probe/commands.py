@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestwalk.errors import JOBS_MAX, SEED_MAX
+from nestwalk.errors import JOBS_MAX, SEED_MAX, shown
 
 if TYPE_CHECKING:
     from nestwalk.probe.probing import Probed
@@ -94,7 +94,7 @@ def probe(
         return
     _print(done)
     if out is not None:
-        typer.echo(f"wrote {files.shown(out)}")
+        typer.echo(f"wrote {shown(out)}")
 
 
 def _probed(footprint_max: int | None, rounds: int | None, *, quick: bool, seed: int) -> Probed:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nestwalk import checks, say
-from nestwalk.errors import EXIT_ERROR, JOBS_MAX, NestwalkError
+from nestwalk.errors import EXIT_ERROR, JOBS_MAX, NestwalkError, shown
 from nestwalk.verb import App
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def export(
     if json_:
         _print_json({"schema": 1, "file": str(file), "results": count})
     else:
-        typer.echo(f"wrote {files.shown(file)}: {count} results")
+        typer.echo(f"wrote {shown(file)}: {count} results")
 
 
 @results_app.command()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import checks, files, matrix, program, scenario, toml_file
+from nestwalk import checks, matrix, program, scenario, toml_file
 from nestwalk.comparisons import DEFAULT_MACHINE, DEFAULT_SEED
-from nestwalk.errors import SEED_MAX, NestwalkError
+from nestwalk.errors import SEED_MAX, NestwalkError, shown
 from nestwalk.matrix import STANDARD, Cell
 from nestwalk.sweeps import axes
 from nestwalk.sweeps.axes import FILES, POINTS_MAX, Axis, Clause, Value
@@ -211,7 +211,7 @@ def _texts(file: Table, key: str, example: str) -> list[str]:
         raise file.wrong(key, found, f"a list of names, such as {example}")
     for number, one in enumerate(found):
         if one in found[:number]:
-            raise file.refused(key, f"{files.shown(one)!r} is there twice; each makes runs of its own", number)
+            raise file.refused(key, f"{shown(one)!r} is there twice; each makes runs of its own", number)
     return found
 
 
