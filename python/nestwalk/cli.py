@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestwalk import _native, file_verbs, say, trace_verbs
+from nestwalk import _native, file_verbs, output, say, trace_verbs
 from nestwalk.advice import commands as advice
 from nestwalk.capture import commands as capturing
 from nestwalk.cloud import commands as cloud
-from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, JOBS_MAX, SEED_MAX, NestwalkError, shown, unknown
+from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, JOBS_MAX, SEED_MAX, NestwalkError, unknown
 from nestwalk.live import commands as live
 from nestwalk.probe import commands as probe
 from nestwalk.sweeps import commands as sweeps
@@ -24,10 +22,7 @@ from nestwalk.verb import App
 from nestwalk.vm import commands as vm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import polars as pl
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
 app = App(
     help="What page walks cost a program in a virtual machine, and which technique gives that time back.",
@@ -113,7 +108,7 @@ def compare(
     from nestwalk.progress import watch
 
     begun = time.monotonic()
-    form, means = _form(as_json=json_, as_csv=csv), sweeps.means(jobs, results, dask, workers)
+    form, means = output.form(as_json=json_, as_csv=csv), sweeps.means(jobs, results, dask, workers)
     if report is not None and no_report:
         raise NestwalkError("--report and --no-report contradict each other; leave one out")
     if report == files.STDOUT and form != "text":
@@ -135,7 +130,7 @@ def compare(
         return pages.comparison_page(done, time.monotonic() - begun, width)
 
     in_out = report is None and wanted
-    _deliver(done, form, page, out=out, report_in_out=in_out, report=target)
+    output.deliver(done, form, page, out=out, report_in_out=in_out, report=target)
 
 
 @app.command()
@@ -165,7 +160,7 @@ def matrix(
     from nestwalk import files, surveys
     from nestwalk.progress import watch
 
-    form, means = _form(as_json=json_, as_csv=csv), sweeps.means(jobs, results, dask, workers)
+    form, means = output.form(as_json=json_, as_csv=csv), sweeps.means(jobs, results, dask, workers)
     if out is not None:
         files.check_directory(out)
     plan = surveys.plan(program, matrix_name=matrix, machine=machine, seed=seed, quick=quick, configurations=only)
@@ -177,7 +172,7 @@ def matrix(
 
         return pages.survey_page(done, width)
 
-    _deliver(done, form, page, out=out, report_in_out=not no_report)
+    output.deliver(done, form, page, out=out, report_in_out=not no_report)
 
 
 @app.command()
@@ -194,7 +189,7 @@ def run(
     from nestwalk import engine, files
     from nestwalk.progress import share, watch
 
-    form = _form(as_json=json_, as_csv=csv)
+    form = output.form(as_json=json_, as_csv=csv)
     if out is not None:
         files.check_directory(out)
     with watch([scenario]) as watcher:
@@ -202,14 +197,14 @@ def run(
     if out is not None:
         done.save(out)
     if form == "csv":
-        _print_csv(done.frame)
+        output.show_csv(done.frame)
     elif form == "json":
-        _print_json({**done.json, "quick": quick})
+        output.show_json({**done.json, "quick": quick})
     else:
         from nestwalk import tables
 
-        _print(*tables.result_page(done, quick=quick))
-    _wrote(form, out)
+        output.show(*tables.result_page(done, quick=quick))
+    output.wrote(form, out)
 
 
 @app.command()
@@ -240,7 +235,7 @@ def reproduce(
     from nestwalk import reproduce as papers
     from nestwalk.progress import watch
 
-    form, means = _form(as_json=json_, as_csv=csv), sweeps.means(jobs, results, dask, workers)
+    form, means = output.form(as_json=json_, as_csv=csv), sweeps.means(jobs, results, dask, workers)
     if out is not None:
         files.check_directory(out)
     plan = papers.plan(paper, quick=quick, seed=seed, traces=traces)
@@ -252,7 +247,7 @@ def reproduce(
 
         return list(text.page(done))
 
-    _deliver(done, form, page, out=out, report_in_out=not no_report)
+    output.deliver(done, form, page, out=out, report_in_out=not no_report)
 
 
 @app.command(name="list")
@@ -271,7 +266,7 @@ def list_(
         raise unknown("list", kind, engine.KINDS)
     shown = found if kind is None else {kind: found[kind]}
     if json_:
-        _print_json({"schema": 1, **shown})
+        output.show_json({"schema": 1, **shown})
         return
     for position, (name, entries) in enumerate(shown.items()):
         width = max((len(entry["name"]) for entry in entries), default=0)
@@ -295,110 +290,12 @@ def bench(
 
     results = benchmarks.bench(names or None, quick=quick, progress=progress)
     if json_:
-        _print_json({"schema": 1, "version": _native.version(), "quick": quick, "results": results})
+        output.show_json({"schema": 1, "version": _native.version(), "quick": quick, "results": results})
         return
     from nestwalk import tables
 
-    _print(*tables.bench_page(results, benchmarks.REFERENCES, quick=quick))
+    output.show(*tables.bench_page(results, benchmarks.REFERENCES, quick=quick))
 
 
 app.command()(file_verbs.keys)
 app.command(context_settings={"allow_interspersed_args": False})(capturing.capture)
-
-
-class Deliverable(Protocol):
-    """What several runs came to: a comparison, a survey, a paper's figures."""
-
-    @property
-    def frame(self) -> pl.DataFrame:
-        """Its rows."""
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it."""
-
-    def page(self) -> str:
-        """All of it as an HTML page with pictures."""
-
-    def save(self, folder: Path, *, report: bool = True) -> Path:
-        """Writes a folder of results."""
-
-
-def _form(*, as_json: bool, as_csv: bool) -> Literal["text", "json", "csv"]:
-    """What goes to standard output."""
-    if as_json and as_csv:
-        raise NestwalkError("--json and --csv both want standard output; give one")
-    if as_csv:
-        from nestwalk import memory
-
-        memory.check_frames("CSV cannot be written", "take --json")
-    return "json" if as_json else "csv" if as_csv else "text"
-
-
-def _deliver(
-    done: Deliverable,
-    form: Literal["text", "json", "csv"],
-    page: Callable[[int], Sequence[RenderableType]],
-    *,
-    out: Path | None,
-    report_in_out: bool,
-    report: Path | None = None,
-) -> None:
-    """Saves the results, prints them, and only then draws pictures: those cannot cost what was computed."""
-    from nestwalk import files, layout, store
-
-    if out is not None:
-        done.save(out, report=False)
-    try:
-        if form == "json":
-            _print_json(done.to_json())
-        elif form == "csv":
-            _print_csv(done.frame)
-        elif report == files.STDOUT:
-            _print_on(layout.console(sys.stderr), page)
-        else:
-            _print_on(layout.console(), page)
-        sys.stdout.flush()
-    finally:  # a reader of standard output that has gone does not keep the report from being written
-        if out is not None and report_in_out:
-            store.add_page(out, done.page())
-        if report is not None:
-            files.write_file(report, done.page())
-    _wrote(form, out, report)
-
-
-def _wrote(form: str, *paths: Path | None) -> None:
-    """Says where the results are: below the table, or on standard error where standard output is for a program."""
-    from nestwalk import files
-
-    for path in paths:
-        if path is not None and path != files.STDOUT:
-            text = f"wrote {shown(path)}"
-            if form == "text" and files.STDOUT not in paths:
-                typer.echo(text)
-            else:
-                say.note(text)
-
-
-def _print_csv(frame: pl.DataFrame) -> None:
-    from nestwalk import layout
-
-    sys.stdout.write(layout.csv(frame))
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    json.dump(value, sys.stdout, indent=1)
-    sys.stdout.write("\n")
-
-
-def _print(*things: RenderableType) -> None:
-    from nestwalk import layout
-
-    _print_on(layout.console(), lambda _: things)
-
-
-def _print_on(console: Console, page: Callable[[int], Sequence[RenderableType]]) -> None:
-    """Prints a page so that it fits."""
-    from nestwalk import layout
-
-    for thing in page(console.width):
-        console.print(layout.fitted(thing, console))

@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from nestwalk import say
+from nestwalk import output, say
 from nestwalk.errors import NestwalkError, shown
 from nestwalk.verb import App
 
@@ -47,7 +47,7 @@ def detect(
     if out is not None and out != files.STDOUT:
         machines.write(made, out)
     if json_:
-        _print_json({**made.to_json(), "file": None if out is None else str(out)})
+        output.show_json({**made.to_json(), "file": None if out is None else str(out)})
     elif out is None or out == files.STDOUT:
         sys.stdout.write(text)
     if out is not None and out != files.STDOUT:
@@ -64,11 +64,9 @@ def show(name: Name, *, json_: Json = False) -> None:
 
     found = machines.lines(name)
     if json_:
-        _print_json({"schema": 1, "name": name, "values": found})
+        output.show_json({"schema": 1, "name": name, "values": found})
         return
     from rich.table import Table
-
-    from nestwalk import layout
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("key", no_wrap=True)
@@ -81,7 +79,7 @@ def show(name: Name, *, json_: Json = False) -> None:
             table.add_row(line["key"], "", "", value)
         else:
             table.add_row(line["key"], value, line["unit"], line["source"])
-    layout.console().print(table)
+    output.show(table)
 
 
 @machine_app.command()
@@ -91,7 +89,7 @@ def check(name: Name, *, json_: Json = False) -> None:
 
     found = machines.check(name)
     if json_:
-        _print_json({"schema": 1, **found})
+        output.show_json({"schema": 1, **found})
         return
     typer.echo(f"{name}: {found['name']}: {found['description']}")
 
@@ -109,11 +107,11 @@ def keys(
     if schema + markdown + json_ > 1:
         raise NestwalkError("--schema, --markdown and --json contradict each other; give one")
     if schema:
-        _print_json(reference.schema(kind))
+        output.show_json(reference.schema(kind))
     elif markdown:
         sys.stdout.write(reference.markdown(kind))
     elif json_:
-        _print_json(reference.to_json(kind))
+        output.show_json(reference.to_json(kind))
     else:
         _print_keys(kind)
 
@@ -132,8 +130,3 @@ def _print_keys(kind: str) -> None:
             typer.echo(f"      {key.text}")
             for value, about in key.values if len(key.values) > 1 else ():
                 typer.echo(f"      {value}" + (f": {about}" if about else ""))
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    json.dump(value, sys.stdout, indent=1, ensure_ascii=False)
-    sys.stdout.write("\n")

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from nestwalk import say
+from nestwalk import output, say
 from nestwalk.errors import SEED_MAX, NestwalkError, shown
 from nestwalk.verb import App
 
@@ -279,12 +277,11 @@ def head(
         raise NestwalkError(f"--count {items}: give 1 to {HEAD_MAX}")
     found = traces.trace_head(trace, items, skip=skip)
     if json_:
-        _print_json({"schema": 1, "trace": trace, "skip": skip, "items": found})
+        output.show_json({"schema": 1, "trace": trace, "skip": skip, "items": found})
         return
-    from nestwalk import layout, tables
+    from nestwalk import tables
 
-    console = layout.console()
-    console.print(layout.fitted(tables.trace_items(found), console))
+    output.show(tables.trace_items(found))
 
 
 def _make(source: str, destination: Path, as_json: bool, **options: Any) -> None:
@@ -304,14 +301,8 @@ def _make(source: str, destination: Path, as_json: bool, **options: Any) -> None
 
 def _print_facts(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        _print_json({"schema": 1, **found})
+        output.show_json({"schema": 1, **found})
         return
-    from nestwalk import layout, tables
+    from nestwalk import tables
 
-    console = layout.console()
-    console.print(layout.fitted(tables.facts(found), console))
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    json.dump(value, sys.stdout, indent=1)
-    sys.stdout.write("\n")
+    output.show(tables.facts(found))

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nestwalk import output
 from nestwalk.errors import JOBS_MAX, SEED_MAX, NestwalkError, shown
 
 if TYPE_CHECKING:
@@ -153,12 +153,7 @@ def _run(plan: Plan, jobs: int | None) -> Comparison:
 
 
 def _deliver(value: Mapping[str, Any], page: Sequence[RenderableType], *, as_json: bool) -> None:
-    from nestwalk import layout
-
     if as_json:
-        json.dump(value, sys.stdout, indent=1)
-        sys.stdout.write("\n")
-        return
-    console = layout.console()
-    for thing in page:
-        console.print(layout.fitted(thing, console))
+        output.show_json(value)
+    else:
+        output.show(*page)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestwalk import say
+from nestwalk import output, say
 from nestwalk.errors import NestwalkError, unknown
 
 if TYPE_CHECKING:
@@ -159,8 +158,7 @@ def capture(
     done = session.run(request(out))
     facts: dict[str, Any] = {"file": str(out), **done.report, "exit_code": done.exit_code}
     if json_:
-        json.dump({"schema": 1, **facts, "warnings": done.warnings}, sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        output.show_json({"schema": 1, **facts, "warnings": done.warnings})
         return
     _tell(done.warnings, facts)
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nestwalk import output
 from nestwalk.errors import JOBS_MAX, SEED_MAX, NestwalkError, unknown
 
 if TYPE_CHECKING:
@@ -164,11 +164,11 @@ def place(
 
         results.save(done, out, command=sys.argv[1:])
     if json_:
-        _print_json({**done.to_json(), "quick": quick})
+        output.show_json({**done.to_json(), "quick": quick})
         return
     from nestwalk.cloud import text
 
-    _print(text.page(done, time.monotonic() - begun))
+    output.show(*text.page(done, time.monotonic() - begun))
     if out is not None:
         typer.echo(f"wrote {out}")
 
@@ -210,9 +210,9 @@ def segments(
     if record is not None:
         source.record(record, chosen)
     if json_:
-        _print_json(found)
+        output.show_json(found)
         return
-    _print(text.segments(found))
+    output.show(*text.segments(found))
     if record is not None:
         typer.echo(f"wrote {record}")
 
@@ -297,16 +297,3 @@ def _storm(requests: Requests, when: str) -> Requests:
         return transform.boot_storm(requests, second)
     except ValueError as error:
         raise NestwalkError(f"--boot-storm: '{when}' is neither a second of the trace nor 'all'") from error
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    json.dump(value, sys.stdout, indent=1)
-    sys.stdout.write("\n")
-
-
-def _print(things: list[Any]) -> None:
-    from nestwalk import layout
-
-    console = layout.console()
-    for thing in things:
-        console.print(layout.fitted(thing, console))

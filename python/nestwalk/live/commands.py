@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nestwalk import output
 from nestwalk.errors import NestwalkError, shown
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def inspect(
         if prom is not None:
             files.write_file(prom, found.prom())
         if json_:
-            _print_json(found.json, one_line=watch is not None)
+            output.show_json(found.json, one_line=watch is not None)
+            sys.stdout.flush()
         else:
             _print(found.page, apart=done > 0)
         done += 1
@@ -183,18 +184,8 @@ def _written(found: Inspection | None, record: Path | None, out: Path | None) ->
     return [path for path in (record, out) if path is not None]
 
 
-def _print_json(value: dict[str, Any], *, one_line: bool) -> None:
-    json.dump(value, sys.stdout, indent=None if one_line else 1)
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-
-
 def _print(page: Callable[[int], list[RenderableType]], *, apart: bool) -> None:
-    from nestwalk import layout
-
-    console = layout.console()
     if apart:
-        console.print()
-    for thing in page(console.width):
-        console.print(layout.fitted(thing, console))
+        typer.echo()
+    output.show_page(page)
     sys.stdout.flush()

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nestwalk import output
 from nestwalk.errors import JOBS_MAX, SEED_MAX, shown
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def probe(
 
         saved.save(done, out, command=sys.argv[1:])
     if json_:
-        json.dump({**done.to_json(), "quick": quick}, sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        output.show_json({**done.to_json(), "quick": quick})
         return
     _print(done)
     if out is not None:
@@ -129,11 +128,7 @@ def _validated(footprint_max: int | None, rounds: int | None, *, quick: bool, jo
 
 
 def _print(done: Any) -> None:
-    from nestwalk import layout
     from nestwalk.probe import text
     from nestwalk.probe.validation import Validated
 
-    console = layout.console()
-    lines = text.validated_page(done) if isinstance(done, Validated) else text.page(done)
-    for thing in lines:
-        console.print(layout.fitted(thing, console))
+    output.show(*(text.validated_page(done) if isinstance(done, Validated) else text.page(done)))

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestwalk import checks, say
+from nestwalk import checks, output, say
 from nestwalk.errors import EXIT_ERROR, JOBS_MAX, NestwalkError, shown
 from nestwalk.verb import App
 
@@ -92,12 +90,11 @@ def sweep(
 ) -> None:
     """Make every run of a grid of programs, machines, techniques, seeds and other keys; only what is missing."""
     from nestwalk import files
-    from nestwalk.cli import _deliver, _form, _print
     from nestwalk.progress import watch
     from nestwalk.sweeps import sweep as sweeps
     from nestwalk.sweeps import text
 
-    form = _form(as_json=json_, as_csv=csv)
+    form = output.form(as_json=json_, as_csv=csv)
     if out is not None:
         files.check_directory(out)
     made = sweeps.plan(spec, quick=quick, means=means(jobs, results, dask, workers))
@@ -105,9 +102,9 @@ def sweep(
         if form == "csv":
             raise NestwalkError("--plan has no rows, so --csv has nothing to print; take --json")
         if form == "json":
-            _print_json(made.to_json())
+            output.show_json(made.to_json())
         else:
-            _print(*text.plan_page(made))
+            output.show(*text.plan_page(made))
         return
     with watch(made.titles) as watcher:
         done = sweeps.execute(made, watcher=watcher)
@@ -115,7 +112,7 @@ def sweep(
     def page(width: int) -> list[RenderableType]:
         return text.sweep_page(done, width)
 
-    _deliver(done, form, page, out=out, report_in_out=not no_report)
+    output.deliver(done, form, page, out=out, report_in_out=not no_report)
     if done.failures:
         first = done.failures[0]
         say.error(f"{len(done.failures)} of {len(made.points)} runs failed; the first one: {first.message}")
@@ -132,14 +129,13 @@ def list_(
     json_: Json = False,
 ) -> None:
     """List the results that are kept, newest first."""
-    from nestwalk.cli import _print
     from nestwalk.sweeps import kept, text
 
     found = kept.listed(_store(results), program)
     if json_:
-        _print_json({"schema": 1, "results": found})
+        output.show_json({"schema": 1, "results": found})
     else:
-        _print(*text.results_page(found))
+        output.show(*text.results_page(found))
 
 
 @results_app.command()
@@ -150,17 +146,16 @@ def show(
     json_: Json = False,
 ) -> None:
     """Show one result: its table, or with --json all of it."""
-    from nestwalk.cli import _print
     from nestwalk.sweeps import kept
 
     checks.text("key", key)
     about, result = kept.one(_store(results), key)
     if json_:
-        _print_json({"schema": 1, **about, "result": result.json})
+        output.show_json({"schema": 1, **about, "result": result.json})
     else:
         from nestwalk import tables
 
-        _print(*tables.result_page(result, quick=False))
+        output.show(*tables.result_page(result, quick=False))
 
 
 @results_app.command()
@@ -180,7 +175,7 @@ def export(
     files.check_file(file)
     count = kept.export(_store(results), file, program)
     if json_:
-        _print_json({"schema": 1, "file": str(file), "results": count})
+        output.show_json({"schema": 1, "file": str(file), "results": count})
     else:
         typer.echo(f"wrote {shown(file)}: {count} results")
 
@@ -204,7 +199,7 @@ def gc(
     before = None if older_than is None else int(time.time()) - older_than * 86_400
     done = kept.collect(_store(results), before=before, other_models=other_models, dry_run=dry_run)
     if json_:
-        _print_json({"schema": 1, "dry_run": dry_run, **done})
+        output.show_json({"schema": 1, "dry_run": dry_run, **done})
         return
     word = "would take" if dry_run else "took"
     typer.echo(f"{word} {done['removed']} of {done['looked_at']} results away, {done['corrupt']} of them corrupt")
@@ -222,11 +217,6 @@ def _store(place: str | None) -> ContentStore:
     if store is None:
         raise NestwalkError("no results are kept (--results none, or $NESTWALK_RESULTS); name a directory or a URL")
     return store
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    json.dump(value, sys.stdout, indent=1)
-    sys.stdout.write("\n")
 
 
 def register(app: typer.Typer) -> None:

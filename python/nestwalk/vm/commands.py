@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestwalk import say
+from nestwalk import output, say
 from nestwalk.errors import NestwalkError
 from nestwalk.verb import App
 
@@ -107,13 +105,13 @@ def capture(
     )
     found = session.run(request)
     if json_:
-        _print_json({"schema": 1, **found})
+        output.show_json({"schema": 1, **found})
         return
     for warning in found["warnings"]:
         say.warn(warning)
     from nestwalk.vm import text
 
-    _print(text.captured(found))
+    output.show(*text.captured(found))
 
 
 @vm_app.command(name="tables")
@@ -156,11 +154,11 @@ def tables_(
     files.written.append(out)
     found = {"tables": str(out), "process": _process(chosen), "page_tables": summary}
     if json_:
-        _print_json({"schema": 1, **found})
+        output.show_json({"schema": 1, **found})
         return
     from nestwalk.vm import text
 
-    _print(text.dumped(found))
+    output.show(*text.dumped(found))
 
 
 @vm_app.command()
@@ -173,11 +171,11 @@ def processes(*, monitor: Monitor, pid: Pid = None, json_: Json = False) -> None
         memory, cpus = _guest(connection, monitor, pid)
         found = [_process(one) for one in guest.processes(memory, cpus)]
     if json_:
-        _print_json({"schema": 1, "processes": found})
+        output.show_json({"schema": 1, "processes": found})
         return
     from nestwalk.vm import text
 
-    _print(text.processes(found))
+    output.show(*text.processes(found))
 
 
 def _guest(connection: Any, socket: Path, pid: int | None) -> tuple[list[Piece], list[Vcpu]]:
@@ -201,16 +199,3 @@ def _process(one: Process) -> dict[str, Any]:
         "mapped_bytes": one.mapped_bytes,
         "huge_bytes": one.huge_bytes,
     }
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    json.dump(value, sys.stdout, indent=1)
-    sys.stdout.write("\n")
-
-
-def _print(things: list[Any]) -> None:
-    from nestwalk import layout
-
-    console = layout.console()
-    for thing in things:
-        console.print(layout.fitted(thing, console))
