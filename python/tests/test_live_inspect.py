@@ -389,7 +389,10 @@ def test_damaged_recordings_are_refused(command: Command, layout: int, tmp_path:
     file = tmp_path / "one.rec"
     assert command("inspect", str(layout), "--record", file).returncode == 0
     whole = file.read_bytes()
-    for name, bytes_ in (("cut", whole[: len(whole) // 2]), ("changed", whole[:30] + b"\xff" * 8 + whole[38:])):
+    damaged = {"cut": whole[: len(whole) // 2]}
+    for name, at in (("changed", 30), ("changed-within", len(whole) // 2), ("changed-at-the-end", len(whole) - 9)):
+        damaged[name] = whole[:at] + bytes(byte ^ 0x55 for byte in whole[at : at + 8]) + whole[at + 8 :]
+    for name, bytes_ in damaged.items():
         bad = tmp_path / f"{name}.rec"
         bad.write_bytes(bytes_)
         done = command("inspect", bad)
