@@ -141,6 +141,58 @@ fn folders_without_a_trace_and_two_processes_are_refused() {
     assert!(error().contains("two processes (77 and 78)"), "{}", error());
 }
 
+/// The program's two threads as two processes, 177 and 178.
+fn two_processes(bytes: &[u8]) -> Vec<u8> {
+    let mut thread = 0;
+    let mut process = |bytes: &[u8]| -> [u8; 12] {
+        match bytes[..2] {
+            [22, 0] => thread = u64::from(bytes[4]),
+            [24, 0] => return record(24, 4, 77 + thread),
+            _ => {}
+        }
+        bytes.try_into().unwrap()
+    };
+    bytes.chunks_exact(12).flat_map(&mut process).collect()
+}
+
+#[test]
+fn of_several_processes_the_one_that_is_wanted_is_read() {
+    let two = program(2, 3_000);
+    let place = Place::new();
+    let folder = place.path("app.dir");
+    std::fs::create_dir_all(&folder).unwrap();
+    // A core on which both ran in turns; two such cores; a file for each thread.
+    let whole = two_processes(&foreign::drmemtrace(&two, 7, |_| true));
+    std::fs::write(place.path("core.trace"), &whole).unwrap();
+    for thread in [100, 101] {
+        let bytes = foreign::drmemtrace(&two, 7, |access| access.thread == thread);
+        std::fs::write(folder.join(thread.to_string()), two_processes(&bytes)).unwrap();
+    }
+    for source in [place.path("core.trace"), folder] {
+        let convert = |process| {
+            let options = ConvertOptions { process, ..ConvertOptions::default() };
+            convert_file(&source, &place.path("trace.nwt"), &options)
+        };
+        let says = convert(None).unwrap_err().to_string();
+        assert!(says.contains("two processes (177 and 178)") && says.contains("--process 177"), "{says}");
+        for (process, thread) in [(177, 100), (178, 101)] {
+            let report = convert(Some(process)).unwrap();
+            let own: Vec<_> = two.iter().filter(|access| access.thread == thread).copied().collect();
+            let addresses = |all: Vec<(u16, u64, bool)>| all.into_iter().map(|one| (one.1, one.2)).collect::<Vec<_>>();
+            assert!(addresses(accesses(&place)) == addresses(wanted(&own)), "process {process}");
+            assert_eq!((report.metadata.instructions, report.metadata.threads), (1_500 * INSTRUCTIONS, 1));
+            assert!(report.metadata.warning.unwrap().contains("left out: 1500 accesses by other processes"));
+        }
+        std::fs::remove_file(place.path("trace.nwt")).unwrap();
+        let says = convert(Some(5)).unwrap_err().to_string();
+        assert!(says.contains("no process 5 is in it, it has 177, 178"), "{says}");
+        assert!(!place.path("trace.nwt").exists());
+    }
+    let options = ConvertOptions { process: Some(1), ..ConvertOptions::default() };
+    let says = place.convert(&foreign::pin(&two), &options).unwrap_err().to_string();
+    assert!(says.contains("only drmemtrace files"), "{says}");
+}
+
 #[test]
 fn the_kernels_parts_prefetches_and_windows_are_left_out_and_named() {
     let one = program(1, 100);
