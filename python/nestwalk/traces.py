@@ -47,6 +47,8 @@ class Sample:
 
 COUNT_MAX = 10**14
 """Accesses, as of the engine's files; an assumption: a longer run takes years."""
+PROCESS_MAX = 2**32 - 1
+"""Numbers of processes, as the options have it."""
 LEVEL_MAX = 22
 """zstd's highest level."""
 DIGITS_MAX = len(str(COUNT_MAX))

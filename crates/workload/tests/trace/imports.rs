@@ -318,19 +318,43 @@ fn seeds() -> Vec<Vec<u8>> {
         foreign::numpy(&two),
         foreign::zip(&drmemtrace, 2_400),
         foreign::gzip(&drmemtrace),
+        two_processes(&drmemtrace),
         drmemtrace,
+        foreign::raw(&two),
+        foreign::lz4(&foreign::champsim(&two, false)),
+        foreign::xz(&foreign::pin(&two)),
+        system(&two),
+        own(&two),
     ]
 }
 
+/// As the system-mode plugin of `linux/harness` writes it.
+fn system(program: &[Access]) -> Vec<u8> {
+    let mut bytes = b"NWSM0001".to_vec();
+    bytes.extend((program.len() as u64).to_le_bytes());
+    for access in program {
+        bytes.extend([access.address, 0x1234_5000 | u64::from(access.store) | 3 << 52].map(u64::to_le_bytes).concat());
+    }
+    bytes
+}
+
+/// A trace of ours.
+fn own(program: &[Access]) -> Vec<u8> {
+    let place = Place::new();
+    import(&place, &foreign::raw(program));
+    std::fs::read(place.path("trace.nwt")).unwrap()
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_the_bytes_a_trace_comes_out_or_one_line(
-        seed in 0usize..9,
+        seed in 0..seeds().len(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cut in prop::option::of(any::<prop::sample::Index>()),
         from in prop::option::of(prop::sample::select(Known::ALL.to_vec())),
+        process in prop::option::of(177u64..179),
     ) {
         let mut bytes = seeds().swap_remove(seed);
         for (index, value) in changes {
@@ -341,7 +365,7 @@ proptest! {
             bytes.truncate(index.index(bytes.len()));
         }
         let place = Place::new();
-        match place.convert(&bytes, &ConvertOptions { from, ..ConvertOptions::default() }) {
+        match place.convert(&bytes, &ConvertOptions { from, process, ..ConvertOptions::default() }) {
             Ok(_) => { check(&place.path("trace.nwt")).unwrap(); }
             Err(error) => {
                 prop_assert!(!error.to_string().contains('\n') && !place.path("trace.nwt").exists(), "{}", error);
