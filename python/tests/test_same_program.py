@@ -2,7 +2,8 @@
 """One program, recorded by our plugin and by valgrind, and imported through two formats: the same walks.
 
 DynamoRIO is not packaged for the distributions that the tests run on, so its file is written here, from what valgrind
-saw. That tests the import, not DynamoRIO's tracer.
+saw. That tests the import, not DynamoRIO's tracer. The array begins at a multiple of 2 MiB: valgrind and QEMU place
+mappings elsewhere, and how an array lies in the tables decides some per cent of a walk's latency.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PROGRAM = """
 int main(void)
 {
     unsigned long n = 1ul << 22, at = 1; /* words: 32 MiB */
-    volatile long *words = malloc(n * sizeof *words);
+    volatile long *words = aligned_alloc(1ul << 21, n * sizeof *words);
 
     for (long i = 0; i < 200000; i++) {
         at = at * 6364136223846793005ul + 1442695040888963407ul;
@@ -68,7 +69,7 @@ def test_capture_lackey_and_drmemtrace_give_the_same_walks(command: Command, tmp
         assert done.returncode == 0, done.stderr
         rows[name] = next(row for row in json.loads(done.stdout)["rows"] if row["configuration"] == "vm-4k")
     assert rows["capture"]["walks_per_kiloaccess"] > 100
-    bounds = {"walks_per_kiloaccess": 0.005, "walk_latency_cycles": 0.02, "references_per_walk": 0.005}
+    bounds = {"walks_per_kiloaccess": 0.005, "walk_latency_cycles": 0.01, "references_per_walk": 0.005}
     for key, bound in bounds.items():
         assert rows["drmemtrace"][key] == rows["lackey"][key]
         assert rows["lackey"][key] == pytest.approx(rows["capture"][key], rel=bound), key
