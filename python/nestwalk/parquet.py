@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import array
-import itertools
+import io
 import os
 import struct
 import threading
@@ -21,7 +20,11 @@ if TYPE_CHECKING:
 
 MAGIC = b"PAR1"
 PIECE = 1 << 18
-"""Rows read at a time."""
+"""Rows read at a time, at most."""
+RECORD_BATCH = 3
+"""Arrow's ``MessageHeader``."""
+PIPE_BUFFER = 1 << 16
+"""Bytes collected for the pipe: blocks of a few rows are many where threads take short turns."""
 ADDRESS_END = 1 << 56
 BLOCK = struct.Struct("<IIQIIQ")
 """Of the raw stream (``capture/README.md``), its header: magic, thread, records, bytes, kind, instructions."""
@@ -129,26 +132,61 @@ def _check(path: Path, piece: pl.DataFrame, begin: int) -> None:
         )
 
 
+def _words(piece: pl.DataFrame) -> memoryview:
+    """Address and packed word of each row in turn, little-endian.
+
+    Without numpy, polars hands out whole columns as Arrow streams only ("Encapsulated message format" and
+    ``Message.fbs`` of Arrow's specification): a message of the schema, then some of record batches. A message is a
+    mark, the length of its metadata (32 bits each), the metadata and the body, which is the words of the batch here.
+    """
+    import polars as pl
+
+    stream = io.BytesIO()
+    rows = piece.select(words=pl.concat_arr("address", "packed").explode())
+    rows.write_ipc_stream(stream, compression="uncompressed")
+    whole, parts, at = stream.getbuffer(), [], 0
+    while int.from_bytes(whole[at + 4 : at + 8], "little"):
+        metadata = at + 8
+        at = metadata + int.from_bytes(whole[at + 4 : at + 8], "little")
+        message = metadata + int.from_bytes(whole[metadata : metadata + 4], "little")
+        if whole[_field(whole, message, 1)] == RECORD_BATCH:
+            header = _field(whole, message, 2)
+            batch = header + int.from_bytes(whole[header : header + 4], "little")
+            count = _field(whole, batch, 0)
+            parts.append(whole[at : at + 8 * int.from_bytes(whole[count : count + 8], "little")])
+            length = _field(whole, message, 3)
+            at += int.from_bytes(whole[length : length + 8], "little")
+    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+
+def _field(whole: memoryview, table: int, number: int) -> int:
+    """Where a field of the FlatBuffers table at ``table`` is."""
+    layout = table - int.from_bytes(whole[table : table + 4], "little", signed=True)
+    entry = layout + 4 + 2 * number
+    return table + int.from_bytes(whole[entry : entry + 2], "little")
+
+
 def _write(path: Path, frame: pl.LazyFrame, out: int, failure: list[BaseException]) -> None:
     """Writes the stream to the file descriptor ``out`` and closes it."""
     import polars as pl
 
     try:
-        with os.fdopen(out, "wb") as stream, _spoiling(stream):
+        with os.fdopen(out, "wb", buffering=PIPE_BUFFER) as stream, _spoiling(stream):
             instructions: dict[int, int] = {}
-            for begin in itertools.count(0, PIECE):
-                piece = frame.slice(begin, PIECE).collect()
-                if piece.is_empty():
-                    return
+            begin = 0
+            for piece in frame.collect_batches(chunk_size=PIECE):
                 _check(path, piece, begin)
-                runs = piece.with_columns(run=pl.col("thread").rle_id()).partition_by("run", maintain_order=True)
-                for run in runs:
-                    thread = run["thread"][0]
-                    counted = int(((run["packed"] // (1 << 32)) % (1 << 16)).sum())
-                    instructions[thread] = instructions.get(thread, 0) + counted
-                    words = array.array("Q", itertools.chain.from_iterable(run.select("address", "packed").iter_rows()))
-                    stream.write(BLOCK.pack(BLOCK_MAGIC, thread, len(run), 16 * len(run), 0, instructions[thread]))
-                    stream.write(words.tobytes())
+                begin += len(piece)
+                words = _words(piece)
+                counted = piece.select(((pl.col("packed") // (1 << 32)) % (1 << 16)).cum_sum()).to_series()
+                at, before = 0, 0
+                for run in piece.select(pl.col("thread").rle()).to_series():
+                    end, thread = at + run["len"], run["value"]
+                    instructions[thread] = instructions.get(thread, 0) + counted[end - 1] - before
+                    header = BLOCK.pack(BLOCK_MAGIC, thread, end - at, 16 * (end - at), 0, instructions[thread])
+                    stream.write(header)
+                    stream.write(words[16 * at : 16 * end])
+                    at, before = end, counted[end - 1]
     except BrokenPipeError:
         pass  # the engine has ended, and says why
     except BaseException as error:  # noqa: BLE001 (told by the thread that waits)

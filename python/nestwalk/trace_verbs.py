@@ -107,6 +107,15 @@ def convert(
     seed: WindowSeed = None,
     filter_: Filter = None,
     from_: From = None,
+    process: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PID",
+            help="Of a drmemtrace trace of several processes: the one to convert.",
+            min=0,
+            max=2**32 - 1,
+        ),
+    ] = None,
     columns: Annotated[
         str | None,
         typer.Option(
@@ -141,6 +150,7 @@ def convert(
         total=total,
         filter_=filter_,
         from_=from_,
+        process=process,
         columns=columns,
         **texts,
     )

@@ -47,6 +47,8 @@ class Sample:
 
 COUNT_MAX = 10**14
 """Accesses, as of the engine's files; an assumption: a longer run takes years."""
+PROCESS_MAX = 2**32 - 1
+"""Numbers of processes, as the options have it."""
 LEVEL_MAX = 22
 """zstd's highest level."""
 DIGITS_MAX = len(str(COUNT_MAX))
@@ -197,6 +199,7 @@ def trace_convert(
     filter_: str | None = None,
     from_: str | None = None,
     until: int | None = None,
+    process: int | None = None,
     columns: str | None = None,
     progress: Callable[[int, int | None], bool] | None = None,
 ) -> dict[str, Any]:
@@ -218,6 +221,7 @@ def trace_convert(
         from_: The source's format (``drmemtrace``, ``champsim``, ``lackey``, ``pin``, ``addresses``, ``numpy``, ``raw``
             or ``system``), where its content does not tell.
         until: Of a trace: the access before which it is cut off.
+        process: Of a drmemtrace trace of several processes: the number of the one to convert.
         columns: Of a Parquet file: which column is what (``nestwalk.parquet``).
         progress: Told of accesses done and to be done (if known); ends the conversion by returning False.
 
@@ -235,6 +239,8 @@ def trace_convert(
         checks.whole("level", level, 1, LEVEL_MAX)
     if total is not None:
         checks.whole("total", total, 0, COUNT_MAX)
+    if process is not None:
+        checks.whole("process", process, 0, PROCESS_MAX)
     texts = {"program": program, "command": command, "tool": tool, "date": date, "filter_": filter_, "from_": from_}
     for key, value in texts.items():
         if value is not None and not isinstance(value, str):
@@ -254,8 +260,11 @@ def trace_convert(
         "filter": filter_,
         "from": from_,
         "until": until,
+        "process": process,
     }
     origin = _source(checks.path("source", source))
+    if process is not None and parquet.is_in(origin):
+        raise NestwalkError(f"{origin}: only drmemtrace files say which process made an access: leave --process out")
     if parquet.is_in(origin):
         with parquet.stream(origin, columns) as (fifo, about):
             told = json.dumps({**options, **about(options)})

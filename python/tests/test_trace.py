@@ -14,6 +14,8 @@ import polars as pl
 import pytest
 from support import REPOSITORY, Command
 
+from nestwalk import parquet
+
 SAMPLES = REPOSITORY.parent / "shared" / "data" / "memory-traces"
 
 
@@ -137,6 +139,22 @@ def test_parquet_columns_are_read(command: Command, tmp_path: Path, names: tuple
     assert (found["accesses"], found["threads"], found["source_format"], found["program"]) == (3000, 3, "parquet", "a")
     assert "one instruction that makes all accesses" in found["warning"]
     assert items(command, tmp_path / "out.nwt") == [(address, store) for _, address, store in accesses()]
+
+
+def test_long_parquet_columns_and_short_turns_of_threads_keep_their_order(tmp_path: Path) -> None:
+    rows = 600_000  # several batches, of polars and of Arrow
+    threads = [row % 3 if row < 5000 else row // 100_000 for row in range(rows)]
+    frame = pl.DataFrame({"address": [0x1000_0000 + row * 8 for row in range(rows)], "tid": threads})
+    frame.write_parquet(tmp_path / "a.parquet")
+    with parquet.stream(tmp_path / "a.parquet", None) as (source, _):
+        raw = Path(source).read_bytes()
+    found, at = [], 0
+    while at < len(raw):
+        _, thread, records, size, _, _ = parquet.BLOCK.unpack_from(raw, at)
+        words = struct.unpack_from(f"<{2 * records}Q", raw, at + parquet.BLOCK.size)
+        found += [(thread, address) for address in words[::2]]
+        at += parquet.BLOCK.size + size
+    assert found == list(zip(threads, frame["address"], strict=True))
 
 
 def test_parquet_without_addresses_is_refused(command: Command, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shutil
 import signal
 import struct
@@ -204,3 +206,35 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(tmp_path: Path) -> None:
     assert report["ended"] == "interrupted"
     assert (tmp_path / "g.nwt").stat().st_size == report["bytes"]
     assert report["frames"]["other"] == 0
+
+
+def test_a_guest_that_is_killed_leaves_a_whole_trace(tmp_path: Path) -> None:
+    process = capturing(tmp_path, "--process", "known", "--until", "end")
+    assert process.stderr is not None
+    assert any(line.startswith("recording known") for line in process.stderr)
+    time.sleep(2)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    emulators = [int(pid) for pid in children.split() if "qemu" in Path(f"/proc/{pid}/comm").read_text()]
+    os.kill(emulators[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=BOOT_S)
+    assert process.returncode == 0, err
+    report = json.loads(out)
+    assert report["ended"] == "the guest ended"
+    assert run_command("trace", "verify", tmp_path / "g.nwt").returncode == 0
+    assert report["accesses"] > 0
+    assert sorted(path.name for path in tmp_path.glob("g.*") if path.suffix != ".tables") == ["g.nwt"]
+
+
+def test_a_trace_that_cannot_grow_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
+    """As on a full disk; QEMU runs by then, and keeps its limits."""
+    process = capturing(tmp_path, "--process", "known", "--until", "end")
+    assert process.stderr is not None
+    assert any(line.startswith("recording known") for line in process.stderr)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+    _, err = process.communicate(timeout=BOOT_S)
+    assert process.returncode == 2
+    errors = [line for line in err.splitlines() if "error" in line]
+    assert len(errors) == 1
+    assert "g.nwt" in errors[0]
+    assert "File too large" in errors[0]
+    assert not list(tmp_path.glob("*g.*"))

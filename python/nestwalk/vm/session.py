@@ -206,8 +206,17 @@ def _capture(session: Session, backends: dict[str, Path]) -> dict[str, Any]:
     if session.reader is not None:
         session.reader.join()
     if session.failure is not None:
-        raise session.failure
+        raise _named(session, session.failure)
     return _result(session, chosen, dump, ended, seconds)
+
+
+def _named(session: Session, failure: BaseException) -> BaseException:
+    """The failure in words about the file that the user named, not about the one that is written until all is well."""
+    text, part = str(failure), f"{session.part}: "
+    if not isinstance(failure, NestwalkError) or not text.startswith(part):
+        return failure
+    reason = text.removeprefix(part).partition(" at path ")[0]
+    return NestwalkError(f"{session.request.trace}: {reason}; nothing was kept, make room or name another file")
 
 
 def _started(session: Session, backends: dict[str, Path]) -> None:
@@ -240,7 +249,7 @@ def _check(session: Session, why: str) -> None:
     if "interrupt" in session.wanted:
         raise KeyboardInterrupt
     if session.failure is not None and session.alive:
-        raise session.failure
+        raise _named(session, session.failure)
     if not session.alive:
         raise NestwalkError(f"{why} (exit code {session.qemu.returncode})")
 

@@ -12,6 +12,7 @@ pub mod capture;
 pub mod collapse;
 pub mod convert;
 mod destination;
+mod encode;
 pub mod event;
 pub mod filter;
 pub mod filtered;

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes a trace, record by record. The file has its final name only once it is complete: until then it is a temporary
-//! file beside it, which goes away with the writer.
+//! file beside it, which goes away with the writer. Records are encoded by [`super::encode`].
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use nestwalk_mem::{Gva, Vpn};
 use tempfile::NamedTempFile;
-use zstd::bulk::Compressor;
 
-use super::block::BlockEncoder;
 use super::destination::Destination;
+use super::encode::{Block, Encoding, Head, Record};
 use super::event::TraceEvent;
 use super::filtered::Gaps;
 use super::format::{
-    ITEMS_MAX, PAYLOAD_BYTES_MAX, RecordHeader, RecordKind, TRAILER_BYTES, Trailer, VERSION, VERSION_UNFILTERED,
-    checksum, file_header,
+    ITEMS_MAX, PAYLOAD_BYTES_MAX, RecordKind, TRAILER_BYTES, Trailer, VERSION, VERSION_UNFILTERED, file_header,
 };
 use super::index::{self, RecordEntry};
 use super::log::LogBuilder;
@@ -28,8 +26,12 @@ use crate::stream::{Phase, ThreadId, WorkloadError};
 pub struct Writer {
     path: PathBuf,
     destination: Destination,
-    out: Output,
-    encoder: BlockEncoder,
+    file: BufWriter<NamedTempFile>,
+    /// Bytes written.
+    at: u64,
+    encoding: Encoding,
+    /// The accesses of the record that is being built, and whose they are.
+    block: Block,
     thread: ThreadId,
     /// Of a filtered trace: what its filter absorbs.
     gaps: Option<Gaps>,
@@ -65,22 +67,23 @@ impl Writer {
     /// # Errors
     /// When no file can be made there.
     pub fn create(path: &Path, level: i32, filtered: bool) -> Result<Self, WorkloadError> {
+        Self::with_threads(path, level, filtered, None)
+    }
+
+    /// The same, which encodes on so many threads besides the caller's.
+    fn with_threads(path: &Path, level: i32, filtered: bool, threads: Option<usize>) -> Result<Self, WorkloadError> {
         let io = |source| WorkloadError::Io { path: path.into(), source };
         let destination = Destination::of(path).map_err(io)?;
-        let file = destination.temporary().map_err(io)?;
-        let mut out = Output {
-            file: BufWriter::with_capacity(1 << 20, file),
-            at: 0,
-            compressor: Compressor::new(level).map_err(io)?,
-            stored: Vec::new(),
-        };
-        let version = if filtered { VERSION } else { VERSION_UNFILTERED };
-        out.put(&file_header(version)).map_err(io)?;
+        let mut file = BufWriter::with_capacity(1 << 20, destination.temporary().map_err(io)?);
+        let header = file_header(if filtered { VERSION } else { VERSION_UNFILTERED });
+        file.write_all(&header).map_err(io)?;
         Ok(Self {
             path: path.into(),
             destination,
-            out,
-            encoder: BlockEncoder::default(),
+            file,
+            at: header.len() as u64,
+            encoding: Encoding::new(level, threads).map_err(io)?,
+            block: Block::default(),
             thread: ThreadId(0),
             gaps: filtered.then(Gaps::default),
             block_instructions: 0,
@@ -104,13 +107,13 @@ impl Writer {
         address: Gva,
         instructions: u64,
     ) -> Result<(), WorkloadError> {
-        if thread != self.thread || self.encoder.is_full() || self.log.items() > 0 {
+        if thread != self.thread || self.block.is_full() || self.log.items() > 0 {
             self.change_to_accesses(thread)?;
         }
         if let Some(gaps) = &mut self.gaps {
-            gaps.keep(self.encoder.items() == 0);
+            gaps.keep(self.block.items() == 0);
         }
-        self.encoder.push(site, address);
+        self.block.push(site, address);
         self.block_instructions += instructions;
         Ok(())
     }
@@ -119,7 +122,7 @@ impl Writer {
     /// be kept all the same: nothing but a kept access of the same thread can be before it in a record.
     #[inline]
     pub fn absorb(&mut self, thread: ThreadId, store: bool, instructions: u64) -> bool {
-        let open = self.encoder.items() > 0 && thread == self.thread && self.log.items() == 0;
+        let open = self.block.items() > 0 && thread == self.thread && self.log.items() == 0;
         let absorbed = open && self.gaps.as_mut().is_some_and(|gaps| gaps.absorb(store));
         if absorbed {
             self.block_instructions += instructions;
@@ -141,7 +144,7 @@ impl Writer {
 
     #[cold]
     fn change_to_accesses(&mut self, thread: ThreadId) -> Result<(), WorkloadError> {
-        self.flush()?;
+        self.end_record()?;
         self.thread = thread;
         Ok(())
     }
@@ -184,22 +187,27 @@ impl Writer {
     /// # Errors
     /// When the file cannot be written.
     pub fn mark(&mut self, phase: Phase, access: u64, instructions: u64) -> Result<(), WorkloadError> {
-        self.flush()?;
+        self.end_record()?;
         let mark = super::index::Mark { phase, access, instructions };
-        let header = Head { items: 1, ..Head::of(RecordKind::Mark) };
-        self.record(header, &mark.to_bytes())
+        let head = Head { items: 1, ..Head::of(RecordKind::Mark) };
+        self.record(head, &mark.to_bytes())
     }
 
-    /// Ends the record that is being built.
+    /// Ends the record that is being built, and writes all that have ended.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn flush(&mut self) -> Result<(), WorkloadError> {
+        self.end_record()?;
+        self.write_ended(true)
+    }
+
+    fn end_record(&mut self) -> Result<(), WorkloadError> {
         self.flush_block()?;
         self.flush_log()
     }
 
-    /// What has been written up to the last complete record.
+    /// What has been written. Records that have ended may be missing, but for those before a [`Writer::flush`].
     pub const fn totals(&self) -> Totals {
         self.totals
     }
@@ -214,7 +222,7 @@ impl Writer {
         metadata.absorbed = self.totals.absorbed;
         metadata.instructions = self.totals.instructions;
         metadata.touches = self.totals.touches;
-        let sites_at = self.out.at;
+        let sites_at = self.at;
         let mut plain = std::mem::take(&mut self.plain);
         for from in (0..sites.attributes.len()).step_by(ITEMS_MAX) {
             let to = sites.attributes.len().min(from + ITEMS_MAX);
@@ -226,44 +234,34 @@ impl Writer {
             return Err(self.io(std::io::Error::other("too many mappings for a trace: convert a shorter capture")));
         }
         self.unindexed(RecordKind::Metadata, 1, &json)?;
-        let index_at = self.out.at;
+        let index_at = self.at;
         let entries = std::mem::take(&mut self.index);
         for part in entries.chunks(ITEMS_MAX) {
             index::encode(part, &mut plain);
             self.unindexed(RecordKind::Index, part.len(), &plain)?;
         }
-        let trailer = Trailer { sites_at, index_at, file_bytes: self.out.at + TRAILER_BYTES as u64 };
-        self.out.put(&trailer.to_bytes()).map_err(|error| self.io(error))?;
-        self.totals.bytes = self.out.at;
-        let Self { out, path, destination, totals, .. } = self;
-        let file = out
-            .file
-            .into_inner()
-            .map_err(|error| WorkloadError::Io { path: path.clone(), source: error.into_error() })?;
+        let trailer = Trailer { sites_at, index_at, file_bytes: self.at + TRAILER_BYTES as u64 };
+        self.put(&trailer.to_bytes())?;
+        let Self { file, path, destination, totals, .. } = self;
+        let file =
+            file.into_inner().map_err(|error| WorkloadError::Io { path: path.clone(), source: error.into_error() })?;
         destination.take(file).map_err(|source| WorkloadError::Io { path, source })?;
         Ok(totals)
     }
 
     fn flush_block(&mut self) -> Result<(), WorkloadError> {
-        if self.encoder.items() == 0 {
+        if self.block.items() == 0 {
             return Ok(());
         }
-        let items = self.encoder.items() as u32;
+        let items = self.block.items() as u32;
         let instructions = std::mem::take(&mut self.block_instructions);
-        let mut plain = std::mem::take(&mut self.plain);
-        self.encoder.finish(&mut plain);
         let mut head = Head { kind: RecordKind::Accesses, thread: self.thread, items, instructions, absorbed: (0, 0) };
         if let Some(gaps) = &mut self.gaps {
-            (head.kind, head.absorbed) = (RecordKind::Filtered, gaps.finish(&mut plain));
+            (head.kind, head.absorbed) = (RecordKind::Filtered, gaps.finish(&mut self.block.behind));
         }
-        let before = self.out.at;
-        self.record(head, &plain)?;
-        self.plain = plain;
-        self.totals.accesses += u64::from(items);
-        self.totals.absorbed += head.absorbed.0;
-        self.totals.instructions += instructions;
-        self.totals.access_bytes += self.out.at - before;
-        Ok(())
+        self.block.head = head;
+        self.encoding.put(&mut self.block).map_err(|error| self.io(error))?;
+        self.write_ended(false)
     }
 
     fn flush_log(&mut self) -> Result<(), WorkloadError> {
@@ -280,24 +278,52 @@ impl Writer {
     }
 
     fn record(&mut self, head: Head, plain: &[u8]) -> Result<(), WorkloadError> {
-        let entry = RecordEntry {
-            offset: self.out.at,
+        self.encoding.put_plain(head, plain).map_err(|error| self.io(error))?;
+        self.write_ended(false)
+    }
+
+    /// Writes records that are encoded; `all` = waits for those that are not yet.
+    fn write_ended(&mut self, all: bool) -> Result<(), WorkloadError> {
+        while let Some(record) = self.encoding.next(all).map_err(|error| self.io(error))? {
+            self.write(&record)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, Record { head, bytes }: &Record) -> Result<(), WorkloadError> {
+        self.index.push(RecordEntry {
+            offset: self.at,
             kind: head.kind,
             thread: head.thread,
             items: head.items,
             instructions: head.instructions,
             absorbed: head.absorbed.0,
             absorbed_stores: head.absorbed.1,
-        };
-        self.index.push(entry);
-        self.out.record(head, plain).map_err(|error| self.io(error))?;
-        self.totals.bytes = self.out.at;
+        });
+        self.put(bytes)?;
+        if matches!(head.kind, RecordKind::Accesses | RecordKind::Filtered) {
+            self.totals.accesses += u64::from(head.items);
+            self.totals.absorbed += head.absorbed.0;
+            self.totals.instructions += head.instructions;
+            self.totals.access_bytes += bytes.len() as u64;
+        }
         Ok(())
     }
 
     fn unindexed(&mut self, kind: RecordKind, items: usize, plain: &[u8]) -> Result<(), WorkloadError> {
         let head = Head { items: items as u32, ..Head::of(kind) };
-        self.out.record(head, plain).map_err(|error| self.io(error))
+        self.encoding.put_plain(head, plain).map_err(|error| self.io(error))?;
+        while let Some(record) = self.encoding.next(true).map_err(|error| self.io(error))? {
+            self.put(&record.bytes)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), WorkloadError> {
+        self.file.write_all(bytes).map_err(|error| self.io(error))?;
+        self.at += bytes.len() as u64;
+        self.totals.bytes = self.at;
+        Ok(())
     }
 
     fn io(&self, source: std::io::Error) -> WorkloadError {
@@ -305,71 +331,55 @@ impl Writer {
     }
 }
 
-/// The part of a record header that does not depend on the payload.
-#[derive(Clone, Copy)]
-struct Head {
-    kind: RecordKind,
-    thread: ThreadId,
-    items: u32,
-    instructions: u64,
-    /// Accesses that were absorbed, and stores among them: for the index.
-    absorbed: (u64, u64),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::sites::{SiteAttributes, SiteNumbers};
 
-impl Head {
-    const fn of(kind: RecordKind) -> Self {
-        Self { kind, thread: ThreadId(0), items: 0, instructions: 0, absorbed: (0, 0) }
-    }
-}
-
-/// The file, and what it takes to put records into it.
-struct Output {
-    file: BufWriter<NamedTempFile>,
-    /// Bytes written.
-    at: u64,
-    compressor: Compressor<'static>,
-    stored: Vec<u8>,
-}
-
-impl std::fmt::Debug for Output {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Output").field("file", &self.file).field("at", &self.at).finish_non_exhaustive()
-    }
-}
-
-/// Payloads shorter than this are stored as they are.
-const COMPRESSED_MIN: usize = 64;
-
-impl Output {
-    fn put(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.file.write_all(bytes)?;
-        self.at += bytes.len() as u64;
-        Ok(())
-    }
-
-    fn record(&mut self, head: Head, plain: &[u8]) -> std::io::Result<()> {
-        let compressed = plain.len() >= COMPRESSED_MIN;
-        let mut stored = std::mem::take(&mut self.stored);
-        if compressed {
-            stored.resize(zstd::zstd_safe::compress_bound(plain.len()), 0);
-            let bytes = self.compressor.compress_to_buffer(plain, &mut stored[..])?;
-            stored.truncate(bytes);
+    /// Long blocks and short ones, of two threads, with memory events, touches and marks between them.
+    fn write(path: &Path, filtered: bool, threads: usize) -> Totals {
+        let mut writer = Writer::with_threads(path, 1, filtered, Some(threads)).unwrap();
+        let mut sites = SiteNumbers::default();
+        let (load, store) = (SiteAttributes::new(false, 3).unwrap(), SiteAttributes::new(true, 2).unwrap());
+        for part in 0..12_u64 {
+            let thread = ThreadId((part % 2) as u16);
+            for i in 0..[40_000, 700, 3, 400_000][part as usize % 4] {
+                let site = sites.number(i % 7 + part, if i % 3 == 0 { store } else { load });
+                let address = 0x7000_0000 + i.wrapping_mul(i) % (1 << 30) * 8;
+                if !filtered || i % 5 == 0 || !writer.absorb(thread, i % 3 == 0, 2) {
+                    writer.access(thread, site, Gva(address), 2).unwrap();
+                }
+            }
+            writer.touch(thread, Vpn(part), true).unwrap();
+            writer.mark(Phase::Measure, part, part).unwrap();
         }
-        let payload = if compressed { &stored[..] } else { plain };
-        let header = RecordHeader {
-            kind: head.kind,
-            compressed,
-            thread: head.thread,
-            items: head.items,
-            stored_bytes: payload.len() as u32,
-            plain_bytes: plain.len() as u32,
-            instructions: head.instructions,
-            checksum: checksum(payload),
-        };
-        debug_assert!(RecordHeader::from_bytes(&header.to_bytes()).is_ok());
-        self.put(&header.to_bytes())?;
-        self.put(payload)?;
-        self.stored = stored;
-        Ok(())
+        writer.finish(sites.table(), &mut Metadata::default()).unwrap()
+    }
+
+    #[test]
+    fn the_bytes_do_not_depend_on_the_number_of_threads() {
+        let folder = tempfile::tempdir().unwrap();
+        for filtered in [false, true] {
+            let mut files = [0, 1, 3].map(|threads| {
+                let path = folder.path().join(format!("{threads}.nwt"));
+                let totals = write(&path, filtered, threads);
+                assert_eq!(totals.accesses + totals.absorbed, 3 * 440_703);
+                crate::trace::check(&path).unwrap();
+                (totals.access_bytes, std::fs::read(path).unwrap())
+            });
+            files.sort();
+            assert!(files[0] == files[1] && files[1] == files[2], "files differ");
+        }
+    }
+
+    #[test]
+    fn a_writer_that_is_given_up_ends_its_threads_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = Writer::with_threads(&folder.path().join("t.nwt"), 1, false, Some(2)).unwrap();
+        for i in 0..600_000 {
+            writer.access(ThreadId(0), SiteId(0), Gva(i * 7919), 1).unwrap();
+        }
+        drop(writer);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

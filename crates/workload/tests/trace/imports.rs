@@ -141,6 +141,58 @@ fn folders_without_a_trace_and_two_processes_are_refused() {
     assert!(error().contains("two processes (77 and 78)"), "{}", error());
 }
 
+/// The program's two threads as two processes, 177 and 178.
+fn two_processes(bytes: &[u8]) -> Vec<u8> {
+    let mut thread = 0;
+    let mut process = |bytes: &[u8]| -> [u8; 12] {
+        match bytes[..2] {
+            [22, 0] => thread = u64::from(bytes[4]),
+            [24, 0] => return record(24, 4, 77 + thread),
+            _ => {}
+        }
+        bytes.try_into().unwrap()
+    };
+    bytes.chunks_exact(12).flat_map(&mut process).collect()
+}
+
+#[test]
+fn of_several_processes_the_one_that_is_wanted_is_read() {
+    let two = program(2, 3_000);
+    let place = Place::new();
+    let folder = place.path("app.dir");
+    std::fs::create_dir_all(&folder).unwrap();
+    // A core on which both ran in turns; two such cores; a file for each thread.
+    let whole = two_processes(&foreign::drmemtrace(&two, 7, |_| true));
+    std::fs::write(place.path("core.trace"), &whole).unwrap();
+    for thread in [100, 101] {
+        let bytes = foreign::drmemtrace(&two, 7, |access| access.thread == thread);
+        std::fs::write(folder.join(thread.to_string()), two_processes(&bytes)).unwrap();
+    }
+    for source in [place.path("core.trace"), folder] {
+        let convert = |process| {
+            let options = ConvertOptions { process, ..ConvertOptions::default() };
+            convert_file(&source, &place.path("trace.nwt"), &options)
+        };
+        let says = convert(None).unwrap_err().to_string();
+        assert!(says.contains("two processes (177 and 178)") && says.contains("--process 177"), "{says}");
+        for (process, thread) in [(177, 100), (178, 101)] {
+            let report = convert(Some(process)).unwrap();
+            let own: Vec<_> = two.iter().filter(|access| access.thread == thread).copied().collect();
+            let addresses = |all: Vec<(u16, u64, bool)>| all.into_iter().map(|one| (one.1, one.2)).collect::<Vec<_>>();
+            assert!(addresses(accesses(&place)) == addresses(wanted(&own)), "process {process}");
+            assert_eq!((report.metadata.instructions, report.metadata.threads), (1_500 * INSTRUCTIONS, 1));
+            assert!(report.metadata.warning.unwrap().contains("left out: 1500 accesses by other processes"));
+        }
+        std::fs::remove_file(place.path("trace.nwt")).unwrap();
+        let says = convert(Some(5)).unwrap_err().to_string();
+        assert!(says.contains("no process 5 is in it, it has 177, 178"), "{says}");
+        assert!(!place.path("trace.nwt").exists());
+    }
+    let options = ConvertOptions { process: Some(1), ..ConvertOptions::default() };
+    let says = place.convert(&foreign::pin(&two), &options).unwrap_err().to_string();
+    assert!(says.contains("only drmemtrace files"), "{says}");
+}
+
 #[test]
 fn the_kernels_parts_prefetches_and_windows_are_left_out_and_named() {
     let one = program(1, 100);
@@ -266,19 +318,43 @@ fn seeds() -> Vec<Vec<u8>> {
         foreign::numpy(&two),
         foreign::zip(&drmemtrace, 2_400),
         foreign::gzip(&drmemtrace),
+        two_processes(&drmemtrace),
         drmemtrace,
+        foreign::raw(&two),
+        foreign::lz4(&foreign::champsim(&two, false)),
+        foreign::xz(&foreign::pin(&two)),
+        system(&two),
+        own(&two),
     ]
 }
 
+/// As the system-mode plugin of `linux/harness` writes it.
+fn system(program: &[Access]) -> Vec<u8> {
+    let mut bytes = b"NWSM0001".to_vec();
+    bytes.extend((program.len() as u64).to_le_bytes());
+    for access in program {
+        bytes.extend([access.address, 0x1234_5000 | u64::from(access.store) | 3 << 52].map(u64::to_le_bytes).concat());
+    }
+    bytes
+}
+
+/// A trace of ours.
+fn own(program: &[Access]) -> Vec<u8> {
+    let place = Place::new();
+    import(&place, &foreign::raw(program));
+    std::fs::read(place.path("trace.nwt")).unwrap()
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_the_bytes_a_trace_comes_out_or_one_line(
-        seed in 0usize..9,
+        seed in 0..seeds().len(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cut in prop::option::of(any::<prop::sample::Index>()),
         from in prop::option::of(prop::sample::select(Known::ALL.to_vec())),
+        process in prop::option::of(177u64..179),
     ) {
         let mut bytes = seeds().swap_remove(seed);
         for (index, value) in changes {
@@ -289,7 +365,7 @@ proptest! {
             bytes.truncate(index.index(bytes.len()));
         }
         let place = Place::new();
-        match place.convert(&bytes, &ConvertOptions { from, ..ConvertOptions::default() }) {
+        match place.convert(&bytes, &ConvertOptions { from, process, ..ConvertOptions::default() }) {
             Ok(_) => { check(&place.path("trace.nwt")).unwrap(); }
             Err(error) => {
                 prop_assert!(!error.to_string().contains('\n') && !place.path("trace.nwt").exists(), "{}", error);

@@ -3,9 +3,10 @@
 //! `clients/drcachesim/common/trace_entry.h` defines them. A file begins with a header, which has the version, and ends with a footer;
 //! markers between them say when it was, and where parts of the kernel begin and end.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::import::{ADDRESS_END, BATCH, Batch, Instructions, Reader, Seen};
 use super::input::Input;
@@ -85,27 +86,84 @@ pub fn is_in(head: &[u8]) -> bool {
         && next.iter().any(begins)
 }
 
-/// Reads one file.
+/// Reads one file: all of it, or of several processes the one that is `wanted`.
 ///
 /// # Errors
 /// When it does not begin as such a file does.
-pub fn file(input: Input) -> Result<Box<dyn Reader>, WorkloadError> {
-    Ok(Box::new(Shard::new(input)?))
+pub fn file(input: Input, wanted: Option<u64>) -> Result<Box<dyn Reader>, WorkloadError> {
+    Ok(Box::new(Shard::new(input, wanted)?))
 }
 
-/// Reads a folder: a file for each thread, or each core.
+/// Reads a folder: a file for each thread, or each core. Of several processes it takes the one that is `wanted`.
 ///
 /// # Errors
 /// When there is no such file in it, or one cannot be read.
-pub fn folder(path: &Path) -> Result<Box<dyn Reader>, WorkloadError> {
-    Ok(Box::new(Merge::open(path)?))
+pub fn folder(path: &Path, wanted: Option<u64>) -> Result<Box<dyn Reader>, WorkloadError> {
+    Ok(Box::new(Merge::open(path, wanted)?))
+}
+
+/// The processes of a trace.
+#[derive(Clone, Debug)]
+pub struct Processes {
+    /// The one that is read; `None` = the trace has to be of one.
+    wanted: Option<u64>,
+    /// All that were named, in order.
+    seen: BTreeSet<u64>,
+}
+
+impl Processes {
+    /// Of a trace of which the `wanted` one is read, or which is of one.
+    pub const fn new(wanted: Option<u64>) -> Self {
+        Self { wanted, seen: BTreeSet::new() }
+    }
+
+    /// Process `number` is in the trace. Whether it is left out.
+    ///
+    /// # Errors
+    /// When there was another one, and neither is wanted.
+    fn leaves_out(&mut self, number: u64) -> Result<bool, String> {
+        self.seen.insert(number);
+        if let (None, Some(first), Some(last)) = (self.wanted, self.seen.first(), self.seen.last())
+            && first != last
+        {
+            return Err(format!(
+                "accesses of two processes ({first} and {last}), and a trace has one address space: choose one, \
+                 --process {first}"
+            ));
+        }
+        Ok(self.wanted.is_some_and(|wanted| wanted != number))
+    }
+
+    /// Adds those of another file.
+    ///
+    /// # Errors
+    /// As [`Processes::leaves_out`].
+    pub fn add(&mut self, other: &Self) -> Result<(), String> {
+        other.seen.iter().try_for_each(|&number| self.leaves_out(number).map(drop))
+    }
+
+    /// The trace has ended.
+    ///
+    /// # Errors
+    /// When the process that is wanted was not in it.
+    pub fn check(&self) -> Result<(), String> {
+        match self.wanted {
+            Some(wanted) if !self.seen.contains(&wanted) => {
+                let all: Vec<_> = self.seen.iter().map(u64::to_string).collect();
+                let all = if all.is_empty() { "names none".to_owned() } else { format!("has {}", all.join(", ")) };
+                Err(format!("no process {wanted} is in it, it {all}: give one of these to --process"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What was left out, and what the files say of themselves.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
-    /// Accesses by the kernel, and prefetches.
+    /// Accesses by the kernel, by other processes, and prefetches.
     pub kernel: u64,
+    pub others: u64,
     pub prefetches: u64,
     /// Tracing windows, if there are several.
     pub windows: u64,
@@ -119,6 +177,7 @@ impl Notes {
     /// Both together.
     pub fn add(&mut self, other: &Self) {
         self.kernel += other.kernel;
+        self.others += other.others;
         self.prefetches += other.prefetches;
         self.windows = self.windows.max(other.windows);
         self.file_type |= other.file_type;
@@ -145,6 +204,9 @@ impl Notes {
         }
         if self.kernel > 0 {
             all.push(format!("left out: {} accesses by the kernel (a trace is of the program)", self.kernel));
+        }
+        if self.others > 0 {
+            all.push(format!("left out: {} accesses by other processes", self.others));
         }
         if self.prefetches > 0 {
             all.push(format!("left out: {} prefetches", self.prefetches));
@@ -179,7 +241,10 @@ pub struct Shard {
 /// What records have said so far.
 struct State {
     thread: u32,
-    process: Option<u64>,
+    processes: Processes,
+    /// Threads of processes that are left out, and whether the current one is such.
+    left_out: FxHashSet<u32>,
+    leaves_out: bool,
     /// Address of the instruction whose accesses come.
     instruction: u64,
     instructions: Instructions,
@@ -197,11 +262,11 @@ struct State {
 }
 
 impl Shard {
-    /// Reads `input`.
+    /// Reads `input`: all of it, or of several processes the one that is `wanted`.
     ///
     /// # Errors
     /// When it does not begin as such a file does.
-    pub fn new(mut input: Input) -> Result<Self, WorkloadError> {
+    pub fn new(mut input: Input, wanted: Option<u64>) -> Result<Self, WorkloadError> {
         let head = input.peek(3 * RECORD)?;
         if !is_in(head) {
             let what = format!("no drmemtrace file: it has no header; {REMEDY}");
@@ -220,7 +285,9 @@ impl Shard {
         }
         let state = State {
             thread: 0,
-            process: None,
+            processes: Processes::new(wanted),
+            left_out: FxHashSet::default(),
+            leaves_out: false,
             instruction: 0,
             instructions: Instructions::default(),
             since: 0,
@@ -244,9 +311,9 @@ impl Shard {
         self.state.time
     }
 
-    /// Its process, once that is known.
-    pub const fn process(&self) -> Option<u64> {
-        self.state.process
+    /// Its processes so far.
+    pub const fn processes(&self) -> &Processes {
+        &self.state.processes
     }
 
     /// The input's errors are about this file.
@@ -323,7 +390,7 @@ impl State {
                 }
                 kind::INSTRUCTION..=kind::RETURN | kind::SYSENTER | kind::TAKEN | kind::UNTAKEN => {
                     self.instruction = value;
-                    self.since += u64::from(!self.kernel);
+                    self.since += u64::from(!(self.kernel || self.leaves_out));
                 }
                 kind::ENCODING => {}
                 kind::THREAD if value as u32 != self.thread && !(batch.accesses.is_empty() && batch.more == 0) => {
@@ -349,6 +416,10 @@ impl State {
     #[inline]
     fn access(&mut self, address: u64, bytes: u16, store: bool, batch: &mut Batch) {
         let address = address & self.address_mask;
+        if self.leaves_out {
+            self.notes.others += 1;
+            return;
+        }
         // Addresses above are the kernel's, whether or not markers say so.
         if self.kernel || address >= ADDRESS_END {
             self.notes.kernel += 1;
@@ -363,6 +434,7 @@ impl State {
             self.others.insert(self.thread, std::mem::take(&mut self.since));
             self.since = self.others.remove(&thread).unwrap_or(0);
             self.thread = thread;
+            self.leaves_out = self.left_out.contains(&thread);
         }
         batch.thread = thread;
     }
@@ -373,11 +445,14 @@ impl State {
             kind::MARKER => self.marker(size, value)?,
             kind::HEADER => check_version(value)?,
             kind::FOOTER => self.ended = true,
+            // Follows the number of its thread.
             kind::PROCESS => {
-                if self.process.is_some_and(|process| process != value) {
-                    return Err(two_processes(self.process.unwrap_or(0), value));
+                self.leaves_out = self.processes.leaves_out(value)?;
+                if self.leaves_out {
+                    self.left_out.insert(self.thread);
+                } else {
+                    self.left_out.remove(&self.thread);
                 }
-                self.process = Some(value);
             }
             kind::PREFETCH..=kind::PREFETCH_INSTRUCTION
             | kind::HARDWARE_PREFETCH
@@ -397,7 +472,7 @@ impl State {
         let lengths = value.to_le_bytes();
         let length: u64 = lengths[..count].iter().copied().map(u64::from).sum();
         self.instruction = self.instruction.wrapping_add(length);
-        self.since += if self.kernel { 0 } else { count as u64 };
+        self.since += if self.kernel || self.leaves_out { 0 } else { count as u64 };
     }
 
     fn marker(&mut self, kind: u16, value: u64) -> Result<(), String> {
@@ -431,17 +506,13 @@ fn check_version(version: u64) -> Result<(), String> {
     ))
 }
 
-/// Why accesses of two processes are no trace.
-pub fn two_processes(one: u64, other: u64) -> String {
-    format!(
-        "accesses of two processes ({one} and {other}), and a trace has one address space: convert the files of one process, in a \
-         folder of their own"
-    )
-}
-
 impl Reader for Shard {
     fn fill(&mut self, batch: &mut Batch) -> Result<bool, WorkloadError> {
-        Ok(self.step(batch)? == Step::More)
+        let more = self.step(batch)? == Step::More;
+        if !more {
+            self.state.processes.check().map_err(|what| self.input.corrupt(0, what))?;
+        }
+        Ok(more)
     }
 
     fn warnings(&self) -> Vec<String> {

@@ -100,14 +100,34 @@ pub enum Source {
 }
 
 impl Source {
-    /// Opens `path` and looks what it is, or takes it for what it is `said` to be. A trace is read up to access `until`.
+    /// Opens `path` and looks what it is, or takes it for what it is `said` to be. A trace is read up to access `until`, and
+    /// another tool's trace of several processes for the one that is `wanted`.
     ///
     /// # Errors
     /// When it cannot be read, or is of no known format: what it seems to be, and what to do.
-    pub fn open(path: &Path, said: Option<Known>, until: Option<u64>) -> Result<Self, WorkloadError> {
+    pub fn open(
+        path: &Path,
+        said: Option<Known>,
+        until: Option<u64>,
+        wanted: Option<u64>,
+    ) -> Result<Self, WorkloadError> {
+        let opened = Self::open_any(path, said, until, wanted)?;
+        if wanted.is_some() && opened.known() != Known::Drmemtrace {
+            let what = "only drmemtrace files say which process made an access: leave --process out";
+            return Err(WorkloadError::Corrupt { path: path.into(), offset: 0, what: what.into() });
+        }
+        Ok(opened)
+    }
+
+    fn open_any(
+        path: &Path,
+        said: Option<Known>,
+        until: Option<u64>,
+        wanted: Option<u64>,
+    ) -> Result<Self, WorkloadError> {
         let imported = |reader| Ok(Self::Imported(Known::Drmemtrace, reader));
         if path.is_dir() {
-            return imported(drmemtrace::folder(path)?);
+            return imported(drmemtrace::folder(path, wanted)?);
         }
         let mut input = Input::open(path)?;
         if said.is_none_or(|known| known == Known::Own) && input.peek(own::MAGIC.len())? == own::MAGIC {
@@ -120,22 +140,22 @@ impl Source {
         if archive::is_zip(&mut input)? {
             let input = archive::open(path)?;
             return match said {
-                None | Some(Known::Drmemtrace) => imported(drmemtrace::file(input)?),
-                Some(known) => Self::of(input, known),
+                None | Some(Known::Drmemtrace) => imported(drmemtrace::file(input, wanted)?),
+                Some(known) => Self::of(input, known, wanted),
             };
         }
         let known = match said {
             Some(known) => known,
             None => detect(&mut input)?,
         };
-        Self::of(input, known)
+        Self::of(input, known, wanted)
     }
 
-    fn of(mut input: Input, known: Known) -> Result<Self, WorkloadError> {
+    fn of(mut input: Input, known: Known, wanted: Option<u64>) -> Result<Self, WorkloadError> {
         let reader: Box<dyn import::Reader> = match known {
             Known::Raw => return Ok(Self::Raw(input)),
             Known::System => return Ok(Self::System(input)),
-            Known::Drmemtrace => drmemtrace::file(input)?,
+            Known::Drmemtrace => drmemtrace::file(input, wanted)?,
             Known::ChampSim => match champsim::fit(input.peek(champsim::HEAD)?) {
                 champsim::Fit::Known(layout) => Box::new(champsim::ChampSim::new(input, layout)),
                 champsim::Fit::Unknown(bytes) => return Err(input.corrupt(0, champsim::unknown_stride(bytes))),

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::path::{Path, PathBuf};
 
 use super::archive;
-use super::drmemtrace::{Notes, Shard, Step, is_in, two_processes};
+use super::drmemtrace::{Notes, Processes, Shard, Step, is_in};
 use super::import::{Batch, Reader};
 use super::input::Input;
 use crate::stream::WorkloadError;
@@ -20,22 +20,24 @@ pub struct Merge {
     shards: Vec<Shard>,
     /// When the next stretch of each shard began, and which it is.
     next: BinaryHeap<Reverse<(u64, usize)>>,
-    process: Option<u64>,
+    path: PathBuf,
+    processes: Processes,
     notes: Notes,
 }
 
 impl Merge {
-    /// Opens the files of the folder `path`, or of the folder `trace` in it.
+    /// Opens the files of the folder `path`, or of the folder `trace` in it: all of them, or of several processes the one that
+    /// is `wanted`.
     ///
     /// # Errors
     /// When there are none, or one cannot be read.
-    pub fn open(path: &Path) -> Result<Self, WorkloadError> {
+    pub fn open(path: &Path, wanted: Option<u64>) -> Result<Self, WorkloadError> {
         let inner = path.join(FINAL);
         let folder = if inner.is_dir() { inner } else { path.to_owned() };
         let mut shards = Vec::new();
         for file in files(&folder)? {
             if let Some(input) = trace(&file)? {
-                shards.push(Shard::new(input)?.timed());
+                shards.push(Shard::new(input, wanted)?.timed());
             }
         }
         if shards.is_empty() {
@@ -48,7 +50,8 @@ impl Merge {
             return Err(WorkloadError::Corrupt { path: path.into(), offset: 0, what: what.into() });
         }
         let next = (0..shards.len()).map(|index| Reverse((0, index))).collect();
-        Ok(Self { shards, next, process: None, notes: Notes::default() })
+        let processes = Processes::new(wanted);
+        Ok(Self { shards, next, path: path.into(), processes, notes: Notes::default() })
     }
 }
 
@@ -88,19 +91,17 @@ impl Reader for Merge {
             let shard = &mut self.shards[index];
             if shard.step(batch)? == Step::End {
                 self.notes.add(&shard.notes());
+                self.processes.add(shard.processes()).map_err(|what| shard.input().corrupt(0, what))?;
                 continue;
             }
-            if let (Some(one), Some(other)) = (self.process, shard.process())
-                && one != other
-            {
-                return Err(shard.input().corrupt(0, two_processes(one, other)));
-            }
-            self.process = self.process.or(shard.process());
+            self.processes.add(shard.processes()).map_err(|what| shard.input().corrupt(0, what))?;
             self.next.push(Reverse((shard.time(), index)));
             if !batch.accesses.is_empty() || batch.more > 0 {
                 return Ok(true);
             }
         }
+        let none = |what| WorkloadError::Corrupt { path: self.path.clone(), offset: 0, what };
+        self.processes.check().map_err(none)?;
         Ok(false)
     }
 

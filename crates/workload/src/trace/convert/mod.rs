@@ -38,7 +38,7 @@ pub(super) fn feed(
     recorder: &mut Recorder,
     progress: &mut dyn FnMut(&Recorder) -> Result<(), WorkloadError>,
 ) -> Result<(Known, Option<String>), WorkloadError> {
-    let opened = Source::open(source, None, None)?;
+    let opened = Source::open(source, None, None, None)?;
     let known = opened.known();
     Ok((known, opened.read(recorder, progress)?))
 }
@@ -64,6 +64,8 @@ pub struct ConvertOptions {
     pub filter: Option<FilterOptions>,
     /// The source's format, where its content does not tell; `None` = what the content says.
     pub from: Option<Known>,
+    /// Of a drmemtrace trace of several processes: which one; `None` = it has to be of one.
+    pub process: Option<u64>,
     /// Of a trace: the access before which it is cut off; `None` = all of it.
     pub until: Option<u64>,
     /// The format that the trace is to be said to come from, if not the source's: whoever reads another one streams it as a capture.
@@ -84,6 +86,7 @@ impl Default for ConvertOptions {
             sample: None,
             filter: None,
             from: None,
+            process: None,
             until: None,
             source_format: String::new(),
             warning: None,
@@ -139,12 +142,12 @@ pub fn convert(
     }
     let needs_total = options.sample.is_some_and(|sample| matches!(sample.strata, Strata::Windows(_)));
     let mut total = options.total;
-    let opened = Source::open(source, options.from, options.until)?;
+    let opened = Source::open(source, options.from, options.until, options.process)?;
     let (known, about) = (opened.known(), opened.about().cloned());
     if let Some(about) = &about {
         total = Some(options.until.unwrap_or(about.accesses));
     } else if total.is_none() && needs_total && Input::can_be_read_twice(source) {
-        total = Some(Source::open(source, options.from, None)?.count()?);
+        total = Some(Source::open(source, options.from, None, options.process)?.count()?);
     }
     if let (Ok(from), Ok(to)) = (source.canonicalize(), destination.canonicalize())
         && from == to
