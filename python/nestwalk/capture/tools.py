@@ -36,6 +36,12 @@ PACKAGES = {
         "arch": "pacman -S gcc",
         "suse": "zypper install gcc",
     },
+    "redis": {
+        "debian": "apt install redis-server redis-tools",
+        "fedora": "dnf install redis",
+        "arch": "pacman -S redis",
+        "suse": "zypper install redis",
+    },
     "valgrind": {
         "debian": "apt install valgrind",
         "fedora": "dnf install valgrind",

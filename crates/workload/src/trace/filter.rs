@@ -278,7 +278,7 @@ impl Filter {
             let line = &mut lines[Recency::<OfLine>::guess(address >> LINE_SHIFT, hints)];
             let page = &mut pages[line.with.page as usize];
             let hit = line.key == (address >> LINE_SHIFT) + 1 && page.key == (address >> PAGE_SHIFT) + 1;
-            if !hit || page.with.stored < store || time + 1 - line.with.kept_at >= renew {
+            if !hit || (store && !page.with.stored) || time + 1 - line.with.kept_at >= renew {
                 break;
             }
             time += 1;
