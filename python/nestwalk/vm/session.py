@@ -45,6 +45,9 @@ BUSY_SHARE = 0.5
 """A process is busy that executes this share of all user instructions twice for so long."""
 SHOW_S = 5.0
 """Between two lines about how far the capture is."""
+RESERVE_BYTES = 32_000_000
+"""Of the trace's disk: what completing it takes, the page tables included, and what arrives meanwhile."""
+FULL = "the disk is nearly full"
 MARGIN_BYTES = 64 << 20
 """Beside the guest's memory, in shared memory."""
 
@@ -366,6 +369,8 @@ def _recorded(session: Session, began: float) -> str:
             return "accesses" if session.control.accesses >= session.request.accesses_max else "marker"
         if not session.alive:
             return "the guest ended"
+        if not files.is_special(session.part) and shutil.disk_usage(session.part.parent).free < RESERVE_BYTES:
+            return FULL
         if end.seconds is not None and time.monotonic() - began >= end.seconds:
             return "time"
         _show(session, f"{session.control.accesses / 1e6:.1f} M accesses")
@@ -431,6 +436,8 @@ def _release(stream: Path, reader: threading.Thread) -> None:
 def _result(session: Session, chosen: Chosen, dump: Dump, ended: str, seconds: float) -> dict[str, Any]:
     request, report = session.request, session.report or {}
     warnings = [report["warning"]] if report.get("warning") else []
+    if ended == FULL:
+        warnings.append(f"{FULL}; the trace has all up to there")
     if not report.get("accesses"):
         raise NestwalkError(
             f"{chosen.name} made no access in {seconds:.0f} s of recording; record longer, or name another process"

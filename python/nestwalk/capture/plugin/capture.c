@@ -40,7 +40,7 @@
 #include <unistd.h>
 
 #include "follow.h"
-#include "qemu_plugin_v1.h"
+#include "qemu_plugin.h"
 #include "calls.h"
 #include "stream.h"
 
@@ -696,7 +696,7 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 
     error_fd = out_of_the_way(2);
     if (info->version.min > QEMU_PLUGIN_API || info->version.cur < QEMU_PLUGIN_API)
-        return refuse("this QEMU does not have plugin interface version 1 (QEMU 7.2 has)", NULL);
+        return refuse("this QEMU's plugin interface is not the one that the plugin was built for", NULL);
     calls = info->system_emulation ? NULL : calls_of(info->target_name);
     if (!calls)
         return refuse("only user-mode QEMU for x86_64, aarch64 and riscv64 is supported, not", info->target_name);
@@ -713,7 +713,7 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
         close(log_fd);
     }
     if (check) {
-        puts("nestwalk-capture: plugin interface 1");
+        printf("nestwalk-capture: plugin interface %d\n", QEMU_PLUGIN_API);
         fflush(stdout);
         _exit(0);
     }
