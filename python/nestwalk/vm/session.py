@@ -357,12 +357,9 @@ def _begun_at_mark(session: Session) -> Chosen:
 
 def _recorded(session: Session, began: float) -> str:
     """Waits for the end of the recording; what ended it."""
-    end = session.request.end
     while True:
-        if "interrupt" in session.wanted:
-            return "interrupted"
-        if end.signal and "end" in session.wanted:
-            return "signal"
+        if asked := _asked_to_end(session, began):
+            return asked
         if session.control.state == State.FAILED or session.failure is not None:
             return "failure"
         if session.control.state == State.FULL:
@@ -371,10 +368,20 @@ def _recorded(session: Session, began: float) -> str:
             return "the guest ended"
         if not files.is_special(session.part) and shutil.disk_usage(session.part.parent).free < RESERVE_BYTES:
             return FULL
-        if end.seconds is not None and time.monotonic() - began >= end.seconds:
-            return "time"
         _show(session, f"{session.control.accesses / 1e6:.1f} M accesses")
         time.sleep(POLL_S)
+
+
+def _asked_to_end(session: Session, began: float) -> str | None:
+    """What the user said or did that ends the recording now, if anything."""
+    end = session.request.end
+    if "interrupt" in session.wanted:
+        return "interrupted"
+    if end.signal and "end" in session.wanted:
+        return "signal"
+    if end.seconds is not None and time.monotonic() - began >= end.seconds:
+        return "time"
+    return None
 
 
 def _show(session: Session, text: str) -> None:
