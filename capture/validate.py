@@ -5,10 +5,11 @@
     nestwalk capture --raw -o bfs.raw -- capture/programs/bfs -s 18 -t 4
     capture/validate.py bfs.raw 1M 4M
 
-Makes traces of the stream: every access from the end of the start-up on, unfiltered ("whole"); the same, filtered; and what
-`nestwalk capture --size` makes of it for each size named. Compares them for every technique, and prints a table in
-Markdown: what the whole stream says, and how far the others are from it in percent, with half of the 95 % interval that
-the comparison prints. An exclamation mark stands where that interval does not cover the whole stream's value.
+Makes traces of the stream: every access from the end of the start-up on, unfiltered ("whole"); the
+same, filtered; and what `nestwalk capture --size` makes of it for each size named. Compares them for
+every technique, and prints a table in Markdown: what the whole stream says, and how far the others
+are from it in percent, with half of the 95 % interval that the comparison prints. An exclamation mark
+stands where that interval does not cover the whole stream's value.
 """
 
 import argparse
@@ -53,9 +54,9 @@ def whole(source, target, report):
     traces.trace_convert(source, target, sample=sample, total=total)
 
 
-def compared(trace):
+def compared(trace, rows):
     """Rows by name."""
-    only = [word for row in ROWS for word in ("--only", row)]
+    only = [word for row in rows for word in ("--only", row)]
     words = [str(Path(sys.executable).with_name("nestwalk")), "compare", "--trace", str(trace), "--json", "--jobs", "1"]
     done = subprocess.run([*words, *only], stdout=subprocess.PIPE, check=True, text=True)
     return {row["configuration"]: row for row in json.loads(done.stdout)["rows"]}
@@ -78,24 +79,25 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("source", type=Path, help="what nestwalk capture --raw made")
     parser.add_argument("sizes", nargs="*", help="of traces, such as 1M")
+    parser.add_argument("--rows", default=",".join(ROWS), help="which configurations to compare")
     arguments = parser.parse_args()
-    source = arguments.source
+    source, names = arguments.source, arguments.rows.split(",")
     name = source.name.split(".")[0]
     found = {}
     with tempfile.TemporaryDirectory(dir=source.parent, prefix="validate-") as folder:
         trace = Path(folder) / "trace.nwt"
         report = captured(source, trace, ALL, name)
-        found["filtered"] = compared(trace)
+        found["filtered"] = compared(trace, names)
         for word in arguments.sizes:
             made = captured(source, trace, traces.count(word), name)
-            found[f"{made['bytes'] / 1e6:.1f} MB, {made['windows']} windows"] = compared(trace)
+            found[f"{made['bytes'] / 1e6:.1f} MB, {made['windows']} windows"] = compared(trace, names)
         whole(source, trace, report)
-        truth = compared(trace)
+        truth = compared(trace, names)
     measured = (report["accesses"] - report["sampled_from"]) * (WARM - 1) / WARM
     heads = [f"{name}: {measured / 1e6:,.0f} M accesses", *KEYS.values()]
     heads += [f"{trace}: {what}" for trace in found for what in KEYS.values()]
     print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
-    for row in ROWS:
+    for row in names:
         cells = [f"`{row}`", *(f"{truth[row][key] or 0:.2f}" for key in KEYS)]
         cells += [beside(rows[row], truth[row], key) for rows in found.values() for key in KEYS]
         print(f"| {' | '.join(cells)} |")
