@@ -2,29 +2,34 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Holds what `nestwalk capture` chooses against the whole stream of the same run.
 
-    nestwalk capture --raw -o >(zstd -q -1 -o bfs.raw.zst) -- capture/programs/bfs -s 20 -t 8
-    capture/validate.py bfs.raw.zst 4M 16M
+    nestwalk capture --raw -o bfs.raw -- capture/programs/bfs -s 18 -t 4
+    capture/validate.py bfs.raw 1M 4M
 
-Makes traces of the stream: one with all that comes after the start-up, filtered and without gaps, and one of each size
-named. Compares them, and prints a line of Markdown for each: what it says, and how far that is from the first one.
+Makes traces of the stream: every access from the end of the start-up on, unfiltered ("whole"); the
+same, filtered; and what `nestwalk capture --size` makes of it for each size named. Compares them for
+every technique, and prints a table in Markdown: what the whole stream says, and how far the others
+are from it in percent, with half of the 95 % interval that the comparison prints. An exclamation mark
+stands where that interval does not cover the whole stream's value.
 """
 
+import argparse
 import json
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from nestwalk import _native, traces
 
-ROWS = ("native-4k", "vm-4k")
-KEYS = ("walks_per_kiloaccess", "walk_latency_cycles", "walk_cycles_per_access")
+ROWS = ("native-4k", "vm-4k", "vm-host-2m", "vm-thp", "vm-mthp", "vm-ptemagnet", "vm-hugegpt", "vm-asap", "vm-ds")
+KEYS = {"walks_per_kiloaccess": "walks/1000", "walk_latency_cycles": "cycles a walk"}
 ALL = 10**12
+WARM = 10
+"""Of the whole stream, one access in so many warms up, as in a trace without gaps."""
 
 
-def made(source, target, size, name):
-    """A trace of the stream, as `nestwalk capture` makes it, and its processor time."""
+def captured(source, target, size, name):
+    """A trace of the stream, as `nestwalk capture` makes it; what is known of it."""
     options = {
         "program": name,
         "command": "",
@@ -38,46 +43,64 @@ def made(source, target, size, name):
         "spool": None,
         "seed": 1,
     }
-    begun = time.process_time()
-    report = json.loads(_native.capture(str(source), str(target), json.dumps(options), lambda *_: 1))
-    return report, time.process_time() - begun
+    return json.loads(_native.capture(str(source), str(target), json.dumps(options), lambda *_: 1))
 
 
-def compared(trace):
+def whole(source, target, report):
+    """A trace with every access from the end of the start-up on."""
+    first, total = report["sampled_from"], report["accesses"]
+    warm = (total - first) // WARM
+    sample = traces.Sample(windows=1, warm=warm, window=total - first - warm, steady_access=first)
+    traces.trace_convert(source, target, sample=sample, total=total)
+
+
+def compared(trace, rows):
     """Rows by name."""
-    only = [word for row in ROWS for word in ("--only", row)]
+    only = [word for row in rows for word in ("--only", row)]
     words = [str(Path(sys.executable).with_name("nestwalk")), "compare", "--trace", str(trace), "--json", "--jobs", "1"]
     done = subprocess.run([*words, *only], stdout=subprocess.PIPE, check=True, text=True)
     return {row["configuration"]: row for row in json.loads(done.stdout)["rows"]}
 
 
+def beside(row, truth, key):
+    """How far a row's value is from the whole stream's."""
+    value, half, exact = row[key], row.get(f"{key}_ci95"), truth[key]
+    if not value or not exact:
+        return "none" if value is None else f"{value:.3f}"
+    off = f"{100 * (value / exact - 1):+.1f} %"
+    if half is None:
+        return off
+    covers = abs(value - exact) <= half
+    return f"{off} ±{100 * half / exact:.1f}{'' if covers else ' **!**'}"
+
+
 def main():
     """A table."""
-    source = Path(sys.argv[1])
-    sizes = [traces.count(word) for word in sys.argv[2:]]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("source", type=Path, help="what nestwalk capture --raw made")
+    parser.add_argument("sizes", nargs="*", help="of traces, such as 1M")
+    parser.add_argument("--rows", default=",".join(ROWS), help="which configurations to compare")
+    arguments = parser.parse_args()
+    source, names = arguments.source, arguments.rows.split(",")
     name = source.name.split(".")[0]
-    print(f"| trace | bytes | windows | row | {' | '.join(key.replace('_', ' ') for key in KEYS)} |")
-    print(f"|{' --- |' * (4 + len(KEYS))}")
-    whole = None
-    for size in (ALL, *sizes):
-        with tempfile.TemporaryDirectory(dir=source.parent) as folder:
-            trace = Path(folder) / "trace.nwt"
-            report, seconds = made(source, trace, size, name)
-            rows = compared(trace)
-        whole = whole or rows
-        speed = report["accesses"] / seconds / 1e6
-        print(f"{name}: {report} {speed:.1f} M/s a CPU second", file=sys.stderr)
-        for row in ROWS:
-            cells = []
-            for key in KEYS:
-                value, half, truth = rows[row][key], rows[row].get(f"{key}_ci95"), whole[row][key]
-                off = f" ({100 * (value / truth - 1):+.1f} %)" if rows is not whole else ""
-                cells.append(f"{value:.3f}{off}" + (f" ±{half:.3f}" if half is not None else ""))
-            shown = "whole" if size == ALL else f"{size / 1e6:g} MB"
-            print(
-                f"| {name}, {shown} | {report['bytes']:,} | {report['windows']} | {row} | {' | '.join(cells)} |",
-                flush=True,
-            )
+    found = {}
+    with tempfile.TemporaryDirectory(dir=source.parent, prefix="validate-") as folder:
+        trace = Path(folder) / "trace.nwt"
+        report = captured(source, trace, ALL, name)
+        found["filtered"] = compared(trace, names)
+        for word in arguments.sizes:
+            made = captured(source, trace, traces.count(word), name)
+            found[f"{made['bytes'] / 1e6:.1f} MB, {made['windows']} windows"] = compared(trace, names)
+        whole(source, trace, report)
+        truth = compared(trace, names)
+    measured = (report["accesses"] - report["sampled_from"]) * (WARM - 1) / WARM
+    heads = [f"{name}: {measured / 1e6:,.0f} M accesses", *KEYS.values()]
+    heads += [f"{trace}: {what}" for trace in found for what in KEYS.values()]
+    print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
+    for row in names:
+        cells = [f"`{row}`", *(f"{truth[row][key] or 0:.2f}" for key in KEYS)]
+        cells += [beside(rows[row], truth[row], key) for rows in found.values() for key in KEYS]
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

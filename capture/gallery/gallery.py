@@ -27,6 +27,8 @@ RESULTS = HERE / "results.json"
 BEGIN, END = "<!-- table: written by capture/gallery/gallery.py -->", "<!-- end of the table -->"
 ROWS = ("native-4k", "vm-4k", "vm-host-2m", "vm-thp", "vm-mthp", "vm-ptemagnet", "vm-hugegpt", "vm-asap", "vm-ds")
 LIMIT_S = 1800
+ACCESSES_MIN = 10_000_000
+"""A capture of fewer is of a wrapper, or of a program that failed at once."""
 
 
 class Refused(Exception):
@@ -62,7 +64,7 @@ def free_port():
 def command_line(name, recipe, out, build, size):
     """The one command that captures a recipe."""
     port = str(free_port())
-    fill = {"{port}": port, "{here}": str(HERE), "{build}": str(build)}
+    fill = {"{port}": port, "{here}": str(HERE), "{build}": str(build), "{python}": sys.executable}
 
     def filled(text):
         for key, value in fill.items():
@@ -95,7 +97,14 @@ def capture(name, out, size="16M"):
         done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S)
     if done.returncode != 0:
         raise Refused(f"{name}: the capture ended with {done.returncode}")
-    return json.loads(done.stdout)
+    captured = json.loads(done.stdout)
+    for warning in captured["warnings"]:
+        print(f"gallery: {name}: {warning}", file=sys.stderr)
+    if captured["accesses"] < ACCESSES_MIN:
+        raise Refused(
+            f"{name}: the program made {captured['accesses']:,} accesses only: it is not the one of the recipe"
+        )
+    return captured
 
 
 def compare(trace):

@@ -14,6 +14,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import raw_stream as raw
 
+from nestwalk import qemu_plugin
+
 HERE = Path(__file__).resolve().parent
 PLUGIN = HERE.parents[1] / "python" / "nestwalk" / "capture" / "plugin"
 NESTWALK = Path(sys.executable).with_name("nestwalk")
@@ -415,7 +417,7 @@ def test_no_file():
 
 @pytest.mark.parametrize("argument", ["out=", "fd=x", "fd=77", "wrong=1", "max=-1", ""])
 def test_plugin_arguments_are_checked(argument, tmp_path):
-    plugin = build_plugin(tmp_path)
+    plugin = build_plugin(tmp_path, interface())
     done = qemu_with(plugin, argument)
     assert done.returncode != 0
     assert "nestwalk-capture: " in done.stderr
@@ -436,6 +438,12 @@ def build_plugin(directory, *flags):
         check=True,
     )
     return plugin
+
+
+def interface():
+    """The plugin interface of the QEMU on the PATH, as a compiler's argument."""
+    version = subprocess.run(["qemu-x86_64", "--version"], capture_output=True, text=True, check=True).stdout
+    return f"-DQEMU_PLUGIN_API={qemu_plugin.interface(version)}"
 
 
 def qemu_with(plugin, argument):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, checks, data, errors
+from nestwalk.capture import speed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ REFERENCES = {
     "import_addresses": Reference("u64 addresses, to a trace", 50e6),
     "import_raw": Reference("records of our capture, to a trace", 50e6),
     "import_raw_missed": Reference("the same, of misses only: the hardest input", None),
+    "capture": Reference("capturing redis, a second of processor time (needs qemu-user and redis)", 30e6),
     "nested_tenth_walks_asap": Reference("one access in ten walks, with ASAP in guest and host", 21e6),
     "nested_tenth_walks_clustered": Reference("one access in ten walks, Clustered TLB", 21e6),
     "nested_tenth_walks_hugegpt": Reference("one access in ten walks, guest tables on huge pages of the host", 21e6),
@@ -62,6 +64,11 @@ REFERENCES = {
 }
 
 
+def known_names() -> list[str]:
+    """All benchmarks."""
+    return [*_native.bench_names(), speed.NAME]
+
+
 def bench(
     names: Sequence[str] | None = None, *, quick: bool = False, progress: Callable[[str], None] | None = None
 ) -> list[dict[str, Any]]:
@@ -77,13 +84,14 @@ def bench(
         effect), ``cycles`` of that clock for one of what is counted, and ``width`` (additions that it did in a
         cycle when they needed nothing of each other: half as many as it can say that another thread of its core was
         busy). These are medians, and ``None`` where the clock cannot be measured. ``memory_bytes`` is the most that
-        the process had in memory at the end of a run, or ``None`` where the system does not tell.
+        the process had in memory at the end of a run, or ``None`` where the system does not tell. What cannot be
+        measured here has no ``value``, but says why under ``unavailable``.
 
     Raises:
         NestwalkError: A name is not known, or ``names`` is no list of names.
     """
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
-    known = _native.bench_names()
+    known = known_names()
     wanted = checks.names("names", names)
     for name in wanted or ():
         if name not in known:
@@ -92,5 +100,8 @@ def bench(
     for name in wanted or known:
         if progress is not None:
             progress(name)
-        results.append(json.loads(_native.bench(name, repetitions, str(data.TRACES))))
+        if name == speed.NAME:
+            results.append(speed.measure(repetitions))
+        else:
+            results.append(json.loads(_native.bench(name, repetitions, str(data.TRACES))))
     return results

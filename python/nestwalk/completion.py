@@ -241,7 +241,7 @@ def _line_of(text: str | None) -> str:
 
 def _known() -> dict[str, Any]:
     """What comes with the package, by kind."""
-    from nestwalk import _native, data, engine, keys, matrix
+    from nestwalk import benchmarks, data, engine, keys, matrix
     from nestwalk.cloud import bundled, fleets, place
     from nestwalk.reproduce import PAPERS
 
@@ -269,7 +269,7 @@ def _known() -> dict[str, Any]:
         "papers": {"names": plain(PAPERS)},
         "lists": {"names": plain(engine.KINDS)},
         "kinds": {"names": plain(keys.KINDS)},
-        "benchmarks": {"names": plain(_native.bench_names())},
+        "benchmarks": {"names": plain(benchmarks.known_names())},
         "fleets": {"names": plain(fleets.names()), "endings": toml},
         "versions": {"names": plain(place.VERSIONS)},
         "schedulers": {"names": plain(place.SCHEDULERS)},

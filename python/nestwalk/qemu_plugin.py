@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import subprocess
 from pathlib import Path
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
 
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 SECONDS_MAX = 120
+FIRST_WITH_INTERFACE_2 = 9
+"""This version of QEMU and later ones load plugins of interface 2 and above, those before 1 and below.
+
+QEMU: ``QEMU_PLUGIN_MIN_VERSION`` in ``plugins/plugin.h``. What the plugins call is the same in both.
+"""
+
+
+def interface(version: str) -> int:
+    """The plugin interface that a QEMU loads which says ``version`` of itself (``--version``)."""
+    major = re.search(r"version (\d+)", version)
+    return 2 if major is not None and int(major[1]) >= FIRST_WITH_INTERFACE_2 else 1
 
 
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -243,7 +243,7 @@ def bench_page(
             number(found["clock_ghz"], 2),
             number(found["width"], 1),
             number(None if memory is None else memory / 2**30, 1),
-            reference.what if reference else "",
+            found.get("unavailable") or (reference.what if reference else ""),
         )
     page: list[RenderableType] = [
         table,

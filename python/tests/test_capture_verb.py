@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import EXECUTABLE, run_command
+from support import EXECUTABLE, Command, run_command
 
 from nestwalk import qemu_plugin
 from nestwalk.capture import program, tools, view, when
@@ -351,3 +351,15 @@ def test_the_line_that_shows_how_far_it_is() -> None:
     assert line.startswith("2 M accesses, ")
     assert line.endswith("footprint 4 MB, 2.50 walks/1000, 1.0 MB on disk")
     assert "writing the trace" in view.Meter().line(view.State(completing=True))
+
+
+def test_bench_says_how_fast_a_capture_is(command: Command) -> None:
+    done = command("bench", "capture", "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    [result] = json.loads(done.stdout)["results"]
+    if MISSING or not shutil.which("redis-server") or not shutil.which("redis-benchmark"):
+        assert result["value"] is None
+        assert result["unavailable"].startswith("because ")
+    else:
+        assert result["value"] > 1e6
+        assert "unavailable" not in result

@@ -175,10 +175,10 @@ def test_processes_and_tables_of_a_guest_that_runs(running: Path, tmp_path: Path
     assert "unknown process of the guest 'unknown'" in " ".join(done.stderr.split())
 
 
-def capturing(folder: Path, *options: str) -> subprocess.Popen[str]:
+def capturing(folder: Path, *options: str, out: Path = Path("g.nwt")) -> subprocess.Popen[str]:
     """A capture by the command of a guest whose program runs for ever."""
     words = guests.command_line(folder, forever=True)
-    words = [str(EXECUTABLE), "vm", "capture", "-o", "g.nwt", "--json", *options, "--", *words]
+    words = [str(EXECUTABLE), "vm", "capture", "-o", str(out), "--json", *options, "--", *words]
     return subprocess.Popen(words, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -208,28 +208,70 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(tmp_path: Path) -> None:
     assert report["frames"]["other"] == 0
 
 
-def test_a_guest_that_is_killed_leaves_a_whole_trace(tmp_path: Path) -> None:
-    process = capturing(tmp_path, "--process", "known", "--until", "end")
+def recording(process: subprocess.Popen[str]) -> None:
+    """Waits until a capture records, and for a second more."""
     assert process.stderr is not None
     assert any(line.startswith("recording known") for line in process.stderr)
-    time.sleep(2)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    emulators = [int(pid) for pid in children.split() if "qemu" in Path(f"/proc/{pid}/comm").read_text()]
-    os.kill(emulators[0], signal.SIGKILL)
+    time.sleep(1)
+
+
+def qemu_of(process: subprocess.Popen[str]) -> int:
+    """The process id of the capture's QEMU."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+    [qemu] = [int(pid) for pid in children if "qemu" in Path(f"/proc/{pid}/comm").read_text(encoding="ascii")]
+    return qemu
+
+
+def test_a_guest_that_is_killed_leaves_a_trace(tmp_path: Path) -> None:
+    process = capturing(tmp_path, "--process", "known", "--until", "end")
+    recording(process)
+    os.kill(qemu_of(process), signal.SIGKILL)
     out, err = process.communicate(timeout=BOOT_S)
     assert process.returncode == 0, err
     report = json.loads(out)
     assert report["ended"] == "the guest ended"
-    assert run_command("trace", "verify", tmp_path / "g.nwt").returncode == 0
-    assert report["accesses"] > 0
-    assert sorted(path.name for path in tmp_path.glob("g.*") if path.suffix != ".tables") == ["g.nwt"]
+    assert report["accesses"] > 100_000
+    done = run_command("trace", "verify", tmp_path / "g.nwt")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.suffix for path in tmp_path.glob("g.*")) == [".nwt", ".tables"]
+
+
+def test_a_capture_that_is_killed_leaves_no_half_trace_and_no_guest(tmp_path: Path) -> None:
+    process = capturing(tmp_path, "--process", "known", "--until", "end")
+    recording(process)
+    qemu = Path(f"/proc/{qemu_of(process)}")
+    process.kill()
+    process.communicate(timeout=BOOT_S)
+    assert not list(tmp_path.glob("g.*"))
+    limit = time.monotonic() + BOOT_S
+    while qemu.exists() and qemu.joinpath("stat").read_text(encoding="ascii").split()[2] != "Z":
+        assert time.monotonic() < limit, "the guest goes on though nothing records it"
+        time.sleep(0.1)
+
+
+def test_a_full_disk_ends_a_capture_and_there_is_a_trace(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=40M", "none", str(small)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no small file system can be mounted here: that needs root")
+    try:
+        process = capturing(tmp_path, "--process", "known", "--until", "end", out=small / "g.nwt")
+        out, err = process.communicate(timeout=2 * BOOT_S)
+        assert process.returncode == 0, err
+        report = json.loads(out)
+        assert report["ended"] == session.FULL
+        assert report["warnings"][0] == f"{session.FULL}; the trace has all up to there"
+        assert run_command("trace", "verify", small / "g.nwt").returncode == 0
+        assert sorted(path.suffix for path in small.iterdir()) == [".nwt", ".tables"]
+    finally:
+        subprocess.run(["umount", small], check=True)  # noqa: S607
 
 
 def test_a_trace_that_cannot_grow_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
-    """As on a full disk; QEMU runs by then, and keeps its limits."""
+    """A limit of the user is met (ulimit -f); QEMU runs by then, and keeps its own."""
     process = capturing(tmp_path, "--process", "known", "--until", "end")
-    assert process.stderr is not None
-    assert any(line.startswith("recording known") for line in process.stderr)
+    recording(process)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
     _, err = process.communicate(timeout=BOOT_S)
     assert process.returncode == 2

@@ -8,6 +8,7 @@ stream or a second Ctrl-C leave no trace.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -52,6 +53,8 @@ SUMS = re.compile(
     r"(?P<accesses>\d+) accesses, (?P<instructions>\d+) instructions, (?P<threads>\d+) threads, (?P<events>\d+) events"
 )
 """The plugin's line about what it wrote."""
+PERSONALITY_ASK, ADDR_NO_RANDOMIZE = 0xFFFF_FFFF, 0x004_0000
+"""Of ``personality(2)``; per thread, and inherited."""
 ABANDON, GO_ON, SAMPLE = 0, 1, 2
 """What the library's progress callback answers (``crates/python/src/capture.rs``)."""
 
@@ -152,12 +155,13 @@ class Session:
             before = [request.emulator, *LACKEY, f"--log-file={self._fifo}"]
         else:
             before = [request.emulator, "-0", program.name, "-plugin", self._plugin(request.plugin)]
-        return subprocess.Popen(
-            [*before, program.path, *program.arguments],
-            stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
-            stdout=out,
-            process_group=0,
-        )
+        with _fixed_addresses():
+            return subprocess.Popen(
+                [*before, program.path, *program.arguments],
+                stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
+                stdout=out,
+                process_group=0,
+            )
 
     def _plugin(self, plugin: Path) -> str:
         """QEMU's argument about the plugin; a comma ends a part of it."""
@@ -463,6 +467,23 @@ def _closing(descriptor: int) -> Iterator[Callable[[], None]]:
         yield close
     finally:
         close()
+
+
+@contextmanager
+def _fixed_addresses() -> Iterator[None]:
+    """What is started in the block gets the same addresses in each run (``setarch -R``), where that is allowed.
+
+    QEMU 8.1 and later place a program's mappings where the host's kernel does, at random addresses otherwise.
+    """
+    personality = ctypes.CDLL(None).personality
+    before = personality(ctypes.c_ulong(PERSONALITY_ASK))
+    if before != -1:
+        personality(ctypes.c_ulong(before | ADDR_NO_RANDOMIZE))
+    try:
+        yield
+    finally:
+        if before != -1:
+            personality(ctypes.c_ulong(before))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

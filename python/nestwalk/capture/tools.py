@@ -20,7 +20,7 @@ from nestwalk.errors import NestwalkError, shown
 SOURCES = Path(__file__).parent / "plugin"
 UNITS = ("capture.c", "follow.c")
 LIBRARY = "libnestwalk-capture.so"
-READY = "nestwalk-capture: plugin interface 1"
+READY = "nestwalk-capture: plugin interface"
 """What the plugin says when a QEMU has loaded it to try."""
 
 PACKAGES = {
@@ -35,6 +35,12 @@ PACKAGES = {
         "fedora": "dnf install gcc",
         "arch": "pacman -S gcc",
         "suse": "zypper install gcc",
+    },
+    "redis": {
+        "debian": "apt install redis-server redis-tools",
+        "fedora": "dnf install redis",
+        "arch": "pacman -S redis",
+        "suse": "zypper install redis",
     },
     "valgrind": {
         "debian": "apt install valgrind",
@@ -83,10 +89,12 @@ def plugin(qemu: str, compiler: str, *, cache: Path | None = None) -> Path:
         NestwalkError: When there is no compiler, the source does not compile, or QEMU does not load plugins.
     """
     directory = qemu_plugin.cache_directory("capture") if cache is None else cache
-    built = directory / _key(qemu, compiler) / LIBRARY
+    version = qemu_plugin.run([qemu, "--version"]).stdout
+    key = qemu_plugin.key(SOURCES, f"{qemu}\n{version}", compiler, os.uname().machine)
+    built = directory / key / LIBRARY
     if built.is_file():
         return built
-    words = _compiler(compiler)
+    words = [*_compiler(compiler), f"-DQEMU_PLUGIN_API={qemu_plugin.interface(version)}"]
     try:
         built.parent.mkdir(parents=True, exist_ok=True)
         return _build(qemu, words, built)
@@ -106,12 +114,6 @@ def _compiler(command: str) -> list[str]:
     return [find("cc", words[0]), *words[1:]]
 
 
-def _key(qemu: str, compiler: str) -> str:
-    """What the built plugin depends on, in short."""
-    version = qemu_plugin.run([qemu, "--version"]).stdout
-    return qemu_plugin.key(SOURCES, f"{qemu}\n{version}", compiler, os.uname().machine)
-
-
 def _build(qemu: str, compiler: list[str], target: Path) -> Path:
     def refused(why: str) -> NestwalkError:
         return NestwalkError(
@@ -126,8 +128,12 @@ def _build(qemu: str, compiler: list[str], target: Path) -> Path:
 def _check(qemu: str, built: Path) -> None:
     """Asks this QEMU to load the plugin, so that a mismatch is one line and not a lost capture."""
     done = qemu_plugin.run([qemu, "-plugin", f"{built},check=on", "/"])
-    if done.stdout.strip() != READY:
+    if done.stdout.startswith(READY):
+        return
+    complaint = qemu_plugin.complaint(done)
+    if "unknown option" in done.stderr + done.stdout:
         raise NestwalkError(
-            f"{shown(qemu)} cannot load the capture plugin: {qemu_plugin.complaint(done)}; a static QEMU "
-            f"(qemu-user-static) has no plugins: {how_to_install('qemu')}, or name another with --qemu"
+            f"{shown(qemu)} has no plugins, as every static QEMU (qemu-user-static; Debian 13's qemu-user): name one "
+            "with --qemu that was built with --enable-plugins --target-list=x86_64-linux-user, or take --with lackey"
         )
+    raise NestwalkError(f"{shown(qemu)} cannot load the capture plugin: {complaint}; name another with --qemu")

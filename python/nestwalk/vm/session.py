@@ -45,6 +45,9 @@ BUSY_SHARE = 0.5
 """A process is busy that executes this share of all user instructions twice for so long."""
 SHOW_S = 5.0
 """Between two lines about how far the capture is."""
+RESERVE_BYTES = 32_000_000
+"""Of the trace's disk: what completing it takes, the page tables included, and what arrives meanwhile."""
+FULL = "the disk is nearly full"
 MARGIN_BYTES = 64 << 20
 """Beside the guest's memory, in shared memory."""
 
@@ -363,22 +366,31 @@ def _begun_at_mark(session: Session) -> Chosen:
 
 def _recorded(session: Session, began: float) -> str:
     """Waits for the end of the recording; what ended it."""
-    end = session.request.end
     while True:
-        if "interrupt" in session.wanted:
-            return "interrupted"
-        if end.signal and "end" in session.wanted:
-            return "signal"
+        if asked := _asked_to_end(session, began):
+            return asked
         if session.control.state == State.FAILED or session.failure is not None:
             return "failure"
         if session.control.state == State.FULL:
             return "accesses" if session.control.accesses >= session.request.accesses_max else "marker"
         if not session.alive:
             return "the guest ended"
-        if end.seconds is not None and time.monotonic() - began >= end.seconds:
-            return "time"
+        if not files.is_special(session.part) and shutil.disk_usage(session.part.parent).free < RESERVE_BYTES:
+            return FULL
         _show(session, f"{session.control.accesses / 1e6:.1f} M accesses")
         time.sleep(POLL_S)
+
+
+def _asked_to_end(session: Session, began: float) -> str | None:
+    """What the user said or did that ends the recording now, if anything."""
+    end = session.request.end
+    if "interrupt" in session.wanted:
+        return "interrupted"
+    if end.signal and "end" in session.wanted:
+        return "signal"
+    if end.seconds is not None and time.monotonic() - began >= end.seconds:
+        return "time"
+    return None
 
 
 def _show(session: Session, text: str) -> None:
@@ -440,6 +452,8 @@ def _release(stream: Path, reader: threading.Thread) -> None:
 def _result(session: Session, chosen: Chosen, dump: Dump, ended: str, seconds: float) -> dict[str, Any]:
     request, report = session.request, session.report or {}
     warnings = [report["warning"]] if report.get("warning") else []
+    if ended == FULL:
+        warnings.append(f"{FULL}; the trace has all up to there")
     if not report.get("accesses"):
         raise NestwalkError(
             f"{chosen.name} made no access in {seconds:.0f} s of recording; record longer, or name another process"

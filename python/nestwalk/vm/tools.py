@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 from pathlib import Path
@@ -14,8 +13,6 @@ from nestwalk.errors import NestwalkError, shown
 SOURCES = Path(__file__).parent / "plugin"
 UNITS = ("vmtrace.c", "cr3.c")
 LIBRARY = "libnestwalk-vmtrace.so"
-FIRST_WITH_VERSION_2 = 9
-"""The QEMU that no longer loads plugins of version 1."""
 
 
 def qemu(name: str) -> str:
@@ -52,8 +49,6 @@ def _build(compiler: str, version: str, target: Path) -> None:
         raise NestwalkError(
             f"no C compiler {shown(compiler)}, which is needed once; on Debian: apt install gcc libc6-dev"
         )
-    major = re.search(r"version (\d+)", version)
-    api = 2 if major is not None and int(major[1]) >= FIRST_WITH_VERSION_2 else 1
 
     def refused(why: str) -> NestwalkError:
         return NestwalkError(
@@ -61,4 +56,4 @@ def _build(compiler: str, version: str, target: Path) -> None:
         )
 
     sources = [SOURCES / unit for unit in UNITS]
-    qemu_plugin.build([*words, f"-DPLUGIN_VERSION={api}"], sources, target, refused)
+    qemu_plugin.build([*words, f"-DPLUGIN_VERSION={qemu_plugin.interface(version)}"], sources, target, refused)

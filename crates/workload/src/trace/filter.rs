@@ -15,6 +15,8 @@ use std::str::FromStr;
 use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
 use serde::{Deserialize, Serialize};
 
+use super::source::SourceAccess;
+
 /// Sizes of a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -113,62 +115,132 @@ impl From<FilterOptions> for String {
     }
 }
 
-/// An LRU array: rows of `ways` keys, the latest first. A key is never 0.
+/// An LRU array whose order is in the times of the last uses: a hit is one store.
+///
+/// [`Recency::guess`] finds nearly all hits without a search: by the number's low bits, it names the place that had such a
+/// number last. The caller compares the key.
 #[derive(Clone, Debug)]
-pub(super) struct Array {
-    keys: Vec<u64>,
-    /// By place in `keys`: a word that goes with the key.
-    words: Vec<u64>,
+struct Recency<T> {
+    places: Vec<Place<T>>,
+    /// Places, by [`Recency::hint`]; of numbers that share one, that of the latest.
+    hints: Vec<u32>,
     ways: usize,
     set_mask: u64,
 }
 
-impl Array {
-    pub fn new(sets: u32, ways: u32) -> Self {
+#[derive(Clone, Debug, Default)]
+struct Place<T> {
+    /// The number + 1; 0 = empty.
+    key: u64,
+    /// When it was used last; 0 = empty.
+    used: u64,
+    /// What goes with it.
+    with: T,
+}
+
+impl<T: Clone + Default> Recency<T> {
+    fn new(sets: u32, ways: u32) -> Self {
         let places = sets as usize * ways as usize;
-        Self { keys: vec![0; places], words: vec![0; places], ways: ways as usize, set_mask: u64::from(sets) - 1 }
+        // Four times as many hints as places: few numbers share one.
+        let hints = (4 * places).next_power_of_two();
+        Self {
+            places: vec![Place::default(); places],
+            hints: vec![0; hints],
+            ways: ways as usize,
+            set_mask: u64::from(sets) - 1,
+        }
     }
 
-    /// Makes `number` the latest of its set. Returns whether it was there, and its word: `fresh` if it was not.
+    /// Where the hint of `number` is.
     #[inline]
-    pub fn touch(&mut self, number: u64, fresh: u64) -> (bool, &mut u64) {
-        let (from, key) = ((number & self.set_mask) as usize * self.ways, number + 1);
-        let keys = &mut self.keys[from..from + self.ways];
-        let words = &mut self.words[from..from + self.ways];
-        if keys[0] == key {
-            return (true, &mut words[0]);
+    const fn hint(number: u64, hints: usize) -> usize {
+        (number ^ number >> 11) as usize & (hints - 1)
+    }
+
+    /// Where `number` is, if it is there.
+    #[inline]
+    fn guess(number: u64, hints: &[u32]) -> usize {
+        hints[Self::hint(number, hints.len())] as usize
+    }
+
+    /// Makes `number` the latest of its set at time `now`. Returns its place, and whether it was there.
+    fn touch(&mut self, number: u64, now: u64) -> (usize, bool) {
+        let (guess, key) = (Self::guess(number, &self.hints), number + 1);
+        if self.places[guess].key == key {
+            self.places[guess].used = now;
+            return (guess, true);
         }
-        let found = keys.iter().position(|&there| there == key);
-        let (last, word) = found.map_or((keys.len() - 1, fresh), |at| (at, words[at]));
-        keys.copy_within(..last, 1);
-        words.copy_within(..last, 1);
-        (keys[0], words[0]) = (key, word);
-        (found.is_some(), &mut words[0])
+        let from = (number & self.set_mask) as usize * self.ways;
+        let set = &mut self.places[from..from + self.ways];
+        let (mut at, mut hit) = (0, false);
+        for index in 0..set.len() {
+            if set[index].key == key {
+                (at, hit) = (index, true);
+                break;
+            }
+            if set[index].used < set[at].used {
+                at = index;
+            }
+        }
+        let place = &mut set[at];
+        if !hit {
+            *place = Place { key, ..Place::default() };
+        }
+        place.used = now;
+        let at = from + at;
+        let hint = Self::hint(number, self.hints.len());
+        self.hints[hint] = at as u32;
+        (at, hit)
     }
 
     fn clear(&mut self) {
-        self.keys.fill(0);
+        self.places.fill(Place::default());
     }
+}
+
+/// What goes with a line.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfLine {
+    /// The access that kept it last.
+    kept_at: u64,
+    /// Where its page was when the line was looked up last: the key there says whether it still is.
+    page: u32,
+}
+
+/// What goes with a page.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfPage {
+    /// Whether a store to it was kept since it came in.
+    stored: bool,
 }
 
 /// The filter of one thread.
 #[derive(Clone, Debug)]
 pub struct Filter {
-    /// With the access that kept the line last.
-    lines: Array,
-    /// With 1 if a store to the page was kept since it came in.
-    pages: Array,
+    lines: Recency<OfLine>,
+    pages: Recency<OfPage>,
     renew: u64,
     /// Accesses of the thread.
     now: u64,
+}
+
+/// Accesses in a row that were absorbed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Absorbed {
+    /// How many.
+    pub accesses: u32,
+    /// How many of them are stores.
+    pub stores: u64,
+    /// Their instructions.
+    pub instructions: u64,
 }
 
 impl Filter {
     /// An empty one.
     pub fn new(options: &FilterOptions) -> Self {
         Self {
-            lines: Array::new(options.line_sets, options.line_ways),
-            pages: Array::new(options.page_sets, options.page_ways),
+            lines: Recency::new(options.line_sets, options.line_ways),
+            pages: Recency::new(options.page_sets, options.page_ways),
             renew: if options.renew == 0 { u64::MAX } else { options.renew },
             now: 0,
         }
@@ -179,15 +251,44 @@ impl Filter {
     pub fn keeps(&mut self, address: u64, store: bool, must: bool) -> bool {
         self.now += 1;
         let now = self.now;
-        let (line_hit, kept_at) = self.lines.touch(address >> LINE_SHIFT, now);
-        let (page_hit, stored) = self.pages.touch(address >> PAGE_SHIFT, 0);
-        let first_store = store && *stored == 0;
-        let keeps = must || !line_hit || !page_hit || first_store || now - *kept_at >= self.renew;
+        let (line_at, line_hit) = self.lines.touch(address >> LINE_SHIFT, now);
+        let (page_at, page_hit) = self.pages.touch(address >> PAGE_SHIFT, now);
+        let line = &mut self.lines.places[line_at].with;
+        let page = &mut self.pages.places[page_at].with;
+        line.page = page_at as u32;
+        let first_store = store && !page.stored;
+        let keeps = must || !line_hit || !page_hit || first_store || now - line.kept_at >= self.renew;
         if keeps {
-            *kept_at = now;
-            *stored |= u64::from(store);
+            line.kept_at = now;
+            page.stored |= store;
         }
         keeps
+    }
+
+    /// The thread makes the first so many of `accesses`, all of which are absorbed. The next one is for [`Filter::keeps`] to
+    /// decide about.
+    pub fn absorb(&mut self, accesses: &[SourceAccess]) -> Absorbed {
+        // Slices of what does not change its place: the compiler cannot know that the stores below leave the vectors alone.
+        let Self { lines, pages, renew, now } = self;
+        let (hints, lines, pages) = (&lines.hints[..], &mut lines.places[..], &mut pages.places[..]);
+        let (mut time, renew) = (*now, *renew);
+        let mut run = Absorbed::default();
+        for access in accesses {
+            let (address, store) = (access.address().0, access.is_store());
+            let line = &mut lines[Recency::<OfLine>::guess(address >> LINE_SHIFT, hints)];
+            let page = &mut pages[line.with.page as usize];
+            let hit = line.key == (address >> LINE_SHIFT) + 1 && page.key == (address >> PAGE_SHIFT) + 1;
+            if !hit || (store && !page.with.stored) || time + 1 - line.with.kept_at >= renew {
+                break;
+            }
+            time += 1;
+            (line.used, page.used) = (time, time);
+            run.stores += u64::from(store);
+            run.instructions += access.instructions();
+        }
+        run.accesses = (time - *now) as u32;
+        *now = time;
+        run
     }
 
     /// Mappings changed: whatever is accessed next is kept.
@@ -200,6 +301,7 @@ impl Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nestwalk_mem::Va;
     use proptest::prelude::*;
 
     fn options(line_sets: u32, line_ways: u32, page_sets: u32, page_ways: u32, renew: u64) -> FilterOptions {
@@ -245,7 +347,11 @@ mod tests {
                 let age = now - kept_at.get(&line).copied().unwrap_or(now);
                 let old = renew > 0 && age as u64 >= renew;
                 let absorbs = line_hit && page_hit && (!store || stored.contains(&page)) && !old;
-                prop_assert_eq!(filter.keeps(address, store, false), !absorbs);
+                let access = SourceAccess::new(Va(address), 0, 3, 3, store);
+                let run = filter.absorb(&[access]);
+                let one = Absorbed { accesses: 1, stores: store.into(), instructions: 3 };
+                prop_assert!(run == one || run == Absorbed::default());
+                prop_assert_eq!(run.accesses == 0 && filter.keeps(address, store, false), !absorbs);
                 if !absorbs {
                     kept_at.insert(line, now);
                     if store {

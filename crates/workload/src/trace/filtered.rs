@@ -29,21 +29,16 @@ impl Gaps {
         }
     }
 
-    /// An access is absorbed. `false` if there are too many in a row: then it has to be kept.
-    #[inline]
-    pub fn absorb(&mut self, store: bool) -> bool {
-        if self.open == GAP_MAX {
-            return false;
-        }
-        self.open += 1;
-        self.absorbed += 1;
-        self.stores += u64::from(store);
-        true
+    /// How many may be absorbed before one has to be kept.
+    pub const fn room(&self) -> u32 {
+        GAP_MAX - self.open
     }
 
-    /// The same for `count` accesses at once, of which so many are stores, right after one that was kept.
-    pub fn absorb_many(&mut self, count: u32, stores: u64) {
-        self.open = count;
+    /// After the access that was kept last, `count` are absorbed, no more than there is [room](Gaps::room) for; `stores` of them
+    /// are stores.
+    #[inline]
+    pub fn absorb(&mut self, count: u32, stores: u64) {
+        self.open += count;
         self.absorbed += u64::from(count);
         self.stores += stores;
     }
@@ -99,7 +94,8 @@ mod tests {
             for _ in 0..2 {
                 for (i, &gap) in gaps.iter().enumerate() {
                     builder.keep(i == 0);
-                    (0..gap).for_each(|n| assert!(builder.absorb(n % 3 == 0)));
+                    (0..gap).for_each(|n| builder.absorb(1, u64::from(n % 3 == 0)));
+                    prop_assert_eq!(builder.room(), GAP_MAX - gap);
                 }
                 let mut plain = payload.clone();
                 let (absorbed, stores) = builder.finish(&mut plain);

@@ -292,7 +292,7 @@ impl Recorder {
         let site = self.sites.number(COLLAPSED_SITE, attributes(false, 0));
         for one in kept {
             self.writer.access(one.thread, site, one.address, one.instructions)?;
-            self.writer.absorb_many(one.absorbed, one.absorbed_stores);
+            self.writer.absorb(one.absorbed, one.absorbed_stores, 0);
         }
         Ok(())
     }
@@ -302,27 +302,39 @@ impl Recorder {
         if self.filters.len() <= index {
             self.filters.resize_with(index + 1, || Filter::new(&options));
         }
-        for access in accesses {
-            let novelty = self.pages.note(access.address().page(), access.is_store());
-            if novelty == Novelty::Touch {
-                self.first_touch(thread, access.address().page())?;
-            }
-            if let Some(model) = &mut self.model
-                && novelty == Novelty::Touch
-            {
-                model.touched();
-            }
+        let mut rest = accesses;
+        while !rest.is_empty() {
+            let room = rest.len().min(self.writer.room_to_absorb(thread) as usize);
+            let run = self.filters[index].absorb(&rest[..room]);
+            let (absorbed, others) = rest.split_at(run.accesses as usize);
+            // A page that the filter knows has been touched since mappings changed, and stored to if a store is absorbed.
+            debug_assert!(absorbed.iter().all(|access| self.novelty(access) == Novelty::Known));
+            self.writer.absorb(run.accesses, run.stores, run.instructions);
+            let Some((access, later)) = others.split_first() else { break };
+            rest = later;
             let (store, instructions) = (access.is_store(), access.instructions());
-            let keeps = self.filters[index].keeps(access.address().0, store, novelty != Novelty::Known);
-            if keeps || !self.writer.absorb(thread, store, instructions) {
-                let site = self.sites.number(access.site(), access.attributes());
-                self.writer.access(thread, site, Gva(access.address().0), instructions)?;
+            let keeps = self.filters[index].keeps(access.address().0, store, false);
+            if keeps && self.novelty(access) == Novelty::Touch {
+                self.first_touch(thread, access.address().page())?;
                 if let Some(model) = &mut self.model {
-                    model.kept(access.address());
+                    model.touched();
                 }
+            }
+            if !keeps && self.writer.room_to_absorb(thread) > 0 {
+                self.writer.absorb(1, u64::from(store), instructions);
+                continue;
+            }
+            let site = self.sites.number(access.site(), access.attributes());
+            self.writer.access(thread, site, Gva(access.address().0), instructions)?;
+            if let Some(model) = &mut self.model {
+                model.kept(access.address());
             }
         }
         Ok(())
+    }
+
+    fn novelty(&mut self, access: &SourceAccess) -> Novelty {
+        self.pages.note(access.address().page(), access.is_store())
     }
 
     /// A thread of the spool: it has the same number here, if they come in the same order.
@@ -354,7 +366,7 @@ impl Recorder {
                 self.first_touch(next.thread, address.page())?;
             }
             self.writer.access(next.thread, next.site, next.address, next.instructions)?;
-            self.writer.absorb_many(next.absorbed, next.absorbed_stores);
+            self.writer.absorb(next.absorbed, next.absorbed_stores, 0);
         }
         self.position += 1 + u64::from(next.absorbed);
         self.instructions += next.instructions;

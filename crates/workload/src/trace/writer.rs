@@ -118,23 +118,22 @@ impl Writer {
         Ok(())
     }
 
-    /// The next access by `thread`, which a filter absorbs, and `instructions` as for [`Writer::access`]. `false` if it has to
-    /// be kept all the same: nothing but a kept access of the same thread can be before it in a record.
+    /// How many of the next accesses, by `thread`, a filter may absorb; 0: one has to be kept first, since nothing but a kept
+    /// access of the same thread can be before them in a record.
     #[inline]
-    pub fn absorb(&mut self, thread: ThreadId, store: bool, instructions: u64) -> bool {
+    pub fn room_to_absorb(&self, thread: ThreadId) -> u32 {
         let open = self.block.items() > 0 && thread == self.thread && self.log.items() == 0;
-        let absorbed = open && self.gaps.as_mut().is_some_and(|gaps| gaps.absorb(store));
-        if absorbed {
-            self.block_instructions += instructions;
-        }
-        absorbed
+        self.gaps.as_ref().filter(|_| open).map_or(0, Gaps::room)
     }
 
-    /// So many accesses, `stores` of them stores, are absorbed after the one that was kept last.
-    pub fn absorb_many(&mut self, count: u32, stores: u64) {
+    /// The next `count` accesses are absorbed, no more than there is [room](Writer::room_to_absorb) for. `stores` of them are
+    /// stores; `instructions` as for [`Writer::access`].
+    #[inline]
+    pub fn absorb(&mut self, count: u32, stores: u64, instructions: u64) {
         if let Some(gaps) = &mut self.gaps {
-            gaps.absorb_many(count, stores);
+            gaps.absorb(count, stores);
         }
+        self.block_instructions += instructions;
     }
 
     /// Instructions of the block's thread that no record of an access accounts for.

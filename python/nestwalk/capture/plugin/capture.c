@@ -40,7 +40,7 @@
 #include <unistd.h>
 
 #include "follow.h"
-#include "qemu_plugin_v1.h"
+#include "qemu_plugin.h"
 #include "calls.h"
 #include "stream.h"
 
@@ -360,57 +360,100 @@ static void on_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
 /* ---- The address space at program start ------------------------------------------------ */
 
 /*
- * With QEMU's default of guest base 0 the guest's mappings are ordinary mappings of the QEMU
- * process at their own addresses, below QEMU itself: QEMU places them from 0x4000000000 up (a
- * non-PIE program where its ELF file says), its own code and heap lie far above. So: what is
- * in /proc/self/maps when the first guest instruction is translated, and lies below everything
- * that was there when the plugin was loaded, is the guest's. If the program's entry is not
- * among it, the assumption does not hold and nothing is written.
+ * With QEMU's default of guest base 0 the guest's mappings are ordinary mappings of the QEMU process
+ * at their own addresses. QEMU up to 8.0 places them from 0x4000000000 up (a non-PIE program where
+ * its ELF file says), far below its own; later ones where the host's kernel does, between QEMU's own.
+ * So: what is in /proc/self/maps when the first guest instruction is translated, and was not there
+ * when the plugin was loaded, is the guest's, but for QEMU's heap and its buffer of translated code
+ * with the guard page after it. If the guest's stack (it has a guard page, too) lies below all of
+ * QEMU's, nothing above is the guest's. Otherwise, memory that QEMU allocated meanwhile is taken for
+ * the guest's, which never touches it. If the program's entry is not found, the assumption does not
+ * hold and nothing is written.
  */
-static uint64_t own_memory_from = UINT64_MAX;
+#define MAPPINGS_MAX 1024
 
-/* One line of /proc/self/maps. Returns false at the end. */
-static bool next_mapping(FILE *maps, struct event_record *vma)
+struct range {
+    uint64_t from, to;
+};
+
+static struct range own_memory[MAPPINGS_MAX];
+static size_t own_ranges;
+
+/* One line of /proc/self/maps. Returns false at the end. `is_own`: it can only be QEMU's. */
+static bool next_mapping(FILE *maps, struct event_record *vma, bool *is_own)
 {
     unsigned long from, to, inode;
-    char perms[5], line[4096];
+    char perms[5], line[4096], name[8] = "";
 
     if (!fgets(line, sizeof line, maps) ||
-        sscanf(line, "%lx-%lx %4s %*x %*s %lu", &from, &to, perms, &inode) != 4)
+        sscanf(line, "%lx-%lx %4s %*x %*s %lu %7s", &from, &to, perms, &inode, name) < 4)
         return false;
     *vma = (struct event_record){ .op = EVENT_VMA, .addr = from, .len = to - from };
     vma->arg = (perms[0] == 'r' ? PROT_READ : 0) | (perms[1] == 'w' ? PROT_WRITE : 0) |
                (perms[2] == 'x' ? PROT_EXEC : 0);
     vma->flags = (perms[3] == 's' ? MAP_SHARED : MAP_PRIVATE) | (inode ? 0 : MAP_ANONYMOUS);
+    static uint64_t code_buffer_end;
+    bool is_code_buffer = !inode && (vma->arg & PROT_WRITE) && (vma->arg & PROT_EXEC);
+    if (is_code_buffer)
+        code_buffer_end = to;
+    *is_own = is_code_buffer || (from == code_buffer_end && !vma->arg) || !strcmp(name, "[heap]");
     return true;
 }
 
 static void find_own_memory(void)
 {
     FILE *maps = fopen("/proc/self/maps", "re");
-    struct event_record first;
+    struct event_record vma;
+    bool is_own;
 
-    if (maps && next_mapping(maps, &first))
-        own_memory_from = first.addr;
+    while (maps && own_ranges < MAPPINGS_MAX && next_mapping(maps, &vma, &is_own))
+        own_memory[own_ranges++] = (struct range){ vma.addr, vma.addr + vma.len };
     if (maps)
         fclose(maps);
+}
+
+/* Cuts off `vma` what was there when the plugin was loaded. Returns false if nothing is left. An
+ * older mapping that has grown at both ends leaves its upper end only. */
+static bool cut_own_memory(struct event_record *vma)
+{
+    uint64_t from = vma->addr, to = vma->addr + vma->len;
+
+    for (size_t i = 0; i < own_ranges; i++) {
+        const struct range *own = &own_memory[i];
+        if (own->to <= from || own->from >= to)
+            continue;
+        if (own->from <= from || own->to < to)
+            from = own->to;
+        else
+            to = own->from;
+        if (from >= to)
+            return false;
+    }
+    vma->addr = from;
+    vma->len = to - from;
+    return true;
 }
 
 /* The loaded code is mapped readable but not executable: TCG translates it, nobody runs it. The
  * guest's view is what counts, so the mapping with the entry gets its PROT_EXEC back. */
 static void write_initial_mappings(uint64_t entry)
 {
-    struct event_record vmas[256];
+    static struct event_record vmas[MAPPINGS_MAX];
+    struct event_record vma;
     uint64_t n = 0;
-    bool entry_seen = false;
+    bool entry_seen = false, is_own, stack_is_low = false;
     FILE *maps = fopen("/proc/self/maps", "re");
 
-    while (maps && n < 256 && next_mapping(maps, &vmas[n]) && vmas[n].addr < own_memory_from) {
-        if (entry - vmas[n].addr < vmas[n].len) {
+    while (maps && n < MAPPINGS_MAX && next_mapping(maps, &vma, &is_own)) {
+        bool is_low = own_ranges && vma.addr < own_memory[0].from;
+        if (is_own || (stack_is_low && !is_low) || !cut_own_memory(&vma))
+            continue;
+        stack_is_low |= is_low && !vma.arg;
+        if (entry - vma.addr < vma.len) {
             entry_seen = true;
-            vmas[n].arg |= PROT_EXEC;
+            vma.arg |= PROT_EXEC;
         }
-        n++;
+        vmas[n++] = vma;
     }
     if (maps)
         fclose(maps);
@@ -696,7 +739,7 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 
     error_fd = out_of_the_way(2);
     if (info->version.min > QEMU_PLUGIN_API || info->version.cur < QEMU_PLUGIN_API)
-        return refuse("this QEMU does not have plugin interface version 1 (QEMU 7.2 has)", NULL);
+        return refuse("this QEMU's plugin interface is not the one that the plugin was built for", NULL);
     calls = info->system_emulation ? NULL : calls_of(info->target_name);
     if (!calls)
         return refuse("only user-mode QEMU for x86_64, aarch64 and riscv64 is supported, not", info->target_name);
@@ -713,7 +756,7 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
         close(log_fd);
     }
     if (check) {
-        puts("nestwalk-capture: plugin interface 1");
+        printf("nestwalk-capture: plugin interface %d\n", QEMU_PLUGIN_API);
         fflush(stdout);
         _exit(0);
     }

@@ -20,7 +20,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -443,6 +445,7 @@ EXPORT int qemu_plugin_install(plugin_id id, const struct qemu_info *info, int a
     source = cr3_begin(id);
     SHARED_WRITE(source, source);
     look_everywhere();
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a guest that nobody records any more does not go on */
     install(id);
     SHARED_WRITE(state, STATE_RUNNING);
     return 0;

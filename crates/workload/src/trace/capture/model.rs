@@ -9,8 +9,6 @@
 use nestwalk_mem::Va;
 use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
 
-use super::super::filter::Array;
-
 /// Accesses of a [`Unit`], at least.
 pub const UNIT_ACCESSES: u64 = 1 << 16;
 
@@ -38,6 +36,31 @@ pub struct Unit {
     pub cycles: u64,
     /// Pages touched for the first time.
     pub touches: u64,
+}
+
+/// An LRU array: rows of `ways` keys, the latest first. A key is never 0.
+#[derive(Clone, Debug)]
+struct Array {
+    keys: Vec<u64>,
+    ways: usize,
+    set_mask: u64,
+}
+
+impl Array {
+    fn new(sets: usize, ways: usize) -> Self {
+        Self { keys: vec![0; sets * ways], ways, set_mask: sets as u64 - 1 }
+    }
+
+    /// Makes `number` the latest of its set. Returns whether it was there.
+    #[inline]
+    fn touch(&mut self, number: u64) -> bool {
+        let (from, key) = ((number & self.set_mask) as usize * self.ways, number + 1);
+        let keys = &mut self.keys[from..from + self.ways];
+        let found = keys.iter().position(|&there| there == key);
+        keys.copy_within(..found.unwrap_or(keys.len() - 1), 1);
+        keys[0] = key;
+        found.is_some()
+    }
 }
 
 /// See the [module's documentation](self).
@@ -70,7 +93,7 @@ impl Model {
     pub fn kept(&mut self, address: Va) {
         self.open.kept += 1;
         let page = address.0 >> PAGE_SHIFT;
-        if !self.tlb.touch(page, 0).0 {
+        if !self.tlb.touch(page) {
             self.open.walks += 1;
             self.open.cycles += self.reference(page >> PTES_SHIFT | TABLE_LINE);
         }
@@ -78,10 +101,10 @@ impl Model {
     }
 
     fn reference(&mut self, line: u64) -> u64 {
-        if self.l2.touch(line, 0).0 {
+        if self.l2.touch(line) {
             return L2_CYCLES;
         }
-        if self.llc.touch(line, 0).0 { LLC_CYCLES } else { MEMORY_CYCLES }
+        if self.llc.touch(line) { LLC_CYCLES } else { MEMORY_CYCLES }
     }
 
     /// A page was touched for the first time.

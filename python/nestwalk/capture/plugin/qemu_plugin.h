@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The part of QEMU's TCG plugin interface, version 1, that the capture plugin uses.
+ * The part of QEMU's TCG plugin interface that the capture plugin uses: the same in version 1, which
+ * QEMU up to 8.2 loads, and in version 2, the least that QEMU 9.0 and later ones load.
  *
- * Distributions that package QEMU 7.2 ship no header for it, so the few types and functions are
- * declared here. The names and signatures are QEMU's documented plugin interface; the functions
+ * Some distributions ship no header for it, so the few types and functions are declared here. The
+ * names and signatures are QEMU's documented plugin interface; the functions
  * are resolved against the qemu-x86_64 executable when it loads the plugin.
  */
-#ifndef NESTWALK_QEMU_PLUGIN_V1_H
-#define NESTWALK_QEMU_PLUGIN_V1_H
+#ifndef NESTWALK_QEMU_PLUGIN_H
+#define NESTWALK_QEMU_PLUGIN_H
 
 #include <stdbool.h>
 #include <stddef.h>
