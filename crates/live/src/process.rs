@@ -198,8 +198,11 @@ impl Source for Process {
         let (Some(first), Some(last)) = (mappings.first(), mappings.last()) else {
             return Ok(Visibility { frames, leaves: true });
         };
-        let regions =
-            self.pagemap.borrow().scan(first.start, last.end).map_err(|error| self.failed("pagemap", error))?;
+        // Entries with frames say themselves what belongs to a file.
+        let file = if frames { 0 } else { pagemap::FILE };
+        let wanted = pagemap::PRESENT | pagemap::SWAPPED | pagemap::ZEROS | pagemap::HUGE | file;
+        let regions = self.pagemap.borrow().scan(first.start, last.end, wanted);
+        let regions = regions.map_err(|error| self.failed("pagemap", error))?;
         let Some(regions) = regions else {
             for (index, mapping) in mappings.iter().enumerate() {
                 self.small(mapping.first_page(), mapping.end_page(), false, &mut |piece| {
