@@ -9,6 +9,7 @@ import random
 import signal
 import statistics as stdlib
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from nestwalk.probe.knees import Point
 from nestwalk.probe.statistics import Value
 
 MIB = 1 << 20
+ROOT = Path(__file__).parents[2]
 
 
 def drawn(middle: float, noise: float, dice: random.Random, rounds: int = 9) -> list[float]:
@@ -362,11 +364,26 @@ def test_the_simulated_chase_has_the_same_layout() -> None:
     wanted = [Cell(4 * MIB, layout, "grouped") for layout in cells.SPREADS]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulated, "ACCESSES_MIN", 2048)
-        import tempfile
-
         with tempfile.TemporaryDirectory() as folder:
             found = simulated.simulate(wanted, machine, Path(folder), host="4k", seed=1, jobs=2, watcher=pool.Silent())
     assert [found[cell]["lines"] for cell in wanted] == [1.0, 1.0, 2.0, 4.0, 8.0]
+
+
+def test_a_share_of_the_cache_has_a_prime_number_of_sets() -> None:
+    assert [simulated.prime_below(number) for number in (0, 2, 4, 4864, 5120)] == [2, 2, 3, 4861, 5119]
+
+
+def test_page_table_pages_share_no_sets_because_of_a_share_of_the_cache() -> None:
+    """In random order the layouts cost the same. With 19 x 256 sets, a walk on one line took twice as long."""
+    from nestwalk import machines, pool
+
+    milan = machines.detect(ROOT / "crates/live/tests/cpuid/milan-7763.txt")
+    machine = simulated.machine(milan, ghz=None, llc_bytes=19 * 256 * 16 * 64)
+    wanted = [Cell(256 * MIB, layout, "random") for layout in ("lines-1", "lines-8")]
+    with tempfile.TemporaryDirectory() as folder:
+        found = simulated.simulate(wanted, machine, Path(folder), host="4k", seed=1, jobs=2, watcher=pool.Silent())
+    one, eight = (found[cell]["walk_cycles"] or 0 for cell in wanted)
+    assert eight == pytest.approx(one, rel=0.05)
 
 
 @pytest.mark.parametrize(

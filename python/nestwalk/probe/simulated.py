@@ -7,6 +7,7 @@ latency, and the time model's shares (``[timing]``) have no part in it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +68,10 @@ def machine(
         changes.append(f"clock {ghz:.2f} GHz, measured, instead of {stated:.2f}; memory keeps its ns")
     clock = table["frequency_mhz"] / 1000
     if llc_bytes is not None:
-        unit = mmu["llc"]["ways"] * LINE * 256
-        size = max(llc_bytes // unit, 1) * unit
+        set_bytes = mmu["llc"]["ways"] * LINE
+        size = prime_below(llc_bytes // set_bytes) * set_bytes
         changes.append(f"last-level cache {size / 2**20:.1f} MiB, measured, instead of {mmu['llc']['size']}")
-        mmu["llc"]["size"] = f"{size // 1024} KiB"
+        mmu["llc"]["size"] = size
     if llc_ns is not None:
         changes.append(f"its latency {llc_ns:.1f} ns, measured, instead of {mmu['llc']['latency_cycles'] / clock:.1f}")
         mmu["llc"]["latency_cycles"] = round(llc_ns * clock)
@@ -78,6 +79,19 @@ def machine(
         changes.append(f"memory {memory_ns:.0f} ns, measured, instead of {mmu['memory_latency_cycles'] / clock:.0f}")
         mmu["memory_latency_cycles"] = round(memory_ns * clock)
     return Machine(scenario.write(table), clock, tuple(changes))
+
+
+def prime_below(number: int) -> int:
+    """The largest prime that is not above ``number``; 2 at least.
+
+    A share of a cache has so many sets. A processor hashes addresses to sets, the simulator takes a remainder. Memory
+    that is touched in order has a page of PTEs every 513 frames, so these pages are 513 x 64 lines apart: with
+    19 x 256 sets (513 is 27 x 19) all of them would share 256 of the sets.
+    """
+    found = max(number, 2)
+    while any(found % factor == 0 for factor in range(2, math.isqrt(found) + 1)):
+        found -= 1
+    return found
 
 
 def kernels(cell: Cell, host: str) -> list[dict[str, Any]]:
