@@ -133,11 +133,11 @@ class Probe:
 class Counters:
     """The processor's counters of this thread, in user mode, from now on (Linux only)."""
 
-    def __init__(self) -> None:
-        """Opens those that the kernel lets it open."""
+    def __init__(self, events: str = "[]") -> None:
+        """Opens what the kernel lets it: the events it names itself, and `events` (`name`, `kind`, `config`)."""
 
     def read(self) -> str:
-        """A list of `name`, `count`, `unavailable`."""
+        """A list of `name`, `count`, `counted_share` (of the time), `unavailable`."""
 
 def clock_ghz() -> float | None:
     """The clock that the processor has in effect; None where it is not known how to measure it."""
@@ -186,6 +186,22 @@ def inspect_process(
 
     `all_flags` reads the flags of every frame, `contents` the contents of 2 MiB pages. The GIL is released.
     """
+
+def anonymous_pages(pid: int | None = None, path: str | None = None) -> tuple[bool, list[tuple[int, int, bool, bytes]]]:
+    """The anonymous private memory of a process or a recording: whether it is known what PMDs map, and its pieces.
+
+    Of each piece: the first page of its mapping, its own first page, whether PMDs map it (an entry then is one of
+    2 MiB), and its entries as in `/proc/PID/pagemap`. The GIL is released.
+    """
+
+def proc_mappings(text: str) -> list[tuple[int, int, str, str, str]]:
+    """Of `/proc/PID/maps`: start, end, permissions, device and inode (empty for anonymous memory), name."""
+
+def proc_words(path: str, first: int, count: int) -> bytes:
+    """Words of 64 bits of a file such as pagemap, from number `first` on; fewer than `count` where it ends."""
+
+def proc_buddyinfo(text: str) -> list[int]:
+    """Free blocks by order in the text of `/proc/buddyinfo`."""
 
 def inspect_is_recording(path: str) -> bool:
     """Whether the file `path` begins like a recording."""

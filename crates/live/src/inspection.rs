@@ -294,7 +294,7 @@ impl<'a> Pass<'a> {
         }
         memory.present_bytes += bytes;
         self.present[self.at] += pages;
-        match (file, self.mappings[self.at].shared) {
+        match (file, self.mappings[self.at].shared()) {
             (false, _) => memory.anonymous_bytes += bytes,
             (true, false) => memory.file_bytes += bytes,
             (true, true) => memory.shared_bytes += bytes,

@@ -3,9 +3,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use crate::known::Known;
+use crate::words;
 
 /// First page of a compound page (a large folio, or hugetlb).
 pub const COMPOUND_HEAD: u64 = 1 << 15;
@@ -21,7 +21,6 @@ pub const KSM: u64 = 1 << 21;
 pub const ZERO_PAGE: u64 = 1 << 24;
 
 const PATH: &str = "/proc/kpageflags";
-const WORD_BYTES: u64 = 8;
 /// Frames that are read at once when those wanted are so near to each other: flags cost some 100 ns a frame, a call some 400.
 const NEAR: u64 = 4;
 
@@ -51,35 +50,16 @@ fn from(file: &File, frames: &[u64]) -> io::Result<Vec<u64>> {
         }
         let span = frames[rest[taken - 1]] - base + 1;
         buffer.clear();
-        buffer.resize((span * WORD_BYTES) as usize, 0);
-        let got = read_words(file, base, &mut buffer)?;
+        buffer.resize(span as usize, 0);
+        let got = words::read(file, base, &mut buffer)?;
         for &index in &rest[..taken] {
-            let at = (frames[index] - base) as usize;
-            if at < got {
-                let word = &buffer[at * WORD_BYTES as usize..][..WORD_BYTES as usize];
-                flags[index] = u64::from_le_bytes(word.try_into().unwrap_or_default());
+            if let Some(&word) = buffer[..got].get((frames[index] - base) as usize) {
+                flags[index] = word;
             }
         }
         rest = &rest[taken..];
     }
     Ok(flags)
-}
-
-/// Words that were read from frame `base` on. Beyond the last frame of the machine there are none.
-fn read_words(file: &File, base: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut got = 0;
-    while got < buffer.len() {
-        let Some(at) = base.checked_mul(WORD_BYTES) else { break };
-        match file.read_at(&mut buffer[got..], at + got as u64) {
-            Ok(0) => break,
-            Ok(bytes) => got += bytes,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The kernel says so of frames behind the last one.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(got / WORD_BYTES as usize)
 }
 
 #[cfg(test)]

@@ -42,7 +42,10 @@ mod status;
 mod strip;
 mod sysfs;
 mod tables;
+#[cfg(test)]
+mod testing;
 mod vm;
+pub mod words;
 
 pub use cpuid::{DumpError, Leaves, Registers};
 pub use error::InspectError;

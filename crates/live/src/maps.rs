@@ -17,15 +17,25 @@ pub struct Mapping {
     pub start: u64,
     /// The address after the last one.
     pub end: u64,
-    /// Whether a write changes the file or memory that others see (`s` for `p`).
-    pub shared: bool,
-    /// Whether no file is behind it.
-    pub anonymous: bool,
+    /// Permissions as the kernel writes them: `rw-p`, `r-xp`, `rw-s`.
+    pub permissions: [u8; 4],
+    /// Device and inode of its file, such as `08:01 1234`; empty where no file is behind it.
+    pub file: String,
     /// The file's path, or a name such as `[heap]`; may be empty.
     pub name: String,
 }
 
 impl Mapping {
+    /// Whether a write changes the file or memory that others see.
+    pub fn shared(&self) -> bool {
+        self.permissions[3] == b's'
+    }
+
+    /// Whether no file is behind it.
+    pub fn anonymous(&self) -> bool {
+        self.file.is_empty()
+    }
+
     /// The number of its first page.
     pub fn first_page(&self) -> u64 {
         self.start / PAGE_BYTES
@@ -81,13 +91,13 @@ fn fields(line: &str) -> Option<Mapping> {
     };
     let (start, end) = next().split_once('-')?;
     let permissions = next();
-    let (_offset, _device, inode) = (next(), next(), next());
+    let (_offset, device, inode) = (next(), next(), next());
     let address = |digits: &str| u64::from_str_radix(digits, 16).ok();
     Some(Mapping {
         start: address(start)?,
         end: address(end)?,
-        shared: *permissions.as_bytes().get(3)? == b's',
-        anonymous: inode.parse::<u64>().ok()? == 0,
+        permissions: permissions.as_bytes().try_into().ok().filter(|four: &[u8; 4]| four.is_ascii())?,
+        file: if inode.parse::<u64>().ok()? == 0 { String::new() } else { format!("{device} {inode}") },
         name: rest.trim_start().to_owned(),
     })
 }
@@ -107,7 +117,7 @@ mod tests {
                     ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n";
         let found = parse(text).unwrap();
         let shape: Vec<_> =
-            found.iter().map(|one| (one.pages(), one.shared, one.anonymous, one.name.as_str())).collect();
+            found.iter().map(|one| (one.pages(), one.shared(), one.anonymous(), one.name.as_str())).collect();
         assert_eq!(
             shape,
             [(33, false, true, "[heap]"), (512, true, false, "/dev/shm/a file (deleted)"), (1, false, true, "")]

@@ -5,10 +5,10 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 
 use crate::maps::PAGE_BYTES;
 use crate::source::Entry;
+use crate::words;
 
 /// The page belongs to a file or to shared memory.
 pub const FILE: u64 = 1 << 2;
@@ -21,7 +21,6 @@ pub const ZEROS: u64 = 1 << 5;
 /// The page is mapped by a PMD or a larger leaf.
 pub const HUGE: u64 = 1 << 6;
 
-const ENTRY_BYTES: u64 = 8;
 /// Regions that one call may return.
 const REGIONS: usize = 4096;
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
@@ -61,7 +60,7 @@ struct ScanArguments {
 #[derive(Debug)]
 pub struct Pagemap {
     file: File,
-    buffer: Vec<u8>,
+    buffer: Vec<u64>,
 }
 
 impl Pagemap {
@@ -72,18 +71,9 @@ impl Pagemap {
 
     /// Appends the entries of `count` pages from page number `first` on to `into`. Fewer are appended if the process has ended.
     pub fn read(&mut self, first: u64, count: usize, into: &mut Vec<Entry>) -> io::Result<()> {
-        self.buffer.resize(count * ENTRY_BYTES as usize, 0);
-        let mut got = 0;
-        while got < self.buffer.len() {
-            match self.file.read_at(&mut self.buffer[got..], first * ENTRY_BYTES + got as u64) {
-                Ok(0) => break,
-                Ok(bytes) => got += bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let words = self.buffer[..got].chunks_exact(ENTRY_BYTES as usize);
-        into.extend(words.map(|word| Entry(u64::from_le_bytes(word.try_into().unwrap_or_default()))));
+        self.buffer.resize(count, 0);
+        let got = words::read(&self.file, first, &mut self.buffer)?;
+        into.extend(self.buffer[..got].iter().map(|&word| Entry(word)));
         Ok(())
     }
 

@@ -330,9 +330,9 @@ impl Source for Recorder<'_> {
     }
 }
 
-/// A mapping as `/proc/PID/maps` has it, without what does not matter here.
+/// A mapping as `/proc/PID/maps` has it, without the offset in its file.
 fn line(mapping: &Mapping) -> String {
-    let Mapping { start, end, shared, anonymous, name } = mapping;
-    let (share, inode) = (if *shared { 's' } else { 'p' }, u8::from(!*anonymous));
-    format!("{start:x}-{end:x} rw-{share} 00000000 00:00 {inode} {name}\n")
+    let Mapping { start, end, permissions, file, name } = mapping;
+    let file = if file.is_empty() { "00:00 0" } else { file };
+    format!("{start:x}-{end:x} {} 00000000 {file} {name}\n", String::from_utf8_lossy(permissions))
 }

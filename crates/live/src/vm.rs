@@ -377,23 +377,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::testing::tree;
 
     const ROLLUP: &str =
         "5581-7ffc ---p 00000000 00:00 0 [rollup]\nRss: 2097152 kB\nAnonHugePages: 1048576 kB\nKSM: 0 kB\nSwap: 4 kB\n";
 
-    fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        root
-    }
-
     #[test]
     fn a_vm_is_found_by_debugfs_with_its_leaves() {
-        let root = host(&[
+        let root = tree(&[
             ("proc/812/comm", "qemu-system-x86\n"),
             ("proc/812/smaps_rollup", ROLLUP),
             ("sys/kernel/debug/kvm/812-11/pages_4k", "512\n"),
@@ -417,7 +408,7 @@ mod tests {
 
     #[test]
     fn huge_memory_under_small_leaves_looks_like_dirty_logging() {
-        let root = host(&[
+        let root = tree(&[
             ("proc/812/smaps_rollup", ROLLUP),
             ("sys/kernel/debug/kvm/812-11/pages_4k", "262144\n"),
             ("sys/kernel/debug/kvm/812-11/pages_2m", "0\n"),
@@ -428,7 +419,7 @@ mod tests {
 
     #[test]
     fn without_debugfs_a_vm_is_found_by_its_file_and_says_why_it_has_no_leaves() {
-        let root = host(&[("proc/812/comm", "cloud-hyperviso\n"), ("proc/812/fd/0", "")]);
+        let root = tree(&[("proc/812/comm", "cloud-hyperviso\n"), ("proc/812/fd/0", "")]);
         symlink(VM_LINK, root.path().join("proc/812/fd/11")).unwrap();
         let found = Host::read(root.path());
         assert_eq!(found.vms.len(), 1);

@@ -94,7 +94,10 @@ mod _native {
     use super::keys::{machine, schema, toml_check, toml_path_at, toml_position};
 
     #[pymodule_export]
-    use super::live::{inspect_host, inspect_is_recording, inspect_process, processor};
+    use super::live::{
+        anonymous_pages, inspect_host, inspect_is_recording, inspect_process, proc_buddyinfo, proc_mappings,
+        proc_words, processor,
+    };
 
     #[pymodule_export]
     use super::populated::{Populated, populated_by};

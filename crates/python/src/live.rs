@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What this machine shows of itself, for Python.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use nestwalk_live::{Host, Leaves, Nearest, Options, Processor, Recorder, Recording, Source, Sysfs, inspect, nearest};
+use nestwalk_live::maps::{self, Mapping};
+use nestwalk_live::{
+    Host, Leaf, Leaves, Nearest, Options, Piece, Processor, Recorder, Recording, Source, Sysfs, buddyinfo, inspect,
+    nearest, words,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde::Serialize;
@@ -73,6 +78,68 @@ pub(crate) fn inspect_process<'py>(
         Ok((json(&found)?, Some(kept)))
     })?;
     Ok((text, kept.map(|bytes| PyBytes::new(py, &bytes))))
+}
+
+/// The anonymous private memory of a process, or of the recording `path` of one: whether it is known which pages PMDs map, and its
+/// pieces, ascending. Of each the first page of its mapping, its own first page, whether PMDs map it, and entries as in
+/// `/proc/PID/pagemap`: one for each page, or for each 2 MiB. The page of zeros is in none.
+#[pyfunction]
+#[pyo3(signature = (pid=None, path=None))]
+pub(crate) fn anonymous_pages(
+    py: Python<'_>,
+    pid: Option<u32>,
+    path: Option<PathBuf>,
+) -> PyResult<(bool, Vec<AnonymousPiece>)> {
+    let (leaves, pieces) = guarded(py, || {
+        let source = source(pid, path.as_deref())?;
+        let mappings = source.mappings().map_err(refuse)?;
+        let mut found = Vec::new();
+        let take = &mut |index: usize, piece: Piece<'_>| {
+            let mapping: &Mapping = &mappings[index];
+            if mapping.anonymous() && !mapping.shared() && !piece.zeros {
+                let entries: Vec<u8> = piece.entries.iter().flat_map(|entry| entry.0.to_ne_bytes()).collect();
+                found.push((mapping.first_page(), piece.first, piece.leaf == Leaf::Pmd, entries));
+            }
+        };
+        let seen = source.pages(&mappings, take).map_err(refuse)?;
+        Ok((seen.leaves, found))
+    })?;
+    let packed = |(mapping, first, pmd, entries): (u64, u64, bool, Vec<u8>)| {
+        (mapping, first, pmd, PyBytes::new(py, &entries).unbind())
+    };
+    Ok((leaves, pieces.into_iter().map(packed).collect()))
+}
+
+/// The first page of a mapping, the piece's own, whether PMDs map it, its entries.
+type AnonymousPiece = (u64, u64, bool, Py<PyBytes>);
+
+/// The mappings in the text of `/proc/PID/maps`: first address, the address after the last one, permissions, device and inode (empty
+/// where no file is behind it), name.
+#[pyfunction]
+pub(crate) fn proc_mappings(text: &str) -> PyResult<Vec<(u64, u64, String, String, String)>> {
+    let row =
+        |one: Mapping| (one.start, one.end, String::from_utf8_lossy(&one.permissions).into_owned(), one.file, one.name);
+    Ok(maps::parse(text).map_err(refuse)?.into_iter().map(row).collect())
+}
+
+/// Words of 64 bits of a file such as `/proc/PID/pagemap`, from number `first` on: `count` of them, fewer where it ends.
+#[pyfunction]
+pub(crate) fn proc_words<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    first: u64,
+    count: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut read = vec![0; count];
+    let got = words::read(&File::open(path)?, first, &mut read)?;
+    let bytes: Vec<u8> = read[..got].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    Ok(PyBytes::new(py, &bytes))
+}
+
+/// Free blocks of the buddy allocator by order, of all nodes and zones, in the text of `/proc/buddyinfo`.
+#[pyfunction]
+pub(crate) fn proc_buddyinfo(text: &str) -> PyResult<Vec<u64>> {
+    Ok(buddyinfo(text).map_err(refuse)?.blocks)
 }
 
 /// Whether the file `path` begins like a recording.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from nestwalk import folders
+from nestwalk import _native, folders
 from nestwalk.errors import NestwalkError, unreadable
 
 if TYPE_CHECKING:
@@ -45,17 +45,14 @@ PFN_MASK = (1 << 55) - 1
 KPF_BUDDY = 1 << 10
 """Flag of a page of a free block of the buddy allocator. Source: the same."""
 
-ORDERS_MAX = 64
-"""Linux has 11 orders of free blocks by default; more than this is another file."""
-
 _COUNT = re.compile(r"[0-9]{1,18}")
 
 HUGEPAGES = Path("/sys/kernel/mm/hugepages")
 ADDRESS_MAX = 1 << 57
 
-_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) [0-9a-f]+ (\S+ \d+)\s*(.*)")
-_SPECIAL = ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]")
-"""Mappings of the kernel's own pages."""
+
+NO_FILE = "00:00 0"
+"""Device and inode of anonymous memory in ``/proc/PID/maps``."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class Mapping:
     end: int
     permissions: str
     name: str
-    file: str = "00:00 0"
+    file: str = NO_FILE
     """Device and inode, as in ``/proc/PID/maps``; those of anonymous memory are 0."""
     gpa: int | None = None
     """Guest-physical address of its first byte, where it is known."""
@@ -121,19 +118,13 @@ class Source:
                 f"there is no process {self.pid}; give the pid of a running VM (of its VMM, on the host)"
             )
         self._check_recording()
-        found: list[Mapping] = []
-        for number, line in enumerate(_text(self._maps).splitlines(), 1):
-            match = _MAPPING.fullmatch(line)
-            start, end = (int(match[1], 16), int(match[2], 16)) if match else (0, 0)
-            if match is None or not start < end <= ADDRESS_MAX or (start | end) % PAGE_BYTES:
-                if match is not None and match[5] in _SPECIAL:
-                    continue
-                raise NestwalkError(f"{self._maps}: line {number}: is not a mapping; record /proc/PID/maps as it is")
-            if match[5] not in _SPECIAL:
-                if found and start < found[-1].end:
-                    raise NestwalkError(f"{self._maps}: line {number}: begins within the mapping before it")
-                found.append(Mapping(start, end, match[3], match[5], match[4]))
-        return self._placed(found)
+        try:
+            rows = _native.proc_mappings(_text(self._maps))
+        except NestwalkError as error:
+            raise NestwalkError(f"{self._maps.parent}/{error}") from error
+        return self._placed(
+            [Mapping(start, end, permissions, name, file or NO_FILE) for start, end, permissions, file, name in rows]
+        )
 
     def _check_recording(self) -> None:
         """A pipe would block."""
@@ -170,18 +161,15 @@ class Source:
         else:
             first = sum(one.pages for one in all_mappings[: all_mappings.index(mapping)])
         try:
-            with self._pagemap.open("rb") as file:
-                file.seek(first * ENTRY_BYTES)
-                left = mapping.pages
-                while left:
-                    data = file.read(min(left, CHUNK_PAGES) * ENTRY_BYTES)
-                    if len(data) < min(left, CHUNK_PAGES) * ENTRY_BYTES:
-                        raise NestwalkError(
-                            f"{self._pagemap}: ends within the mapping at {mapping.start:#x}; "
-                            + ("record it again" if self.recording else "the mapping is gone; try again")
-                        )
-                    yield data
-                    left -= len(data) // ENTRY_BYTES
+            for at in range(first, first + mapping.pages, CHUNK_PAGES):
+                count = min(first + mapping.pages - at, CHUNK_PAGES)
+                data = _native.proc_words(str(self._pagemap), at, count)
+                if len(data) < count * ENTRY_BYTES:
+                    raise NestwalkError(
+                        f"{self._pagemap}: ends within the mapping at {mapping.start:#x}; "
+                        + ("record it again" if self.recording else "the mapping is gone; try again")
+                    )
+                yield data
         except PermissionError as error:
             raise NestwalkError(
                 f"{self._pagemap}: no permission; run as the owner of the process, or as root"
@@ -195,15 +183,10 @@ class Source:
             text = self._buddyinfo.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             return f"{self._buddyinfo} cannot be read ({error.strerror or error})"
-        blocks: dict[int, int] = {}
-        for line in text.splitlines():
-            _, zone, counts = line.partition("zone")
-            fields = counts.split()[1:]
-            if not zone or not fields or len(fields) > ORDERS_MAX or not all(map(_COUNT.fullmatch, fields)):
-                return f"{self._buddyinfo} is not a buddyinfo of Linux"
-            for order, count in enumerate(fields):
-                blocks[order] = blocks.get(order, 0) + int(count)
-        return blocks or f"{self._buddyinfo} is empty"
+        try:
+            return dict(enumerate(_native.proc_buddyinfo(text)))
+        except NestwalkError:
+            return f"{self._buddyinfo} is not a buddyinfo of Linux"
 
     def pools(self) -> list[Pool] | str:
         """The hugetlb pools, the largest pages first; or why they are not known."""
@@ -283,14 +266,13 @@ def _free_runs(path: Path) -> pl.Series:
     """Lengths of runs of pages that have :data:`KPF_BUDDY`."""
     parts: list[pl.DataFrame] = []
     at = 0
-    with path.open("rb") as file:
-        while data := file.read(CHUNK_PAGES * ENTRY_BYTES):
-            flags = words(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES])
-            free = flags.to_frame().select(has("entry", KPF_BUDDY)).to_series()
-            runs = free.rle().struct.unnest()
-            begins = runs["len"].cum_sum() - runs["len"] + at
-            parts.append(runs.select("len", "value").with_columns(begins.alias("at")).filter(pl.col("value")))
-            at += len(flags)
+    while data := _native.proc_words(str(path), at, CHUNK_PAGES):
+        flags = words(data)
+        free = flags.to_frame().select(has("entry", KPF_BUDDY)).to_series()
+        runs = free.rle().struct.unnest()
+        begins = runs["len"].cum_sum() - runs["len"] + at
+        parts.append(runs.select("len", "value").with_columns(begins.alias("at")).filter(pl.col("value")))
+        at += len(flags)
     if not parts:
         return pl.Series("len", [], dtype=pl.Int64)
     runs = pl.concat(parts).with_columns(pl.col("len", "at").cast(pl.Int64))
