@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nestwalk_live::probe::{Arena, Chase, Means, lines_per_group};
+use nestwalk_live::probe::{Arena, Chase, Event, Means, lines_per_group};
 use nestwalk_workload::chase::{Layout, Order, Spread};
 use pyo3::prelude::*;
 use serde::Serialize;
@@ -97,13 +97,14 @@ pub(crate) struct Counters {
 
 #[pymethods]
 impl Counters {
-    /// Opens those that can be opened.
+    /// Opens those that can be opened: what every kernel names, and `events` (a list of `name`, `kind`, `config`).
     #[new]
-    fn new() -> Self {
-        Self { counters: nestwalk_live::probe::Counters::open() }
+    #[pyo3(signature = (events="[]"))]
+    fn new(events: &str) -> PyResult<Self> {
+        Ok(Self { counters: nestwalk_live::probe::Counters::open(&from_json::<Vec<Event>>(events)?) })
     }
 
-    /// A list of `name`, `count`, `unavailable`.
+    /// A list of `name`, `count`, `counted_share`, `unavailable`.
     fn read(&self) -> PyResult<String> {
         json(&self.counters.read())
     }

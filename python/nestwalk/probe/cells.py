@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native
 from nestwalk.errors import NestwalkError
-from nestwalk.probe import statistics
+from nestwalk.probe import events, statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -133,7 +133,8 @@ def measure(
         if any(cell.layout != HUGE for cell in cells):
             arenas[False] = _native.Probe(size, huge=False, remap=remap)
         done.facts = {("huge" if kept else "small"): json.loads(arena.facts()) for kept, arena in arenas.items()}
-        counters = _native.Counters()
+        processor = json.loads(_native.processor())["processor"]
+        counters = _native.Counters(json.dumps(events.of(processor)))
         dice = random.Random(seed)  # noqa: S311 (an order that can be had again)
         whole, spent = rounds * sum(cell.loads for cell in cells), 0
         for round_ in range(rounds):

@@ -12,7 +12,7 @@ from nestwalk.probe import probing, validation
 from nestwalk.probe.cells import LINES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -121,15 +121,20 @@ def notes(done: Probed) -> list[RenderableType]:
     return [Text(line) for line in footnotes(done)]
 
 
+def counted(counter: Mapping[str, Any]) -> str:
+    """A counter's name and count; and in what share of the time it had a counter to itself."""
+    said = f"{counter['name'].replace('_', ' ')} {counter['count']:,}"
+    share = counter["counted_share"]
+    return said if share == 1 else f"{said} (extrapolated from {share:.0%} of the time)"
+
+
 def footnotes(done: Probed) -> list[str]:
     """The same as lines."""
     measured = done.measured
     lines = ["ns an access; each access needs the one before (a chase of pointers, one line a page)"]
     lines.append(NOISE.format(rounds=measured.rounds, share=measured.disturbed / max(measured.stretches, 1)))
     lines.append(layouts(measured.facts))
-    opened = [
-        f"{one['name'].replace('_', ' ')} {one['count']:,}" for one in measured.counters if one["count"] is not None
-    ]
+    opened = [counted(one) for one in measured.counters if one["count"] is not None]
     lines.append("Counters: " + (", ".join(opened) if opened else measured.counters[0]["unavailable"]))
     return lines
 

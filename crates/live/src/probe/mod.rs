@@ -17,7 +17,7 @@ mod pagemap;
 
 pub use arena::Arena;
 pub use chase::{Chase, Sample};
-pub use counters::{Counted, Counters};
+pub use counters::{Counted, Counters, Event};
 pub use mover::Means;
 pub use pagemap::lines_per_group;
 
