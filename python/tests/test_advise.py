@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,8 @@ from nestwalk.advice.subject import Subject
 from nestwalk.cloud import proc
 from nestwalk.errors import NestwalkError
 
+PRESENT = proc.PRESENT
+PAGES = 512
 ORDER = ["thp-host", "thp-guest", "mthp", "ptemagnet", "hugegpt", "asap", "ds", "clustered"]
 NO_FRAMES = "unavailable, because the kernel shows frame numbers to processes with CAP_SYS_ADMIN only"
 
@@ -365,6 +368,53 @@ def test_what_if_simulates_the_process_on_its_own_tables(child: subprocess.Popen
     assert any("swaptions" in note for note in found["notes"])
 
 
+def test_what_if_simulates_a_recording_as_its_process(
+    child: subprocess.Popen[bytes], command: Command, tmp_path: Path
+) -> None:
+    assert command("inspect", str(child.pid), "--record", "mine.rec").returncode == 0
+    lives, kept = tables_of.of_process(child.pid), tables_of.of_recording(tmp_path / "mine.rec")
+    assert (kept.frames_known, kept.notes) == (lives.frames_known, lives.notes)
+    # The process waits: none of its memory moves, but khugepaged may collapse some.
+    assert abs(kept.pages - lives.pages) < PAGES
+    child.kill()
+    done = command("advise", "./mine.rec", "--what-if", "--as", "swaptions", "--quick", "--json", "--out", "page")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["what_if"]["rows"][0]["configuration"] == "vm-now"
+    assert any("names no processor" in note for note in found["notes"])
+    assert json.loads((tmp_path / "page" / "results.json").read_text(encoding="utf-8")) == found
+    rows = pl.read_parquet(tmp_path / "page" / "results.parquet")
+    assert rows["technique"].to_list() == ORDER
+    assert rows["gain"].to_list() == [entry["gain"] for entry in found["advice"]]
+
+
+def test_a_page_of_advice_for_a_process(child: subprocess.Popen[bytes], command: Command, tmp_path: Path) -> None:
+    done = command("advise", str(child.pid), "--out", "page")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
+    value = json.loads((tmp_path / "page" / "results.json").read_text(encoding="utf-8"))
+    for entry in value["advice"]:
+        assert entry["title"] in page
+    assert pl.read_parquet(tmp_path / "page" / "results.parquet")["gain"].null_count() == len(value["advice"])
+    again = command("advise", str(child.pid), "--out", "/proc/version/x")
+    assert (again.returncode, len(again.stderr.strip().splitlines())) == (2, 1)
+
+
+def test_what_if_needs_pages_and_json_has_none(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "seen.json").write_text(json.dumps({"schema": 1, "process": {}, "settings": {}}), encoding="utf-8")
+    done = command("advise", "seen.json", "--what-if", "--as", "swaptions")
+    assert done.returncode == 2
+    assert "--record FILE" in done.stderr
+
+
+def test_2_mib_pages_are_taken_as_the_kernel_tells_them() -> None:
+    pmd = (4096, 4096, True, array("Q", [PRESENT | 1024, 0, PRESENT | 4096]))
+    small = (0, 8192, False, array("Q", [PRESENT | (2048 + page) for page in range(PAGES)]))
+    made = tables_of.of_entries([pmd, small], {}, "it")
+    assert [(region.huge, region.pages[5]) for region in made.regions] == [(True, 1030), (True, 4102), (False, 2054)]
+    assert made.pages == 3 * PAGES
+
+
 def test_a_process_that_has_ended_is_one_line(child: subprocess.Popen[bytes], command: Command) -> None:
     child.kill()
     child.wait()
@@ -396,15 +446,13 @@ def test_what_does_not_go_together_is_refused(command: Command, arguments: list[
 
 # Page tables of a process.
 
-PRESENT = proc.PRESENT
-
 
 def layout(frames: dict[int, int], huge: dict[int, int] | None = None) -> tables_of.Layout:
     """The layout of a mapping that begins at page 0: frames by page."""
     entries = array("Q", bytes(8 * (max(frames) + 1)))
     for page, frame in frames.items():
         entries[page] = PRESENT | frame
-    return tables_of.of_entries([(0, 0, entries)], huge or {}, "it")
+    return tables_of.of_entries([(0, 0, False, entries)], huge or {}, "it")
 
 
 def leaves(dump: Path) -> dict[int, tuple[int, int]]:
@@ -465,7 +513,7 @@ def test_hidden_frames_are_said_to_be_so(tmp_path: Path) -> None:
 
 def test_a_process_without_memory_is_refused() -> None:
     with pytest.raises(NestwalkError, match="no anonymous memory is present"):
-        tables_of.of_entries([(0, 0, array("Q", [0] * 8))], {}, "process 1")
+        tables_of.of_entries([(0, 0, False, array("Q", [0] * 8))], {}, "process 1")
 
 
 def test_advice_needs_only_what_a_subject_knows() -> None:

@@ -136,6 +136,65 @@ def test_a_known_layout_gives_the_known_numbers(layout: int) -> None:
     assert found["host_pt_fragmentation"]["incomplete_groups"] >= 128
 
 
+HUGETLB = """
+import mmap, sys, time
+try:
+    # MAP_HUGETLB, 2 MiB
+    pages = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000 | 21 << 26)
+except OSError as error:
+    print(error.errno, flush=True)
+    sys.exit()
+pages[0] = pages[2 << 20] = 1
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def hugetlb_pages() -> int:
+    """Free 2 MiB pages of the hugetlb pool."""
+    path = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+    return int(path.read_text(encoding="utf-8")) if path.exists() else 0
+
+
+@pytest.mark.skipif(hugetlb_pages() < 2, reason="fewer than 2 pages of 2 MiB are free in the hugetlb pool")
+def test_hugetlb_pages_are_mapped_by_pmds_and_no_groups() -> None:
+    with running(HUGETLB) as pid:
+        found = inspect(pid).to_json()
+    assert found["huge_pages"]["hugetlb_bytes"] == 4 << 20
+    assert found["huge_pages"]["pmd_mapped_bytes"] >= 4 << 20
+    assert found["memory"]["present_bytes"] >= 4 << 20
+
+
+SWAPPED = """
+import mmap, time
+memory = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(15)  # MADV_NOHUGEPAGE
+for page in range(1024):
+    memory[page << 12] = page % 251 + 1
+memory.madvise(21)  # MADV_PAGEOUT
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def swaps() -> int:
+    """Swap areas in use."""
+    path = Path("/proc/swaps")
+    return len(path.read_text(encoding="utf-8").splitlines()) - 1 if path.exists() else 0
+
+
+@pytest.mark.skipif(not swaps(), reason="there is no swap")
+def test_swapped_pages_are_no_memory_and_no_groups() -> None:
+    with running(SWAPPED) as pid:
+        found = inspect(pid).to_json()
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    swapped = int(re.search(r"VmSwap:\s+(\d+) kB", status)[1]) << 10  # type: ignore[index]
+    if swapped < 4 << 20:
+        pytest.skip("the kernel swapped out less than it was asked to")
+    assert found["memory"]["swapped_bytes"] == swapped
+    assert sum(cell["swapped_share"] * cell["bytes"] for cell in found["strip"]) == pytest.approx(swapped)
+
+
 @needs_frames
 def test_flags_and_contents_are_read_when_asked_for(layout: int) -> None:
     found = inspect(layout, all_flags=True, contents=True).to_json()["huge_pages"]

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path  # noqa: TC003 (typer reads the annotations)
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from nestwalk.advice.subject import Subject
+    from nestwalk.advice.what_if import Request, WhatIf
     from nestwalk.comparisons import Comparison, Plan
 
 DEFAULT_MACHINE = "broadwell-asap"
@@ -51,6 +54,10 @@ def advise(
     record: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep what was seen of a process; advise FILE reads it again.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write results.json, results.parquet (a row a technique) and a page."),
+    ] = None,
     machine: Annotated[
         str | None,
         typer.Option(
@@ -66,11 +73,14 @@ def advise(
     seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0, max=SEED_MAX)] = 1,
 ) -> None:
     """Say what to do about page walks, in the order to act: why, what it gives back, who acts, how, what it costs."""
-    from nestwalk import files
+    from nestwalk import files, folders
     from nestwalk.advice import text
+    from nestwalk.advice.what_if import Request
 
     if record is not None:
         files.check_file(record)
+    if out is not None:
+        folders.check_directory(out)
     if (trace is not None or as_ is not None) and not what_if:
         raise NestwalkError(f"{'--trace' if trace is not None else '--as'} goes with --what-if")
     if _is_trace(target):
@@ -78,31 +88,37 @@ def advise(
             if given:
                 raise NestwalkError(f"{option} goes with a process; '{shown(target)}' is a trace, which is simulated")
         done = _compared(target, machine or DEFAULT_MACHINE, quick=quick, jobs=jobs, seed=seed)
-        _deliver(of_trace(done), text.of_comparison(done), as_json=json_)
+        _deliver(of_trace(done), text.of_comparison(done), as_json=json_, out=out)
         return
     from nestwalk.advice import process, subject
 
     measured = None if probe is None else subject.read_probe(probe)
-    pid = _pid(target)
+    pid, recording = _resolved(target)
     seen = subject.of_target(target, pid, measured)
     simulated = None
     if what_if:
-        from nestwalk.advice import standard
-        from nestwalk.advice.what_if import Request, WhatIf, planned
-
-        if pid is None:
-            raise NestwalkError(
-                f"--what-if imports page tables; '{shown(target)}' is a recording: give a running process"
-            )
-        request = Request(trace, as_, machine or standard.nearest_machine(), seed, quick)
-        with planned(seen, pid, request) as (plan, notes):
-            simulated = WhatIf(_run(plan, jobs), notes)
+        if pid is None and recording is None:
+            what = f"--what-if imports page tables, and '{shown(target)}' has none"
+            raise NestwalkError(f"{what}: give a running process, or a recording (nestwalk inspect PID --record FILE)")
+        simulated = _simulated(seen, pid or recording, Request(trace, as_, machine, seed, quick), jobs)
     advice = process.Advice(seen, simulated)
     if record is not None:
         files.write_file(record, json.dumps(seen.to_json(), indent=1) + "\n")
-    _deliver(advice.to_json(), text.of_process(advice), as_json=json_)
+    _deliver(advice.to_json(), text.of_process(advice), as_json=json_, out=out)
     if record is not None:
         typer.echo(f"wrote {shown(record)}", err=json_)
+
+
+def _simulated(seen: Subject, memory: int | Path | None, request: Request, jobs: int | None) -> WhatIf:
+    """What each technique would give back to a process whose page tables are those of a pid, or of a recording."""
+    from nestwalk.advice import tables_of
+    from nestwalk.advice.what_if import WhatIf, planned
+
+    layout = tables_of.of_recording(memory) if isinstance(memory, Path) else tables_of.of_process(memory or 0)
+    with planned(seen, layout, request) as (plan, notes):
+        if isinstance(memory, Path) and request.machine is None:
+            notes.append(f"A recording names no processor: {plan.machine} is the nearest to the one here (--machine).")
+        return WhatIf(_run(plan, jobs), notes)
 
 
 def of_trace(done: Comparison) -> dict[str, Any]:
@@ -127,11 +143,11 @@ def _is_trace(target: str) -> bool:
     return target in data.traces() or target.endswith(data.SUFFIX)
 
 
-def _pid(target: str) -> int | None:
-    """The number of the process ``target``; None for a recorded one."""
+def _resolved(target: str) -> tuple[int | None, Path | None]:
+    """The number of the process ``target``, or the path of the recording; neither for JSON."""
     from nestwalk.live import processes
 
-    return None if target.endswith(".json") else processes.resolve(target)[0]
+    return (None, None) if target.endswith(".json") else processes.resolve(target)
 
 
 def _compared(trace: str, machine: str, *, quick: bool, jobs: int | None, seed: int) -> Comparison:
@@ -152,8 +168,14 @@ def _run(plan: Plan, jobs: int | None) -> Comparison:
         return comparisons.execute(plan, means=Means(jobs), watcher=watcher)
 
 
-def _deliver(value: Mapping[str, Any], page: Sequence[RenderableType], *, as_json: bool) -> None:
+def _deliver(value: Mapping[str, Any], shown_: Sequence[RenderableType], *, as_json: bool, out: Path | None) -> None:
+    """Prints advice, and writes a folder of it if that is asked for."""
+    from nestwalk.advice import page
+
     if as_json:
         output.show_json(value)
     else:
-        output.show(*page)
+        output.show(*shown_)
+    if out is not None:
+        page.save(value, out, command=sys.argv[1:])
+        typer.echo(f"wrote {shown(out)}", err=as_json)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import struct
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nestwalk import _native
 from nestwalk.cloud import proc
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import NestwalkError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +31,9 @@ HUGE = 2
 TABLE, LEAF, LARGE = 0x7, 0x7, 0x87
 """Flags of entries: present, writable, user; and of a 2 MiB page."""
 
-Part = tuple[int, int, "array[int]"]
+Part = tuple[int, int, bool, "array[int]"]
+"""The first page of a mapping, the first page of a part of it, whether PMDs map it, and its pagemap entries: one for
+each page, or for each 2 MiB."""
 
 REGIONS_MAX = 1 << 16
 """128 GiB: a dump of more would take half a gigabyte."""
@@ -65,19 +68,28 @@ def of_process(pid: int) -> Layout:
     Raises:
         NestwalkError: When it cannot be read, ended meanwhile, or has no such memory.
     """
-    source = proc.Source(pid=pid)
-    mappings = [one for one in source.mappings() if one.anonymous and one.permissions.endswith("p")]
-    return of_entries(_read(source, mappings), huge_regions(Path(f"/proc/{pid}/smaps")), f"process {pid}")
+    known, pieces = _native.anonymous_pages(pid=pid)
+    huge = {} if known else huge_regions(Path(f"/proc/{pid}/smaps"))
+    return of_entries(_parts(pieces), huge, f"process {pid}")
 
 
-def _read(source: proc.Source, mappings: Sequence[proc.Mapping]) -> Iterator[Part]:
-    """The mapping's first page, the first page of a chunk, and its pagemap entries."""
-    for mapping in mappings:
-        first = page = mapping.start // proc.PAGE_BYTES
-        for data in source.entries(mapping, mappings):
-            entries = array("Q", data)
-            yield first, page, entries
-            page += len(entries)
+def of_recording(path: Path) -> Layout:
+    """The same of a process that ``nestwalk inspect --record`` recorded.
+
+    Raises:
+        NestwalkError: When it cannot be read, or has no such memory.
+    """
+    known, pieces = _native.anonymous_pages(path=str(path))
+    made = of_entries(_parts(pieces), {}, shown(path))
+    if known:
+        return made
+    why = "unavailable, because the kernel that it was recorded on has no PAGEMAP_SCAN (Linux 6.7)"
+    return replace(made, notes=[*made.notes, f"Which pages are of 2 MiB is {why}: all are taken for 4 KiB ones."])
+
+
+def _parts(pieces: Iterable[tuple[int, int, bool, bytes]]) -> Iterator[Part]:
+    for mapping, first, huge, data in pieces:
+        yield mapping, first, huge, array("Q", data)
 
 
 def huge_regions(smaps: Path) -> dict[int, int]:
@@ -103,8 +115,8 @@ def of_entries(parts: Iterable[Part], huge: dict[int, int], what: str) -> Layout
     """The layout that pagemap entries describe.
 
     Args:
-        parts: First page of a mapping, first page of a chunk of it, and the chunk's entries; ascending.
-        huge: How many 2 MiB pages there are in the mapping that begins at a page.
+        parts: Ascending.
+        huge: How many 2 MiB pages there are in the mapping that begins at a page, where parts do not tell.
         what: For messages.
 
     Raises:
@@ -113,7 +125,17 @@ def of_entries(parts: Iterable[Part], huge: dict[int, int], what: str) -> Layout
     filled: dict[int, array[int]] = {}
     begins: dict[int, int] = {}
     pages, hidden = 0, 0
-    for mapping, first, entries in parts:
+    large = set()
+    for mapping, first, in_huge, entries in parts:
+        if in_huge:
+            for at, entry in enumerate(entries, first // PAGES):
+                if entry & proc.PRESENT:
+                    frame = entry & proc.PFN_MASK
+                    filled[at] = array("Q", range(frame + 1, frame + 1 + PAGES) if frame else [1] * PAGES)
+                    large.add(at)
+                    pages += PAGES
+                    hidden += frame == 0
+            continue
         for offset, entry in enumerate(entries):
             if not entry & proc.PRESENT:
                 continue
@@ -137,10 +159,10 @@ def of_entries(parts: Iterable[Part], huge: dict[int, int], what: str) -> Layout
     regions = []
     quota = dict(huge)
     for number in ordered:
-        region, mapping = filled[number], begins[number]
-        is_huge = quota.get(mapping, 0) > 0 and _whole(region)
-        quota[mapping] = quota.get(mapping, 0) - is_huge
-        regions.append(Region(region, is_huge))
+        region, mapping = filled[number], begins.get(number, -1)
+        counted = quota.get(mapping, 0) > 0 and _whole(region)
+        quota[mapping] = quota.get(mapping, 0) - counted
+        regions.append(Region(region, counted or number in large))
     return Layout(regions, known, pages, _notes(known))
 
 

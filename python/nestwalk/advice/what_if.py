@@ -71,19 +71,24 @@ class Request:
     """A capture of the process, or of a program like it."""
     workload: str | None
     """Or: a workload like it."""
-    machine: str
+    machine: str | None
+    """None: the nearest to this processor."""
     seed: int
     quick: bool
 
+    @property
+    def place(self) -> str:
+        """The machine's file."""
+        return comparisons.place_of(self.machine or standard.nearest_machine())
+
 
 @contextmanager
-def planned(subject: Subject, pid: int, request: Request) -> Iterator[tuple[Plan, list[str]]]:
-    """The comparison to be made for the process ``pid``, and what to know of it; its files are there meanwhile.
+def planned(subject: Subject, layout: Layout, request: Request) -> Iterator[tuple[Plan, list[str]]]:
+    """The comparison to be made for a process with this memory, and what to know of it; its files are there meanwhile.
 
     Raises:
         NestwalkError: When there is no program to take the process's part, or its memory cannot be read.
     """
-    layout = tables_of.of_process(pid)
     chosen, notes = _program(subject, layout, request)
     with tempfile.TemporaryDirectory(prefix="nestwalk-advise-") as folder:
         path = Path(folder) / "tables"
@@ -95,7 +100,7 @@ def planned(subject: Subject, pid: int, request: Request) -> Iterator[tuple[Plan
         plan = comparisons.Plan(
             _matrix(path, subject.host_pages),
             chosen,
-            comparisons.place_of(request.machine),
+            request.place,
             request.seed,
             request.quick,
         )
@@ -147,7 +152,7 @@ def _regions(chosen: Program, request: Request) -> list[int]:
     table = {
         "schema": 1,
         "name": "advise",
-        "machine": comparisons.place_of(request.machine),
+        "machine": request.place,
         "seed": request.seed,
         "workload": dict(workload),
         "kernels": [{}],

@@ -64,7 +64,8 @@ def inspect(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write inspection.json and a page with a picture.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write results.json, results.parquet (the strip) and a page."),
     ] = None,
 ) -> None:
     """Say how a program's memory lies: fragmentation of the host's page table, contiguity, huge pages, settings."""
