@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Which counters of page walks a processor has, and how the kernel wants them written: on trees of files like its own."""
+"""Which counters of page walks a processor has, and how the kernel wants them: on trees of files like its own."""
 
 from __future__ import annotations
 
