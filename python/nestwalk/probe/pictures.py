@@ -31,7 +31,8 @@ _LABELS = (
 
 
 def _footprint() -> alt.X:
-    axis = alt.Axis(values=ROUND_MIB, labelExpr=_LABELS, grid=False)
+    # Where two labels would touch, as at the right end on a phone, every other one goes.
+    axis = alt.Axis(values=ROUND_MIB, labelExpr=_LABELS, grid=False, labelOverlap="parity", labelSeparation=6)
     return alt.X("mib:Q", title="footprint", scale=alt.Scale(type="log", nice=False), axis=axis)
 
 

@@ -292,7 +292,12 @@ def _judge_walks(done: Probed, ghz: float) -> None:
     for name, (least, most) in ranges.items():
         inside = [point for point in _points(done.measured, "lines-1", "random") if least <= point.at <= most]
         if not inside:
-            why = f"unavailable, because no footprint has all its PTEs there ({_size(least)} to {_size(most)})"
+            where = f"({_size(least)} to {_size(most)})"
+            if least >= most:
+                where = (
+                    f"(up to {_size(least)} something nearer serves them, and from {_size(most)} on they do not fit)"
+                )
+            why = f"unavailable, because no footprint has all its PTEs there {where}"
             done.walk_cost[name] = {
                 "ns": None,
                 "ci95": None,
