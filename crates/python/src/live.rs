@@ -113,10 +113,13 @@ pub(crate) fn anonymous_pages(
 /// The first page of a mapping, the piece's own, whether PMDs map it, its entries.
 type AnonymousPiece = (u64, u64, bool, Py<PyBytes>);
 
+/// First address, the address after the last one, permissions, device and inode, name.
+type MappingRow = (u64, u64, String, String, String);
+
 /// The mappings in the text of `/proc/PID/maps`: first address, the address after the last one, permissions, device and inode (empty
 /// where no file is behind it), name.
 #[pyfunction]
-pub(crate) fn proc_mappings(text: &str) -> PyResult<Vec<(u64, u64, String, String, String)>> {
+pub(crate) fn proc_mappings(text: &str) -> PyResult<Vec<MappingRow>> {
     let row =
         |one: Mapping| (one.start, one.end, String::from_utf8_lossy(&one.permissions).into_owned(), one.file, one.name);
     Ok(maps::parse(text).map_err(refuse)?.into_iter().map(row).collect())
