@@ -154,8 +154,15 @@ impl Frames {
     fn histogram(&self) -> Histogram {
         let mut buckets = Buckets::default();
         let mut run = 0;
-        for word in self.blocks.iter().flat_map(|block| block.as_deref().unwrap_or(&[0; BLOCK_WORDS])) {
-            run = runs_of(*word, run, &mut buckets);
+        for block in &self.blocks {
+            // No word of a block that has no frame is looked at: far frames are behind many of these.
+            let Some(words) = block else {
+                run = runs_of(0, run, &mut buckets);
+                continue;
+            };
+            for word in words.as_slice() {
+                run = runs_of(*word, run, &mut buckets);
+            }
         }
         let mut last = FAR - 1;
         for &frame in &self.far {

@@ -52,10 +52,8 @@ def render(value: Mapping[str, Any], command: Sequence[str] = ()) -> str:
             "words": text.words(entry),
             "gain": text.signed(entry),
             "who": ", ".join(entry["changes"]),
-            "how": entry["how"],
-            "commands": entry["commands"],
+            "lines": list(dict.fromkeys([entry["how"], *entry["commands"]])) if entry["state"] in text.ACTS else [],
             "behind": text.behind(entry),
-            "acts": entry["state"] in text.ACTS,
             "state": advice.STATES[entry["state"]],
         }
         for entry in value["advice"]

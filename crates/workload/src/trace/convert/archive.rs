@@ -60,8 +60,9 @@ fn members(file: &File) -> Result<Vec<Member>, String> {
     if chosen.is_empty() {
         chosen = of(&|name| name.ends_with(".npy"));
         if chosen.len() > 1 {
-            let all = chosen.join(", ");
-            return Err(format!("an archive of several numpy arrays ({all}): save the one with the addresses alone"));
+            return Err(format!(
+                "an archive of several numpy arrays ({chosen:?}): save the one with the addresses alone"
+            ));
         }
     }
     if chosen.is_empty() {
@@ -76,12 +77,12 @@ fn members(file: &File) -> Result<Vec<Member>, String> {
         let deflated = match member.compression() {
             CompressionMethod::Stored => false,
             CompressionMethod::Deflated => true,
-            other => return Err(format!("member {name} is packed by {other}: pack it by deflate")),
+            other => return Err(format!("member {name:?} is packed by {other}: pack it by deflate")),
         };
         if member.encrypted() {
-            return Err(format!("member {name} is encrypted: unpack the archive with its password"));
+            return Err(format!("member {name:?} is encrypted: unpack the archive with its password"));
         }
-        let begin = member.data_start().ok_or_else(|| format!("the zip archive is damaged at member {name}"))?;
+        let begin = member.data_start().ok_or_else(|| format!("the zip archive is damaged at member {name:?}"))?;
         members.push(Member { begin, packed_bytes: member.compressed_size(), deflated, crc: member.crc32(), name });
     }
     Ok(members)

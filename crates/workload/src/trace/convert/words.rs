@@ -78,7 +78,8 @@ impl Addresses {
         if input.read(&mut header)? < header.len() {
             return Err(damaged(&input));
         }
-        let header = String::from_utf8_lossy(&header);
+        // Parts of it are in messages, which are one line.
+        let header: String = String::from_utf8_lossy(&header).chars().filter(|letter| !letter.is_control()).collect();
         let (word, left) = of_header(&header).map_err(|what| input.corrupt(0, what))?;
         Ok(Self { word, left: Some(left), ..Self::new(input) })
     }
