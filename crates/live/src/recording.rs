@@ -116,6 +116,8 @@ impl Recording {
     /// When memory is short.
     pub fn to_bytes(&self) -> io::Result<Vec<u8>> {
         let mut packer = zstd::stream::write::Encoder::new(Vec::new(), LEVEL)?;
+        // Without it a changed byte can be another text that is just as good.
+        packer.include_checksum(true)?;
         packer.write_all(MAGIC)?;
         for (name, body) in &self.sections {
             packer.write_all(&(name.len() as u64).to_le_bytes())?;
