@@ -174,15 +174,17 @@ fn this_process_and_its_recording_say_the_same() {
 }
 
 #[test]
-fn a_packed_recording_with_a_changed_byte_is_refused() {
+fn a_packed_recording_with_a_changed_byte_is_refused_or_the_same() {
     let recording = open(&recording(MAPS, &layout(), &[])).unwrap();
     let packed = recording.to_bytes().unwrap();
     assert!(open(&packed).is_ok());
-    // Of zstd's own header (6 bytes here) some bits mean nothing.
-    for place in 6..packed.len() {
+    for place in 0..packed.len() {
         let mut changed = packed.clone();
         changed[place] ^= 0x10;
-        assert!(open(&changed).is_err(), "byte {place} of {}", packed.len());
+        // Some bits of zstd's headers mean nothing.
+        if let Ok(same) = open(&changed) {
+            assert_eq!(same.to_bytes().unwrap(), packed, "byte {place}");
+        }
     }
 }
 
