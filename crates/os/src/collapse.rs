@@ -79,6 +79,24 @@ pub fn examine(
     Ok(if within && used && !pinned { Candidate::Suitable } else { Candidate::Unsuitable })
 }
 
+/// What the PTEs of 4 KiB pages that lie in place have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// How many there are.
+    pub mapped: u64,
+    /// Flags that all of them have.
+    pub all: u64,
+    /// Flags that any of them has.
+    pub any: u64,
+}
+
+impl Placed {
+    /// Whether some of them have one of `flags` and some have not.
+    pub const fn differ(&self, flags: u64) -> bool {
+        (self.all ^ self.any) & flags != 0
+    }
+}
+
 impl Context<'_> {
     /// A 2 MiB block: from the free lists or, with `direct`, by compaction. Never reclaims.
     pub fn huge_frame(&mut self, direct: bool) -> Option<Frame> {
@@ -146,24 +164,77 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Makes one 2 MiB page of 512 pages that lie in the aligned block at `huge` already, each in its place (in-place
-    /// promotion). Returns whether they did.
+    /// What the PTEs over the aligned 2 MiB from `first` on have in common, if each of them that is not empty maps the page
+    /// of its place in the aligned block at `huge`, unshared and not pinned. `None` if not, or if no PTEs stand there.
     ///
     /// # Errors
     /// When there is no such process.
-    pub fn promote(&mut self, process: ProcessId, first: Vpn, huge: Frame, flags: u64) -> Result<bool, OsError> {
+    pub fn placed(&self, process: ProcessId, first: Vpn, huge: Frame) -> Result<Option<Placed>, OsError> {
         let table = &self.state.processes.get(process)?.table;
         let (node, level) = table.lowest_node(first);
-        let in_place = |i: usize| {
-            let entry = table.entry(node, i);
-            entry.is_present() && entry.frame() == huge + i as u64 && !self.state.memory.is_shared(entry.frame())
-        };
-        if level > Level::PTE || !huge.is_aligned(PageSize::Huge.order()) || !(0..512).all(in_place) {
+        if level > Level::PTE || table.geometry().entry_order(Level::PMD) != PageSize::Huge.order() {
+            return Ok(None);
+        }
+        let mut placed = Placed { mapped: 0, all: u64::MAX, any: 0 };
+        for index in 0..PageSize::Huge.pages() as usize {
+            let entry = table.entry(node, index);
+            if entry.is_none() {
+                continue;
+            }
+            let frame = huge + index as u64;
+            let memory = &self.state.memory;
+            if !entry.is_present()
+                || entry.frame() != frame
+                || memory.is_shared(frame)
+                || memory.owner(frame) == Owner::Kernel
+            {
+                return Ok(None);
+            }
+            placed.mapped += 1;
+            placed.all &= entry.flags();
+            placed.any |= entry.flags();
+        }
+        placed.all &= placed.any;
+        Ok(Some(placed))
+    }
+
+    /// Makes one 2 MiB page of the pages that lie in the aligned block at `huge` already, each in its place (in-place
+    /// promotion). Pages that are not mapped yet must have been prepared. Returns whether all that is mapped
+    /// [lies in place](Context::placed).
+    ///
+    /// # Errors
+    /// When there is no such process, or nothing below backs a table node.
+    pub fn promote(&mut self, process: ProcessId, first: Vpn, huge: Frame, flags: u64) -> Result<bool, OsError> {
+        if self.placed(process, first, huge)?.is_none() || !huge.is_aligned(PageSize::Huge.order()) {
             return Ok(false);
         }
+        // Of a large page only the first frame has an owner.
+        let frames = FrameRange::new(huge, PageCount(PageSize::Huge.pages()));
+        self.state.memory.set_owners(frames, Owner::Unknown);
         self.replace_by_huge(process, first, huge, flags)?;
         self.state.counters.promotions += 1;
         Ok(true)
+    }
+
+    /// Takes the right to store from the clean 4 KiB pages of the 2 MiB from `first` on: the next store to one is a fault.
+    ///
+    /// # Errors
+    /// When there is no such process, or nothing below backs a table node.
+    pub fn protect_clean(&mut self, process: ProcessId, first: Vpn) -> Result<(), OsError> {
+        self.write_leaf_node(process, first)?;
+        let table = &mut self.state.processes.get_mut(process)?.table;
+        let mut changed = false;
+        let clean = |entry: Entry| entry.has(Entry::PRESENT | Entry::WRITABLE) && !entry.has(Entry::DIRTY);
+        for page in (0..PageSize::Huge.pages()).map(|i| first + i) {
+            if table.leaf(page).is_some_and(|leaf| clean(leaf.entry)) {
+                table.update(page, |entry| entry.without(Entry::WRITABLE));
+                changed = true;
+            }
+        }
+        if changed {
+            self.invalidate(process, VpnRange::new(first, PageCount(PageSize::Huge.pages())), false);
+        }
+        Ok(())
     }
 
     fn replace_by_huge(&mut self, process: ProcessId, first: Vpn, huge: Frame, flags: u64) -> Result<(), OsError> {

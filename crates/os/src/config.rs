@@ -74,6 +74,9 @@ impl KernelConfig {
         if let TablesConfig::Asap(asap) = self.tables {
             asap.check()?;
         }
+        if let ManagerConfig::Quicksilver(quicksilver) = &self.manager {
+            quicksilver.check()?;
+        }
         if let Some(min_free) = self.min_free
             && min_free.0 > self.memory.0 / 4
         {

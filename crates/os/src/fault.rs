@@ -177,6 +177,8 @@ impl Kernel {
         self.state.processes.get_mut(fault.process)?.table.update(fault.page, |_| entry);
         self.state.swap.used.0 -= 1;
         self.state.counters.faults_swapped_in += 1;
+        let (mut cx, manager) = self.context(cpu, below);
+        manager.remapped(&mut cx, fault)?;
         Ok(FaultKind::SwappedIn)
     }
 
@@ -206,13 +208,14 @@ impl Kernel {
 
     /// Nobody else has the page (any more): it becomes writable where it is (`wp_page_reuse`).
     fn reuse(&mut self, fault: &Fault, leaf: Leaf, cpu: Cpu, below: &mut dyn Below) -> Result<FaultKind, OsError> {
-        let (mut cx, _) = self.context(cpu, below);
+        let (mut cx, manager) = self.context(cpu, below);
         cx.touch_node(fault)?;
-        self.state.own(leaf.entry.frame(), fault.process, leaf.page);
+        cx.state.own(leaf.entry.frame(), fault.process, leaf.page);
         let flags = Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY;
-        let table = &mut self.state.processes.get_mut(fault.process)?.table;
+        let table = &mut cx.state.processes.get_mut(fault.process)?.table;
         table.update(fault.page, |entry| entry.without(Entry::COPY_ON_WRITE).with(flags));
-        self.state.counters.faults_reused += 1;
+        cx.state.counters.faults_reused += 1;
+        manager.remapped(&mut cx, fault)?;
         Ok(FaultKind::Reused)
     }
 
@@ -234,6 +237,7 @@ impl Kernel {
         cx.invalidate(fault.process, VpnRange::new(fault.page, PageCount(1)), false);
         cx.state.counters.copied_4k += 1;
         cx.state.counters.faults_copied += 1;
+        manager.remapped(&mut cx, fault)?;
         Ok(FaultKind::Copied)
     }
 

@@ -145,6 +145,22 @@ impl Kernel {
 }
 
 impl Context<'_> {
+    /// Moves the page in `from` to `to`, which is the caller's, if it is a mapped 4 KiB page that nobody shares. `from` is the
+    /// caller's then. The memory manager is not told: it is the one that asks.
+    pub fn relocate(&mut self, from: Frame, to: Frame) -> bool {
+        let owner = self.state.memory.owner(from);
+        if self.state.memory.is_shared(from) {
+            return false;
+        }
+        let (memory, mut mover) = split(self.state, self.below);
+        let moved = mover.migrate(from, to, owner);
+        if moved {
+            mover.moved.pop();
+            memory.set_owner(to, owner);
+        }
+        moved
+    }
+
     fn split_all(&mut self, process: ProcessId, range: VpnRange) -> Result<(), OsError> {
         for page in range.start.0..range.end.0 {
             let large = |state: &KernelState| {

@@ -292,6 +292,12 @@ impl PageTable {
         (Spot { node, level, slot }, self.entries[slot])
     }
 
+    /// How many entries of the node of a spot are in use.
+    #[inline]
+    pub fn used_at(&self, spot: Spot) -> u16 {
+        self.used[spot.node.0 as usize]
+    }
+
     /// Whether nothing stands in the table for any page of the aligned 2^`order` block around `page`.
     #[inline]
     pub fn is_bare(&self, page: Vpn, order: u32) -> bool {

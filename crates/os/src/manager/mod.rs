@@ -7,9 +7,13 @@
 //! copy-on-write, swapping in, splitting, walking tables at unmap and fork) the kernel does; what differs is asked
 //! here.
 
+pub mod freebsd;
 pub mod linux4k;
 pub mod mthp;
 pub mod ptemagnet;
+pub mod quicksilver;
+mod radix;
+mod reservation;
 pub mod thp;
 
 use std::fmt;
@@ -37,6 +41,11 @@ pub enum ManagerConfig {
     MThp(mthp::MThpConfig),
     /// Groups of 8 neighbouring pages on 8 neighbouring frames.
     PteMagnet(ptemagnet::PteMagnetConfig),
+    /// FreeBSD's superpages: reservations of 2 MiB, filled page by page.
+    #[serde(deserialize_with = "crate::config::no_keys")]
+    FreeBsd,
+    /// The same, the rest of which is prepared at once: Sync-1, Sync-64.
+    Quicksilver(quicksilver::QuicksilverConfig),
 }
 
 impl ManagerConfig {
@@ -47,6 +56,8 @@ impl ManagerConfig {
             Self::Thp(thp::ThpConfig::default()),
             Self::MThp(mthp::MThpConfig::default()),
             Self::PteMagnet(ptemagnet::PteMagnetConfig::default()),
+            Self::FreeBsd,
+            Self::Quicksilver(quicksilver::QuicksilverConfig::default()),
         ]
     }
 
@@ -57,6 +68,8 @@ impl ManagerConfig {
             Self::Thp(config) => Box::new(thp::Thp::new(*config)),
             Self::MThp(config) => Box::new(mthp::MThp::new(*config)),
             Self::PteMagnet(config) => Box::new(ptemagnet::PteMagnet::new(*config)),
+            Self::FreeBsd => Box::<freebsd::FreeBsd>::default(),
+            Self::Quicksilver(config) => Box::new(quicksilver::Quicksilver::new(*config)),
         }
     }
 }
@@ -103,6 +116,8 @@ pub enum Deallocation {
     OnUnmap,
     /// When all of it is unmapped, or under memory pressure.
     Deferred,
+    /// As deferred, and a daemon moves the pages of an inactive block elsewhere, so that all of it goes back.
+    Evicted,
 }
 
 /// A manager's choices at the five events.
@@ -201,6 +216,16 @@ pub trait MemoryManager: fmt::Debug + Send {
     fn frame_for(&mut self, cx: &mut Context<'_>, fault: &Fault, fill: Fill) -> Result<Frame, OsError> {
         let _ = (fault, fill);
         cx.page_frame()
+    }
+
+    /// Event 3, synchronous, on a page that the kernel has served by itself: it has been copied, swapped in, or made
+    /// writable for a store. It is mapped now.
+    ///
+    /// # Errors
+    /// When nothing below backs a frame.
+    fn remapped(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<(), OsError> {
+        let _ = (cx, fault);
+        Ok(())
     }
 
     /// Events 4 and 5: `frames`, mapped from `page` on (one 4 KiB page or one whole large page), are mapped nowhere

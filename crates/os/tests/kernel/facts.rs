@@ -3,6 +3,7 @@
 //! tick is looked at from outside: frames taken, pages prepared, leaves that became large, frames that came back.
 
 use nestwalk_mem::{Cpu, Frame, FrameRange, PageCount, PageSize, Vpn, VpnRange};
+use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::manager::{Cause, Deallocation, Facts, Fault, Fill, MemoryManager, Preparation, Promotion, When};
 use nestwalk_os::state::{KernelState, Moved};
 use nestwalk_os::{Advice, Bare, Context, Kernel, KernelConfig, ManagerConfig, OsError, ProcessId, VmaFlags};
@@ -204,10 +205,10 @@ impl Seen {
         watch.kernel.check_invariants();
     }
 
-    /// A program that leaves most of a block unused and goes idle.
+    /// A program that leaves most of a block unused, whose mapping ends before the block does, and goes idle.
     fn be_idle(&mut self, watch: &mut Watch) {
         let block = Vpn(2048);
-        watch.map(VpnRange::new(block, PageCount(HUGE)));
+        watch.map(VpnRange::new(block, PageCount(HUGE - 1)));
         (0..3).for_each(|i| self.note_fault(watch.touch(block + i)));
         for _ in 0..60 {
             let step = watch.tick(block);
@@ -242,7 +243,8 @@ impl Seen {
             deallocation: match (self.comes_back_on_unmap, self.relocated) {
                 (true, false) => Deallocation::OnUnmap,
                 (false, false) => Deallocation::Deferred,
-                (_, true) => panic!("{} moves a program's pages while it is idle", said.name),
+                (false, true) => Deallocation::Evicted,
+                (true, true) => panic!("{} frees pages one by one and moves others for it", said.name),
             },
             ..*said
         }
@@ -264,9 +266,15 @@ fn falsehoods(said: &Facts, seen: &Facts) -> Vec<String> {
     wrong
 }
 
+/// Every manager as it is by default, and those whose facts depend on a key.
+fn managers() -> Vec<ManagerConfig> {
+    let sync_1 = QuicksilverConfig { threshold: 1, ..QuicksilverConfig::default() };
+    ManagerConfig::all().into_iter().chain([ManagerConfig::Quicksilver(sync_1)]).collect()
+}
+
 #[test]
 fn a_fact_sheet_says_what_the_manager_does() {
-    for config in ManagerConfig::all() {
+    for config in managers() {
         let said = config.build().facts();
         let seen = Seen::of(&|| config.build());
         assert_eq!(falsehoods(said, &seen.facts(said)), Vec::<String>::new(), "{seen:?}");
@@ -295,6 +303,10 @@ impl MemoryManager for Liar {
 
     fn frame_for(&mut self, cx: &mut Context<'_>, fault: &Fault, fill: Fill) -> Result<Frame, OsError> {
         self.does.frame_for(cx, fault, fill)
+    }
+
+    fn remapped(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<(), OsError> {
+        self.does.remapped(cx, fault)
     }
 
     fn release(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frames: FrameRange, cause: Cause) {
@@ -342,7 +354,7 @@ fn lies(truth: &Facts) -> Vec<(&'static str, Facts)> {
     for promotion in [Promotion::None, Promotion::InPlace, Promotion::OutOfPlace] {
         lies.push(("promotion", Facts { promotion, ..*truth }));
     }
-    for deallocation in [Deallocation::OnUnmap, Deallocation::Deferred] {
+    for deallocation in [Deallocation::OnUnmap, Deallocation::Deferred, Deallocation::Evicted] {
         lies.push(("deallocation", Facts { deallocation, ..*truth }));
     }
     lies.retain(|(_, lie)| lie != truth);
@@ -351,7 +363,7 @@ fn lies(truth: &Facts) -> Vec<(&'static str, Facts)> {
 
 #[test]
 fn a_false_fact_is_found_out() {
-    for config in ManagerConfig::all() {
+    for config in managers() {
         let truth = config.build().facts();
         // A manager does the same whatever it says, so one look serves all lies; one liar is looked at by itself.
         let seen = Seen::of(&|| Box::new(Liar { does: config.build(), says: truth }));

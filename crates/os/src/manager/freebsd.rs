@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! FreeBSD's superpages for anonymous memory (`vm_reserv.c`, `pmap.c` of amd64): the first fault in an aligned 2 MiB sets
+//! a physical block aside, each page is zeroed as it is touched, and when all 512 are there they become a superpage
+//! where they lie.
+//!
+//! Promotion wants 512 pages that agree: all of them dirty, or none. If they do not, the clean ones lose the right to be
+//! stored to, so that the next store to one faults and tries again (`pmap_promote_pde`). Demotion is the kernel's split.
+//!
+//! Left out: reservations for files; a superpage of clean pages that is demoted by the first store (here the store
+//! dirties all of it); a forked process's copies get frames of its reservation only where it has one already.
+
+use nestwalk_mem::{Entry, Frame, FrameRange, PageCount, PageSize, Vpn};
+
+use crate::context::Context;
+use crate::error::OsError;
+use crate::manager::linux4k::map_one_page;
+use crate::manager::reservation::{Number, Reservations, map_zeroed};
+use crate::manager::{Cause, Deallocation, Facts, Fault, Fill, MemoryManager, Preparation, Promotion, When};
+use crate::process::ProcessId;
+use crate::state::{KernelState, Moved};
+
+/// Its choices at the five events.
+pub const FACTS: Facts = Facts {
+    name: "freebsd",
+    source: "FreeBSD, sys/vm/vm_reserv.c and sys/amd64/amd64/pmap.c; Zhu, Cox and Rixner (ATC 2020), section 2",
+    block: PageCount(512),
+    allocation: When::Fault,
+    preparation: Preparation::Incremental,
+    mapping: When::Fault,
+    promotion: Promotion::InPlace,
+    deallocation: Deallocation::Deferred,
+};
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct FreeBsd {
+    reservations: Reservations,
+    /// Promotions that failed because some pages were dirty and some were not.
+    mixed: u64,
+}
+
+impl FreeBsd {
+    /// Makes a superpage of a full reservation, if its 512 pages agree and lie in one mapping.
+    fn promote(&mut self, cx: &mut Context<'_>, fault: &Fault, number: Number) -> Result<(), OsError> {
+        let first = fault.page.align_down(PageSize::Huge.order());
+        if !fault.vma.holds_block(first, PageSize::Huge.order()) {
+            return Ok(());
+        }
+        let Some(placed) = cx.placed(fault.process, first, number.base())?.filter(|placed| placed.mapped == 512) else {
+            return Ok(());
+        };
+        if placed.differ(Entry::WRITABLE | Entry::DIRTY) {
+            self.mixed += 1;
+            return cx.protect_clean(fault.process, first);
+        }
+        cx.promote(fault.process, first, number.base(), placed.all | Entry::ACCESSED).map(drop)
+    }
+}
+
+impl MemoryManager for FreeBsd {
+    fn facts(&self) -> &'static Facts {
+        &FACTS
+    }
+
+    fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
+        let Some((number, frame)) = self.reservations.frame_for_fault(cx, fault) else {
+            return map_one_page(cx, fault);
+        };
+        if let Err(error) = map_zeroed(cx, fault, frame) {
+            self.reservations.give_back(cx, number, frame);
+            return Err(error);
+        }
+        if self.reservations.block(number).is_full() {
+            self.promote(cx, fault, number)?;
+        }
+        Ok(PageSize::Small)
+    }
+
+    fn remapped(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<(), OsError> {
+        match self.reservations.find(fault.process, fault.page) {
+            Some(number) if self.reservations.block(number).is_full() => self.promote(cx, fault, number),
+            _ => Ok(()),
+        }
+    }
+
+    fn frame_for(&mut self, cx: &mut Context<'_>, fault: &Fault, _: Fill) -> Result<Frame, OsError> {
+        match self.reservations.frame_for_fill(cx.state.now_ns, fault.process, fault.page) {
+            Some(frame) => Ok(frame),
+            None => cx.page_frame(),
+        }
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>, _: ProcessId, _: Vpn, frames: FrameRange, cause: Cause) {
+        self.reservations.release(cx, frames, cause);
+    }
+
+    fn exited(&mut self, cx: &mut Context<'_>, process: ProcessId) {
+        self.reservations.exited(cx, process);
+    }
+
+    fn moved(&mut self, cx: &mut Context<'_>, moved: Moved) {
+        self.reservations.moved(cx, moved.from);
+    }
+
+    fn pressure(&mut self, cx: &mut Context<'_>, want: PageCount) -> PageCount {
+        self.reservations.pressure(cx, want)
+    }
+
+    fn reserved(&self) -> PageCount {
+        self.reservations.reserved()
+    }
+
+    fn statistics(&self) -> Vec<(&'static str, u64)> {
+        let mut all = self.reservations.statistics();
+        all.push(("promotions_failed_mixed", self.mixed));
+        all
+    }
+
+    fn check_invariants(&self, state: &KernelState) {
+        self.reservations.check_invariants(state);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Each rule of `vm_reserv.c` and of the pmap's promotion, with a case on both of its sides.
+
+use nestwalk_mem::{Cpu, VpnRange};
+
+use crate::below::Bare;
+use crate::config::{KernelConfig, StartState};
+use crate::kernel::Kernel;
+use crate::manager::ManagerConfig;
+use crate::vma::{VmaFlags, VmaKind};
+
+use super::*;
+
+/// A multiple of 512.
+const FIRST: u64 = 4096;
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn kernel(memory: u64, start: StartState) -> (Kernel, ProcessId) {
+    let mut config = KernelConfig::new(PageCount(memory));
+    (config.manager, config.start) = (ManagerConfig::FreeBsd, start);
+    let mut kernel = Kernel::new(&config).unwrap();
+    let process = kernel.spawn(&mut Bare).unwrap();
+    (kernel, process)
+}
+
+fn map(kernel: &mut Kernel, process: ProcessId, start: u64, count: u64) {
+    let range = VpnRange::new(Vpn(start), PageCount(count));
+    kernel.mmap(process, range, VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+}
+
+fn touch(kernel: &mut Kernel, process: ProcessId, page: u64, store: bool) {
+    kernel.touch(process, Vpn(page), store, Cpu(0), &mut Bare).unwrap();
+}
+
+fn fill(kernel: &mut Kernel, process: ProcessId, start: u64, count: u64) {
+    (start..start + count).for_each(|page| touch(kernel, process, page, true));
+}
+
+fn leaf(kernel: &Kernel, process: ProcessId, page: u64) -> (PageSize, Frame) {
+    let leaf = kernel.table(process).unwrap().leaf(Vpn(page)).unwrap();
+    (leaf.size(), leaf.frame_of(Vpn(page)))
+}
+
+fn statistic(kernel: &Kernel, name: &str) -> u64 {
+    kernel.manager().statistics().into_iter().find(|&(known, _)| known == name).unwrap().1
+}
+
+#[test]
+fn the_512th_page_makes_a_superpage_of_pages_that_stay_where_they_are() {
+    let (mut kernel, process) = kernel(16_384, StartState::Fresh);
+    map(&mut kernel, process, FIRST, 1024);
+    // In no order: the place of a page is its own from the beginning.
+    let pages: Vec<u64> = (0..512).map(|n| FIRST + n * 37 % 512).collect();
+    for &page in &pages[..511] {
+        touch(&mut kernel, process, page, true);
+        assert_eq!(leaf(&kernel, process, page).0, PageSize::Small);
+    }
+    assert_eq!(kernel.manager().reserved(), PageCount(1));
+    let before: Vec<Frame> = pages[..511].iter().map(|&page| leaf(&kernel, process, page).1).collect();
+    touch(&mut kernel, process, pages[511], true);
+    assert!(before.iter().zip(&pages).all(|(&frame, &page)| leaf(&kernel, process, page) == (PageSize::Huge, frame)));
+    let done = kernel.counters();
+    assert_eq!((done.faults_4k, done.promotions, done.copied_collapse), (512, 1, 0));
+    assert_eq!((kernel.manager().reserved(), statistic(&kernel, "reservations")), (PageCount(0), 1));
+    kernel.check_invariants();
+}
+
+#[test]
+fn a_heap_grows_into_a_reservation_but_none_begins_before_the_mapping() {
+    let (mut kernel, process) = kernel(16_384, StartState::Fresh);
+    map(&mut kernel, process, FIRST, 100);
+    fill(&mut kernel, process, FIRST, 100);
+    assert_eq!(kernel.manager().reserved(), PageCount(412), "the window reaches beyond the mapping's end");
+    map(&mut kernel, process, FIRST + 100, 412);
+    fill(&mut kernel, process, FIRST + 100, 412);
+    assert_eq!((leaf(&kernel, process, FIRST).0, statistic(&kernel, "reservations")), (PageSize::Huge, 1));
+    map(&mut kernel, process, FIRST + 2049, 511);
+    touch(&mut kernel, process, FIRST + 2100, true);
+    assert_eq!((kernel.manager().reserved(), statistic(&kernel, "reservations")), (PageCount(0), 1));
+    kernel.check_invariants();
+}
+
+#[test]
+fn a_mapping_of_another_kind_gets_single_pages() {
+    let (mut kernel, process) = kernel(16_384, StartState::Fresh);
+    let flags = VmaFlags { kind: VmaKind::File, ..VmaFlags::ANONYMOUS };
+    kernel.mmap(process, VpnRange::new(Vpn(FIRST), PageCount(512)), flags, &mut Bare).unwrap();
+    fill(&mut kernel, process, FIRST, 512);
+    assert_eq!((statistic(&kernel, "reservations"), kernel.counters().promotions), (0, 0));
+}
+
+#[test]
+fn a_partial_unmap_demotes_and_the_frame_waits_for_the_page_to_come_back() {
+    let (mut kernel, process) = kernel(16_384, StartState::Fresh);
+    map(&mut kernel, process, FIRST, 512);
+    fill(&mut kernel, process, FIRST, 512);
+    let before = leaf(&kernel, process, FIRST + 7);
+    let gone = VpnRange::new(Vpn(FIRST + 7), PageCount(1));
+    kernel.munmap(process, gone, &mut Bare).unwrap();
+    assert_eq!((leaf(&kernel, process, FIRST).0, kernel.counters().splits), (PageSize::Small, 1));
+    assert_eq!(kernel.manager().reserved(), PageCount(1));
+    kernel.check_invariants();
+    map(&mut kernel, process, FIRST + 7, 1);
+    touch(&mut kernel, process, FIRST + 7, true);
+    assert_eq!((leaf(&kernel, process, FIRST + 7), kernel.counters().promotions), (before, 2));
+    kernel.check_invariants();
+}
+
+#[test]
+fn a_part_that_becomes_read_only_demotes() {
+    let (mut kernel, process) = kernel(16_384, StartState::Fresh);
+    map(&mut kernel, process, FIRST, 512);
+    fill(&mut kernel, process, FIRST, 512);
+    let part = VpnRange::new(Vpn(FIRST), PageCount(3));
+    kernel.mprotect(process, part, false, &mut Bare).unwrap();
+    assert_eq!(leaf(&kernel, process, FIRST + 9).0, PageSize::Small);
+    kernel.mprotect(process, part, true, &mut Bare).unwrap();
+    fill(&mut kernel, process, FIRST, 2);
+    assert_eq!(leaf(&kernel, process, FIRST + 9).0, PageSize::Small, "one page is read-only still");
+    touch(&mut kernel, process, FIRST + 2, true);
+    assert_eq!(leaf(&kernel, process, FIRST + 9).0, PageSize::Huge);
+    kernel.check_invariants();
+}
+
+#[test]
+fn pages_that_do_not_agree_are_promoted_when_the_last_clean_one_is_stored_to() {
+    let (mut kernel, process) = kernel(16_384, StartState::Fresh);
+    map(&mut kernel, process, FIRST, 512);
+    fill(&mut kernel, process, FIRST, 500);
+    (500..512).for_each(|page| touch(&mut kernel, process, FIRST + page, false));
+    assert_eq!((statistic(&kernel, "promotions_failed_mixed"), kernel.counters().promotions), (1, 0));
+    for page in 500..511 {
+        touch(&mut kernel, process, FIRST + page, true);
+        assert_eq!(leaf(&kernel, process, FIRST).0, PageSize::Small);
+    }
+    touch(&mut kernel, process, FIRST + 511, true);
+    assert_eq!((leaf(&kernel, process, FIRST).0, kernel.counters().faults_reused), (PageSize::Huge, 12));
+    kernel.check_invariants();
+}
+
+#[test]
+fn pages_that_were_only_read_agree() {
+    let (mut kernel, process) = kernel(16_384, StartState::Fresh);
+    map(&mut kernel, process, FIRST, 512);
+    (0..512).for_each(|page| touch(&mut kernel, process, FIRST + page, false));
+    let leaf = kernel.table(process).unwrap().leaf(Vpn(FIRST)).unwrap();
+    assert!(leaf.size() == PageSize::Huge && !leaf.entry.has(Entry::DIRTY) && leaf.entry.has(Entry::WRITABLE));
+}
+
+#[test]
+fn pressure_breaks_what_has_not_changed_for_longest_and_leaves_its_pages() {
+    let (mut kernel, process) = kernel(16_384, StartState::Fresh);
+    map(&mut kernel, process, FIRST, 4 * 512);
+    for block in 0..4 {
+        touch(&mut kernel, process, FIRST + block * 512, true);
+        kernel.tick((block + 1) * SECOND_NS, &mut Bare).unwrap();
+    }
+    // The first one changes again, so the second is next.
+    touch(&mut kernel, process, FIRST + 1, true);
+    kernel.reclaim(PageCount(1), Cpu(0), &mut Bare).unwrap();
+    assert_eq!((statistic(&kernel, "broken_under_pressure"), kernel.counters().reclaimed_reserved), (1, 511));
+    let reserved = kernel.manager().reserved();
+    touch(&mut kernel, process, FIRST + 513, true);
+    assert_eq!(kernel.manager().reserved(), reserved, "the second block's pages come from elsewhere now");
+    for block in [0, 2, 3] {
+        let first = leaf(&kernel, process, FIRST + block * 512).1;
+        touch(&mut kernel, process, FIRST + block * 512 + 5, true);
+        assert_eq!(leaf(&kernel, process, FIRST + block * 512 + 5).1, first + 5);
+    }
+    assert_eq!(statistic(&kernel, "reservations"), 4, "none is made where pages are in use");
+    kernel.check_invariants();
+}
+
+#[test]
+fn without_a_free_block_pages_are_single() {
+    let broken = StartState::Fragmented { blocks_permille: 1000, frames_per_block: 2, unmovable_permille: 0 };
+    let (mut kernel, process) = kernel(16_384, broken);
+    map(&mut kernel, process, FIRST, 512);
+    fill(&mut kernel, process, FIRST, 512);
+    let done = kernel.counters();
+    assert_eq!((done.promotions, done.huge_fallbacks, done.compactions_direct), (0, 1, 0));
+}
+
+#[test]
+fn what_a_child_shares_is_its_own_when_the_parent_has_gone() {
+    let (mut kernel, parent) = kernel(16_384, StartState::Fresh);
+    let free = kernel.memory().free_frames().0;
+    map(&mut kernel, parent, FIRST, 1024);
+    fill(&mut kernel, parent, FIRST, 600);
+    let child = kernel.fork(parent, &mut Bare).unwrap();
+    fill(&mut kernel, parent, FIRST + 100, 5);
+    fill(&mut kernel, child, FIRST + 600, 5);
+    kernel.check_invariants();
+    kernel.exit(parent, &mut Bare).unwrap();
+    assert_eq!(kernel.manager().reserved(), PageCount(0));
+    kernel.check_invariants();
+    fill(&mut kernel, child, FIRST, 1024);
+    kernel.check_invariants();
+    kernel.exit(child, &mut Bare).unwrap();
+    assert_eq!(kernel.memory().free_frames().0, free + 1, "the root of the first table has gone, too");
+}

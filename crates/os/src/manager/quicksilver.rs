@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Quicksilver (Zhu, Cox and Rixner, USENIX ATC 2020): FreeBSD's reservations, of which the rest is prepared at once, in
+//! the fault in which the population reaches a threshold, and mapped as a superpage. Sync-1 and Sync-64 are thresholds
+//! of 1 and 64 pages. A daemon empties reservations that have become inactive, so that whole blocks go back.
+//!
+//! Mappings are relaxed: clean and dirty pages become one superpage, which is dirty. A block of which the mapping holds a
+//! part only (a heap that grows) is filled page by page until it is whole.
+//!
+//! Left out: reservations for files, and the asynchronous variants (Async-64, Async-256). Gaps between pages that are in
+//! use are counted as pages zeroed one by one (`zeroed_4k`), though they are zeroed by run; a whole block is one of
+//! `zeroed_2m`.
+
+use nestwalk_mem::{Entry, Frame, FrameRange, Level, Order, PageCount, PageSize, Vpn};
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::error::OsError;
+use crate::manager::linux4k::map_one_page;
+use crate::manager::reservation::{Number, Reservations, map_zeroed};
+use crate::manager::{Cause, Deallocation, Facts, Fault, Fill, MemoryManager, Preparation, Promotion, When};
+use crate::process::ProcessId;
+use crate::state::{KernelState, Moved};
+
+/// Its choices at the five events.
+pub const FACTS: Facts = Facts {
+    name: "quicksilver",
+    source: "Zhu, Cox and Rixner, USENIX ATC 2020, section 5",
+    block: PageCount(512),
+    allocation: When::Fault,
+    preparation: Preparation::IncrementalThenFull,
+    mapping: When::Fault,
+    promotion: Promotion::InPlace,
+    deallocation: Deallocation::Evicted,
+};
+
+/// The same with a threshold of one page: Sync-1.
+pub const FACTS_SYNC_1: Facts = Facts { preparation: Preparation::Full, ..FACTS };
+
+/// Its parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuicksilverConfig {
+    /// Pages of the 512 in use from which on the rest is prepared at once: 1 for Sync-1, 64 for Sync-64.
+    #[schemars(range(min = 1, max = 512))]
+    pub threshold: u16,
+    /// A reservation is inactive when its population has not changed for this long (5 s in the paper's runs).
+    pub inactive_ms: u64,
+    /// Pages of inactive reservations that the daemon moves in a second, at most: 262144 are 1 GiB, as in the paper's
+    /// runs. 0: there is no daemon.
+    pub evicted_pages_per_s: u64,
+}
+
+impl Default for QuicksilverConfig {
+    fn default() -> Self {
+        Self { threshold: 64, inactive_ms: 5000, evicted_pages_per_s: 1 << 18 }
+    }
+}
+
+impl QuicksilverConfig {
+    pub(crate) fn check(&self) -> Result<(), OsError> {
+        if (1..=512).contains(&self.threshold) {
+            return Ok(());
+        }
+        let what = format!("{}: a 2 MiB block has 512 pages, give 1 to 512", self.threshold);
+        Err(OsError::Config { key: "manager.threshold", what })
+    }
+}
+
+/// The daemon looks at the queue this often.
+const PERIOD_NS: u64 = 1_000_000_000;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Quicksilver {
+    config: QuicksilverConfig,
+    reservations: Reservations,
+    wakes_ns: u64,
+    /// Superpages made in a fault before all their pages had been touched.
+    completed: u64,
+    /// Pages prepared for them that had not been touched.
+    prepared_ahead: u64,
+    /// Reservations that the daemon emptied, and pages that it moved for that.
+    evicted: u64,
+    evicted_pages: u64,
+}
+
+impl Quicksilver {
+    /// With no reservations yet.
+    pub fn new(config: QuicksilverConfig) -> Self {
+        Self {
+            config,
+            reservations: Reservations::default(),
+            wakes_ns: PERIOD_NS,
+            completed: 0,
+            prepared_ahead: 0,
+            evicted: 0,
+            evicted_pages: 0,
+        }
+    }
+
+    /// Whether the reservation is to become a superpage now.
+    fn is_due(&self, fault: &Fault, number: Number) -> bool {
+        let block = self.reservations.block(number);
+        block.population >= self.config.threshold
+            && !block.barred
+            && fault.vma.holds_block(fault.page, PageSize::Huge.order())
+    }
+
+    /// Prepares all of a block of which only this fault's page is in use, and maps it as one page.
+    fn map_whole(&mut self, cx: &mut Context<'_>, fault: &Fault, number: Number) -> Result<PageSize, OsError> {
+        let (first, base) = (fault.page.align_down(PageSize::Huge.order()), number.base());
+        let frames = FrameRange::new(base, PageCount(PageSize::Huge.pages()));
+        cx.zero(frames)?;
+        cx.map(fault.process, first, base, PageSize::Huge, fault.leaf_flags())?;
+        self.prepared_ahead += PageSize::Huge.pages() - 1;
+        self.completed += 1;
+        self.reservations.fill(number);
+        Ok(PageSize::Huge)
+    }
+
+    /// Prepares the pages of the block that are not in use, by run, and makes a superpage of all, if those in use lie in
+    /// place, unshared, with the same rights. Returns whether it did.
+    fn complete(&mut self, cx: &mut Context<'_>, fault: &Fault, number: Number) -> Result<bool, OsError> {
+        let (first, base) = (fault.page.align_down(PageSize::Huge.order()), number.base());
+        let population = u64::from(self.reservations.block(number).population);
+        let placed = cx.placed(fault.process, first, base)?;
+        let Some(placed) = placed.filter(|placed| placed.mapped == population && !placed.differ(Entry::WRITABLE))
+        else {
+            return Ok(false);
+        };
+        for (place, length) in self.reservations.block(number).gaps() {
+            if cx.zero(FrameRange::new(base + place, PageCount(length))).is_err() {
+                self.reservations.bar(number);
+                return Ok(false);
+            }
+        }
+        self.reservations.fill(number);
+        self.prepared_ahead += PageSize::Huge.pages() - population;
+        self.completed += 1;
+        cx.promote(fault.process, first, base, placed.all | Entry::ACCESSED | placed.any & Entry::DIRTY)
+    }
+
+    /// The daemon: empties inactive reservations, those that have not changed for longest first. Stops at the first
+    /// active one, and when it has moved `pages`.
+    fn evict(&mut self, cx: &mut Context<'_>, mut pages: u64) {
+        let inactive_ns = self.config.inactive_ms.saturating_mul(1_000_000);
+        while let Some(number) = self.reservations.oldest() {
+            let block = self.reservations.block(number);
+            let (population, idle_ns) = (u64::from(block.population), cx.state.now_ns - block.changed_ns);
+            if idle_ns < inactive_ns || population > pages {
+                return;
+            }
+            pages -= population;
+            if !self.empty(cx, number) {
+                self.reservations.postpone(number, cx.state.now_ns);
+            }
+        }
+    }
+
+    /// Moves all pages of a reservation elsewhere. `false` if one cannot be moved, or there is nowhere to move it.
+    fn empty(&mut self, cx: &mut Context<'_>, number: Number) -> bool {
+        for frame in self.reservations.frames_in_use(number) {
+            let Some(to) = cx.state.alloc(Order::PAGE, cx.cpu) else { return false };
+            if !cx.relocate(frame, to) {
+                cx.free(FrameRange::single(to));
+                return false;
+            }
+            self.evicted_pages += 1;
+            self.reservations.give_back(cx, number, frame);
+        }
+        self.evicted += 1;
+        true
+    }
+}
+
+impl MemoryManager for Quicksilver {
+    fn facts(&self) -> &'static Facts {
+        if self.config.threshold == 1 { &FACTS_SYNC_1 } else { &FACTS }
+    }
+
+    fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
+        let Some((number, frame)) = self.reservations.frame_for_fault(cx, fault) else {
+            return map_one_page(cx, fault);
+        };
+        let due = self.is_due(fault, number);
+        let whole = due && fault.spot.level > Level::PTE && self.reservations.block(number).population == 1;
+        let mapped = if whole {
+            self.map_whole(cx, fault, number)
+        } else {
+            map_zeroed(cx, fault, frame).map(|()| PageSize::Small)
+        };
+        match mapped {
+            Err(error) => {
+                self.reservations.give_back(cx, number, frame);
+                Err(error)
+            }
+            Ok(PageSize::Small) if due && self.complete(cx, fault, number)? => Ok(PageSize::Huge),
+            mapped => mapped,
+        }
+    }
+
+    fn remapped(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<(), OsError> {
+        match self.reservations.find(fault.process, fault.page) {
+            Some(number) if self.is_due(fault, number) => self.complete(cx, fault, number).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    fn frame_for(&mut self, cx: &mut Context<'_>, fault: &Fault, _: Fill) -> Result<Frame, OsError> {
+        match self.reservations.frame_for_fill(cx.state.now_ns, fault.process, fault.page) {
+            Some(frame) => Ok(frame),
+            None => cx.page_frame(),
+        }
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>, _: ProcessId, _: Vpn, frames: FrameRange, cause: Cause) {
+        self.reservations.release(cx, frames, cause);
+    }
+
+    fn exited(&mut self, cx: &mut Context<'_>, process: ProcessId) {
+        self.reservations.exited(cx, process);
+    }
+
+    fn moved(&mut self, cx: &mut Context<'_>, moved: Moved) {
+        self.reservations.moved(cx, moved.from);
+    }
+
+    fn pressure(&mut self, cx: &mut Context<'_>, want: PageCount) -> PageCount {
+        self.reservations.pressure(cx, want)
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
+        let periods = (cx.state.now_ns + PERIOD_NS).saturating_sub(self.wakes_ns) / PERIOD_NS;
+        if periods > 0 {
+            self.wakes_ns += periods * PERIOD_NS;
+            self.evict(cx, self.config.evicted_pages_per_s.saturating_mul(periods));
+        }
+        Ok(())
+    }
+
+    fn reserved(&self) -> PageCount {
+        self.reservations.reserved()
+    }
+
+    fn statistics(&self) -> Vec<(&'static str, u64)> {
+        let mut all = self.reservations.statistics();
+        all.extend([
+            ("completed", self.completed),
+            ("prepared_ahead", self.prepared_ahead),
+            ("evicted", self.evicted),
+            ("evicted_pages", self.evicted_pages),
+        ]);
+        all
+    }
+
+    fn check_invariants(&self, state: &KernelState) {
+        self.reservations.check_invariants(state);
+    }
+}
+
+#[cfg(test)]
+mod tests;
