@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """What is compared: a matrix file (TOML) of configurations and variants, each a part of a scenario.
 
-Those that come with Nestwalk are ``matrices/standard.toml`` and ``matrices/everything.toml``. Adding a technique to a
-comparison is adding an entry to such a file.
+Those that come with Nestwalk are ``standard.toml``, ``everything.toml`` and ``superpages.toml`` in ``matrices/``.
+Adding a technique to a comparison is adding an entry to such a file.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 STANDARD = "standard"
 EVERYTHING = "everything"
+SUPERPAGES = "superpages"
 ROLES = ("advice", "limit", "setup")
 """What a row is to the user: something to do; something that cannot be had; another set-up than theirs."""
 

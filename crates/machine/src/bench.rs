@@ -15,7 +15,10 @@ use std::time::Instant;
 
 use nestwalk_mem::{Access, Cpu, Gva, Hpa, PageCount, Vpn, VpnRange};
 use nestwalk_mmu::RunEnd;
+use nestwalk_os::manager::hawkeye::HawkEyeConfig;
+use nestwalk_os::manager::ingens::IngensConfig;
 use nestwalk_os::manager::ptemagnet::PteMagnetConfig;
+use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::tables::asap::AsapConfig;
 use nestwalk_os::tables::hugegpt::HugeGptConfig;
 use nestwalk_os::{AllocatorKind, KernelConfig, ManagerConfig, Shadows, TablesConfig, VmaFlags};
@@ -133,7 +136,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// The names of all benchmarks but [`imports::NAMES`], whose instructions are not counted: two threads share the work.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 17] = [
     "nested_all_walks",
     "nested_tenth_walks",
     "nested_sequential",
@@ -146,6 +149,10 @@ pub const NAMES: [&str; 13] = [
     "nested_tenth_walks_segments",
     "nested_tenth_walks_shadow",
     "faults_ptemagnet",
+    "faults_freebsd",
+    "faults_quicksilver",
+    "faults_ingens",
+    "faults_hawkeye",
     LARGE,
 ];
 
@@ -216,7 +223,8 @@ pub fn work(
     watch: &mut dyn Watch,
 ) -> Result<(u64, &'static str), MachineError> {
     let accesses = match name {
-        "faults_two_level" | "faults_ptemagnet" => {
+        "faults_two_level" | "faults_ptemagnet" | "faults_freebsd" | "faults_quicksilver" | "faults_ingens"
+        | "faults_hawkeye" => {
             let technique = Technique::of(name);
             return faults(scale, &technique, repetitions, watch).map(|count| (count, "guest faults/s"));
         }
@@ -266,6 +274,14 @@ impl Technique {
             }
             "nested_tenth_walks_shadow" => Self { paging: PagingConfig::Shadow, ..plain },
             "faults_ptemagnet" => Self { guest_manager: ManagerConfig::PteMagnet(PteMagnetConfig::default()), ..plain },
+            "faults_freebsd" => Self { guest_manager: ManagerConfig::FreeBsd, ..plain },
+            // So that each page is a fault, as with the others: the threshold is never reached before the last page.
+            "faults_quicksilver" => {
+                let config = QuicksilverConfig { threshold: 512, ..QuicksilverConfig::default() };
+                Self { guest_manager: ManagerConfig::Quicksilver(config), ..plain }
+            }
+            "faults_ingens" => Self { guest_manager: ManagerConfig::Ingens(IngensConfig::default()), ..plain },
+            "faults_hawkeye" => Self { guest_manager: ManagerConfig::HawkEye(HawkEyeConfig::default()), ..plain },
             _ => plain,
         }
     }

@@ -51,6 +51,30 @@ fn thp_takes_walks_away() {
 }
 
 #[test]
+fn superpage_managers_make_superpages_each_in_its_way() {
+    let plain = run(GUPS, &[""], "").unwrap();
+    let managed = |manager: &str| run(GUPS, &[&format!("manager = {{ {manager} }}")], "").unwrap();
+    let fewer_walks = |result: &RunResult| result.row.walks_per_kiloaccess < plain.row.walks_per_kiloaccess;
+    // 128 MiB are 64 blocks of 2 MiB.
+    let freebsd = managed("kind = 'freebsd'");
+    assert!(of_manager(&freebsd, 0, "reservations") >= 64 && counter(&freebsd, 0, "promotions") >= 60);
+    assert_eq!(counter(&freebsd, 0, "faults_2m"), 0, "each page is touched before it is prepared");
+    assert!(fewer_walks(&freebsd));
+    let sync_64 = managed("kind = 'quicksilver'");
+    assert!(of_manager(&sync_64, 0, "completed") >= 60 && counter(&sync_64, 0, "promotions") >= 60);
+    assert!(counter(&sync_64, 0, "faults_4k") < counter(&freebsd, 0, "faults_4k") / 4 && fewer_walks(&sync_64));
+    let sync_1 = managed("kind = 'quicksilver', threshold = 1");
+    assert!(counter(&sync_1, 0, "zeroed_2m") >= 60 && fewer_walks(&sync_1));
+    let ingens = managed("kind = 'ingens'");
+    assert!(of_manager(&ingens, 0, "promoted_on_request") >= 32 && counter(&ingens, 0, "copied_collapse") > 10_000);
+    let hawkeye = managed("kind = 'hawkeye', sample_sleep_ms = 10, sample_ms = 10, scan_sleep_ms = 10");
+    assert!(of_manager(&hawkeye, 0, "promoted") > 0 && of_manager(&hawkeye, 0, "samples") > 0);
+    for result in [&freebsd, &sync_64, &sync_1, &ingens, &hawkeye] {
+        assert_ne!(result.statistics.kernels[0].counters, plain.statistics.kernels[0].counters);
+    }
+}
+
+#[test]
 fn all_that_goes_together_runs_together_with_five_levels() {
     // HugeGPT's host maps huge pages where it is asked to, and sorts its own nodes for ASAP.
     let host = "levels = 5\nmanager = { kind = 'thp', enabled = 'madvise' }\ntables = { kind = 'asap' }";

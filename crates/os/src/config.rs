@@ -74,8 +74,10 @@ impl KernelConfig {
         if let TablesConfig::Asap(asap) = self.tables {
             asap.check()?;
         }
-        if let ManagerConfig::Quicksilver(quicksilver) = &self.manager {
-            quicksilver.check()?;
+        match &self.manager {
+            ManagerConfig::Quicksilver(quicksilver) => quicksilver.check()?,
+            ManagerConfig::Ingens(ingens) => ingens.check()?,
+            _ => {}
         }
         if let Some(min_free) = self.min_free
             && min_free.0 > self.memory.0 / 4

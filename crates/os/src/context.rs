@@ -247,6 +247,11 @@ impl Context<'_> {
         self.state.invalidations.pages(&mut self.state.counters, process, range, nodes);
     }
 
+    /// Accessed bits have been cleared: whoever remembers that they were set, forgets it.
+    pub fn forget_marks(&mut self) {
+        self.state.invalidations.epoch += 1;
+    }
+
     /// Says that `frames` are set aside for `process`.
     pub fn reserve(&mut self, process: ProcessId, frames: FrameRange) {
         self.state.memory.set_owners(frames, Owner::Reserved { process: process.0 });

@@ -8,12 +8,15 @@
 //! here.
 
 pub mod freebsd;
+pub mod hawkeye;
+pub mod ingens;
 pub mod linux4k;
 pub mod mthp;
 pub mod ptemagnet;
 pub mod quicksilver;
 mod radix;
 mod reservation;
+mod scan;
 pub mod thp;
 
 use std::fmt;
@@ -46,6 +49,10 @@ pub enum ManagerConfig {
     FreeBsd,
     /// The same, the rest of which is prepared at once: Sync-1, Sync-64.
     Quicksilver(quicksilver::QuicksilverConfig),
+    /// Huge pages that a daemon makes of 2 MiB that are 90 % in use.
+    Ingens(ingens::IngensConfig),
+    /// Huge pages that a daemon makes of 2 MiB that are used most densely.
+    HawkEye(hawkeye::HawkEyeConfig),
 }
 
 impl ManagerConfig {
@@ -58,6 +65,8 @@ impl ManagerConfig {
             Self::PteMagnet(ptemagnet::PteMagnetConfig::default()),
             Self::FreeBsd,
             Self::Quicksilver(quicksilver::QuicksilverConfig::default()),
+            Self::Ingens(ingens::IngensConfig::default()),
+            Self::HawkEye(hawkeye::HawkEyeConfig::default()),
         ]
     }
 
@@ -70,6 +79,8 @@ impl ManagerConfig {
             Self::PteMagnet(config) => Box::new(ptemagnet::PteMagnet::new(*config)),
             Self::FreeBsd => Box::<freebsd::FreeBsd>::default(),
             Self::Quicksilver(config) => Box::new(quicksilver::Quicksilver::new(*config)),
+            Self::Ingens(config) => Box::new(ingens::Ingens::new(*config)),
+            Self::HawkEye(config) => Box::new(hawkeye::HawkEye::new(*config)),
         }
     }
 }

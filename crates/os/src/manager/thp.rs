@@ -6,15 +6,15 @@
 //! huge pages. A huge page of which a part is unmapped frees that part at once rather than at the next memory
 //! pressure (`deferred_split_scan`).
 
-use nestwalk_mem::{FrameRange, Level, Order, PageCount, PageSize, Vpn};
+use nestwalk_mem::{FrameRange, Level, Order, PageCount, PageSize};
 use serde::{Deserialize, Serialize};
 
 use crate::collapse::{Candidate, CollapseLimits, examine};
 use crate::context::Context;
 use crate::error::OsError;
 use crate::manager::linux4k::map_one_page;
+use crate::manager::scan::Cursor;
 use crate::manager::{Deallocation, Facts, Fault, MemoryManager, Preparation, Promotion, When};
-use crate::process::ProcessId;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
 /// Its choices at the five events.
@@ -122,7 +122,7 @@ enum Effort {
 pub struct Thp {
     config: ThpConfig,
     /// khugepaged goes on here.
-    cursor: (ProcessId, Vpn),
+    cursor: Cursor,
     /// And not before this time, in ns.
     wakes_ns: u64,
 }
@@ -130,7 +130,7 @@ pub struct Thp {
 impl Thp {
     /// With its daemon at the beginning.
     pub fn new(config: ThpConfig) -> Self {
-        Self { config, cursor: (ProcessId(0), Vpn(0)), wakes_ns: config.khugepaged.scan_sleep_ms * 1_000_000 }
+        Self { config, cursor: Cursor::default(), wakes_ns: config.khugepaged.scan_sleep_ms * 1_000_000 }
     }
 
     /// `hugepage_vma_check`.
@@ -196,7 +196,10 @@ impl Thp {
         let config = self.config.khugepaged;
         let (mut progress, mut rounds) = (0, 0);
         while progress < config.pages_to_scan {
-            let Some((process, first)) = self.next_candidate(cx, &mut rounds)? else { break };
+            let mut cursor = self.cursor;
+            let next = cursor.next(cx, &mut rounds, |vma| self.allows(vma))?;
+            self.cursor = cursor;
+            let Some((process, first)) = next else { break };
             progress += PageSize::Huge.pages();
             cx.state.counters.pages_scanned += PageSize::Huge.pages();
             if examine(cx.state, process, first, &self.limits())? != Candidate::Suitable {
@@ -219,31 +222,6 @@ impl Thp {
             swap_max: config.max_ptes_swap,
             shared_max: config.max_ptes_shared,
             referenced: true,
-        }
-    }
-
-    /// The next aligned 2 MiB in a mapping that allows huge pages, and moves the cursor past it. `None` after one round
-    /// over all processes.
-    fn next_candidate(&mut self, cx: &Context<'_>, rounds: &mut usize) -> Result<Option<(ProcessId, Vpn)>, OsError> {
-        let size = PageSize::Huge.pages();
-        loop {
-            let (at, page) = self.cursor;
-            let Some(process) = cx.state.processes.round_robin(at) else { return Ok(None) };
-            let page = if process == at { page } else { Vpn(0) };
-            let vmas = &cx.state.processes.get(process)?.vmas;
-            let fits = |vma: &Vma| {
-                let first = Vpn(vma.range.start.max(page).0.next_multiple_of(size));
-                (self.allows(vma) && vma.holds_block(first, PageSize::Huge.order())).then_some(first)
-            };
-            if let Some(first) = vmas.from(page).find_map(fits) {
-                self.cursor = (process, first + size);
-                return Ok(Some((process, first)));
-            }
-            self.cursor = (ProcessId(process.0.wrapping_add(1)), Vpn(0));
-            *rounds += 1;
-            if *rounds >= cx.state.processes.len() {
-                return Ok(None);
-            }
         }
     }
 }

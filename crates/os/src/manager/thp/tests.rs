@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Each of Linux's conditions, with a case on both of its sides.
 
-use nestwalk_mem::{Cpu, Entry, VpnRange};
+use nestwalk_mem::{Cpu, Entry, Vpn, VpnRange};
 
 use crate::below::Bare;
 use crate::config::{KernelConfig, StartState};
@@ -9,6 +9,7 @@ use crate::counters::OsCounters;
 use crate::kernel::Kernel;
 use crate::madvise::Advice;
 use crate::manager::ManagerConfig;
+use crate::process::ProcessId;
 use crate::vma::VmaFlags;
 
 use super::*;

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! HawkEye (Panwar, Bansal, Gopinath; ASPLOS 2019; the code of Linux 4.3): faults take single pages; a daemon measures
+//! which 2 MiB are used densely, by accessed bits, and copies the densest into huge pages first.
+//!
+//! A sample clears the accessed bits, and counts a second later how many of the 512 pages were used. The average of the
+//! counts (0.6 old + 0.4 new) puts the 2 MiB into one of 11 bins, by powers of two. Promotion takes the highest bin first,
+//! processes in turn, of one process what came into its bin last: HawkEye-G, the order by access coverage. It never
+//! compacts memory.
+//!
+//! Left out: the order by measured MMU overhead (HawkEye-PMU), since a kernel here has no counters of walk cycles; the
+//! daemon that zeroes free memory ahead, so that all zeroing is in faults and promotions; the recovery of pages that are
+//! all zeroes, since contents are not simulated; the share of a processor that bounds how often it samples (19 times the
+//! busy time), which is less than the five seconds between samples that are kept.
+
+use std::collections::BTreeMap;
+
+use nestwalk_mem::{Entry, FrameRange, Level, PageCount, PageSize, Vpn};
+use serde::{Deserialize, Serialize};
+
+use crate::collapse::{Candidate, CollapseLimits, examine};
+use crate::context::Context;
+use crate::error::OsError;
+use crate::manager::linux4k::map_one_page;
+use crate::manager::scan::Cursor;
+use crate::manager::{Deallocation, Facts, Fault, MemoryManager, Preparation, Promotion, When};
+use crate::process::ProcessId;
+use crate::vma::{HugeAdvice, Vma, VmaKind};
+
+/// Its choices at the five events.
+pub const FACTS: Facts = Facts {
+    name: "hawkeye",
+    source: "Panwar, Bansal and Gopinath, HawkEye, ASPLOS 2019; Zhu, Cox and Rixner (ATC 2020), section 2",
+    block: PageCount(512),
+    allocation: When::Daemon,
+    preparation: Preparation::Full,
+    mapping: When::Daemon,
+    promotion: Promotion::OutOfPlace,
+    deallocation: Deallocation::OnUnmap,
+};
+
+/// Its parameters, with the values of the authors' kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct HawkEyeConfig {
+    /// Time between rounds of promotion.
+    #[schemars(range(min = 1))]
+    pub scan_sleep_ms: u64,
+    /// Pages that a round promotes at most: 4096 are 8 huge pages.
+    pub pages_to_scan: u64,
+    /// Time between a sample and the next.
+    pub sample_sleep_ms: u64,
+    /// How long a sample waits for accesses.
+    #[schemars(range(min = 1))]
+    pub sample_ms: u64,
+}
+
+impl Default for HawkEyeConfig {
+    fn default() -> Self {
+        Self { scan_sleep_ms: 10_000, pages_to_scan: 4096, sample_sleep_ms: 5000, sample_ms: 1000 }
+    }
+}
+
+/// Bins: none used, 1, 2, 3 to 4, up to 257 to 512.
+const BINS: usize = 11;
+/// Averages are kept in thousandths of a page.
+const UNIT: u32 = 1000;
+
+/// What is known of 2 MiB of small pages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Region {
+    /// Pages used in a sample, averaged, in thousandths.
+    average: u32,
+    bin: usize,
+    /// When it came into the bin: a number that grows.
+    moved: u64,
+    /// The last sample that saw it.
+    sample: u64,
+}
+
+impl Region {
+    fn update(&mut self, used: u32, sample: u64, moves: &mut u64) {
+        self.average = if self.sample == 0 { used * UNIT } else { (6 * self.average + 4 * used * UNIT) / 10 };
+        self.sample = sample;
+        let bin = bin_of(self.average);
+        if bin != self.bin || self.moved == 0 {
+            *moves += 1;
+            (self.bin, self.moved) = (bin, *moves);
+        }
+    }
+}
+
+/// ceil(log2) of the pages used, and one more, or 0 if none were.
+fn bin_of(average: u32) -> usize {
+    match average.div_ceil(UNIT) {
+        0 => 0,
+        pages => pages.next_power_of_two().ilog2() as usize + 1,
+    }
+}
+
+/// What the sampler does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Clear,
+    Count,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct HawkEye {
+    config: HawkEyeConfig,
+    /// By process: 2 MiB by their first page.
+    regions: BTreeMap<ProcessId, BTreeMap<Vpn, Region>>,
+    phase: Phase,
+    samples_ns: u64,
+    promotes_ns: u64,
+    moves: u64,
+    samples: u64,
+    promoted: u64,
+    failed: u64,
+}
+
+fn allows(vma: &Vma) -> bool {
+    vma.flags.kind == VmaKind::Anonymous && vma.flags.advice != HugeAdvice::NoHuge
+}
+
+/// Of the 2 MiB from `first` on, if they are mapped by small pages: how many were used, clearing the accessed bits.
+fn take_used(cx: &mut Context<'_>, process: ProcessId, first: Vpn, clear: bool) -> Result<Option<u32>, OsError> {
+    let table = &mut cx.state.processes.get_mut(process)?.table;
+    let (node, level) = table.lowest_node(first);
+    if level > Level::PTE || table.geometry().entry_order(Level::PMD) != PageSize::Huge.order() {
+        return Ok(None);
+    }
+    let mut used = 0;
+    for index in 0..PageSize::Huge.pages() {
+        let entry = table.entry(node, index as usize);
+        if entry.has(Entry::PRESENT | Entry::ACCESSED) {
+            used += 1;
+            if clear {
+                table.update(first + index, |entry| entry.without(Entry::ACCESSED));
+            }
+        }
+    }
+    Ok(Some(used))
+}
+
+impl HawkEye {
+    /// Before its first sample.
+    pub fn new(config: HawkEyeConfig) -> Self {
+        Self {
+            config,
+            regions: BTreeMap::new(),
+            phase: Phase::Clear,
+            samples_ns: config.sample_sleep_ms * 1_000_000,
+            promotes_ns: config.scan_sleep_ms * 1_000_000,
+            moves: 0,
+            samples: 0,
+            promoted: 0,
+            failed: 0,
+        }
+    }
+
+    /// One half of a sample: goes over all 2 MiB of small pages.
+    fn sample(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
+        let (mut cursor, mut rounds) = (Cursor::default(), 0);
+        let clear = self.phase == Phase::Clear;
+        self.samples += u64::from(!clear);
+        while let Some((process, first)) = cursor.next(cx, &mut rounds, allows)? {
+            let Some(used) = take_used(cx, process, first, clear)? else { continue };
+            cx.state.counters.pages_scanned += PageSize::Huge.pages();
+            if !clear {
+                let region = self.regions.entry(process).or_default().entry(first).or_default();
+                region.update(used, self.samples, &mut self.moves);
+            }
+        }
+        if clear {
+            cx.forget_marks();
+        } else {
+            // What this sample has not seen is unmapped or huge.
+            let samples = self.samples;
+            self.regions.retain(|_, regions| {
+                regions.retain(|_, region| region.sample == samples);
+                !regions.is_empty()
+            });
+        }
+        Ok(())
+    }
+
+    /// The next 2 MiB to promote: of the highest bin that is not empty, processes in turn after `last`.
+    fn densest(&self, last: ProcessId) -> Option<(ProcessId, Vpn)> {
+        let best = self.regions.values().flat_map(|regions| regions.values()).map(|region| region.bin).max()?;
+        let newest = |(&process, regions): (&ProcessId, &BTreeMap<Vpn, Region>)| {
+            let of_bin = regions.iter().filter(|(_, region)| region.bin == best);
+            of_bin.max_by_key(|(_, region)| region.moved).map(|(&first, _)| (process, first))
+        };
+        let mut turns = self.regions.range(ProcessId(last.0.saturating_add(1))..).chain(self.regions.range(..=last));
+        if best == 0 { None } else { turns.find_map(newest) }
+    }
+
+    /// One round of promotion.
+    fn promote(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
+        let limits = CollapseLimits { none_max: 511, swap_max: 0, shared_max: 0, referenced: false };
+        let (mut left, mut last) = (self.config.pages_to_scan / PageSize::Huge.pages(), ProcessId(u16::MAX));
+        while left > 0
+            && let Some((process, first)) = self.densest(last)
+        {
+            last = process;
+            self.forget(process, first);
+            if cx.state.processes.get(process).is_err()
+                || examine(cx.state, process, first, &limits)? != Candidate::Suitable
+            {
+                continue;
+            }
+            left -= 1;
+            let Some(huge) = cx.huge_frame(false) else {
+                self.failed += 1;
+                return Ok(());
+            };
+            cx.collapse(process, first, huge, &mut |cx, _, frame, _| cx.free(FrameRange::single(frame)))?;
+            self.promoted += 1;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, process: ProcessId, first: Vpn) {
+        if let Some(regions) = self.regions.get_mut(&process) {
+            regions.remove(&first);
+            if regions.is_empty() {
+                self.regions.remove(&process);
+            }
+        }
+    }
+}
+
+impl MemoryManager for HawkEye {
+    fn facts(&self) -> &'static Facts {
+        &FACTS
+    }
+
+    fn keeps_for_huge_pages(&self) -> bool {
+        true
+    }
+
+    fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
+        map_one_page(cx, fault)
+    }
+
+    fn exited(&mut self, _: &mut Context<'_>, process: ProcessId) {
+        self.regions.remove(&process);
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
+        // Between the halves of a sample programs must have run, so there is one half a tick at most.
+        if self.samples_ns <= cx.state.now_ns {
+            self.sample(cx)?;
+            let (next, sleep_ms) = match self.phase {
+                Phase::Clear => (Phase::Count, self.config.sample_ms),
+                Phase::Count => (Phase::Clear, self.config.sample_sleep_ms),
+            };
+            self.phase = next;
+            self.samples_ns = cx.state.now_ns + sleep_ms * 1_000_000;
+        }
+        while self.promotes_ns <= cx.state.now_ns {
+            self.promotes_ns += self.config.scan_sleep_ms.max(1) * 1_000_000;
+            self.promote(cx)?;
+        }
+        Ok(())
+    }
+
+    fn statistics(&self) -> Vec<(&'static str, u64)> {
+        let regions = || self.regions.values().flat_map(|regions| regions.values());
+        vec![
+            ("samples", self.samples),
+            ("promoted", self.promoted),
+            ("promotions_without_block", self.failed),
+            ("regions", regions().count() as u64),
+            ("regions_densest_bin", regions().filter(|region| region.bin == BINS - 1).count() as u64),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nestwalk_mem::{Cpu, VpnRange};
+
+    use crate::below::Bare;
+    use crate::config::KernelConfig;
+    use crate::kernel::Kernel;
+    use crate::manager::ManagerConfig;
+    use crate::vma::VmaFlags;
+
+    use super::*;
+
+    const FIRST: u64 = 4096;
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn kernel(processes: usize) -> (Kernel, Vec<ProcessId>) {
+        let mut config = KernelConfig::new(PageCount(65_536));
+        config.manager = ManagerConfig::HawkEye(HawkEyeConfig::default());
+        let mut kernel = Kernel::new(&config).unwrap();
+        let processes = (0..processes).map(|_| {
+            let process = kernel.spawn(&mut Bare).unwrap();
+            let range = VpnRange::new(Vpn(FIRST), PageCount(24 * 512));
+            kernel.mmap(process, range, VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+            process
+        });
+        let processes = processes.collect();
+        (kernel, processes)
+    }
+
+    /// Uses `count` pages of a 2 MiB.
+    fn touch(kernel: &mut Kernel, process: ProcessId, block: u64, count: u64) {
+        for page in (0..count).map(|n| Vpn(FIRST + block * 512 + n)) {
+            kernel.touch(process, page, true, Cpu(0), &mut Bare).unwrap();
+        }
+    }
+
+    fn is_huge(kernel: &Kernel, process: ProcessId, block: u64) -> bool {
+        kernel.table(process).unwrap().leaf(Vpn(FIRST + block * 512)).unwrap().size() == PageSize::Huge
+    }
+
+    /// Lets `seconds` pass in which the program goes on as `using` does.
+    fn pass(kernel: &mut Kernel, seconds: std::ops::RangeInclusive<u64>, using: impl Fn(&mut Kernel)) {
+        for second in seconds {
+            using(kernel);
+            kernel.tick(second * SECOND_NS, &mut Bare).unwrap();
+        }
+        kernel.check_invariants();
+    }
+
+    #[test]
+    fn bins_are_powers_of_two() {
+        let pages = [0, 1, 2, 3, 4, 5, 256, 257, 512];
+        assert_eq!(pages.map(|pages| bin_of(pages * UNIT)), [0, 1, 2, 3, 3, 4, 9, 10, 10]);
+        assert_eq!((bin_of(1), bin_of(UNIT + 1), bin_of(512 * UNIT) + 1), (1, 2, BINS));
+    }
+
+    #[test]
+    fn the_densest_are_promoted_first_eight_in_ten_seconds() {
+        let (mut kernel, processes) = kernel(1);
+        let process = processes[0];
+        // All are touched once; then ten are used densely and ten sparsely, in turn.
+        (0..20).for_each(|block| touch(&mut kernel, process, block, 512));
+        let using = |kernel: &mut Kernel| {
+            (0..20).for_each(|block| touch(kernel, process, block, if block % 2 == 1 { 500 } else { 3 }));
+        };
+        pass(&mut kernel, 1..=10, using);
+        let huge = |kernel: &Kernel| (0..20).filter(|&block| is_huge(kernel, process, block)).collect::<Vec<_>>();
+        assert_eq!(huge(&kernel), [5, 7, 9, 11, 13, 15, 17, 19], "the last ones that came into the bin first");
+        pass(&mut kernel, 11..=20, using);
+        assert_eq!(kernel.counters().collapses, 16);
+        assert!(is_huge(&kernel, process, 1) && is_huge(&kernel, process, 3), "{:?}", huge(&kernel));
+        pass(&mut kernel, 21..=30, using);
+        assert_eq!(kernel.counters().collapses, 20);
+        assert_eq!((kernel.counters().faults_2m, kernel.counters().compactions_direct), (0, 0));
+    }
+
+    #[test]
+    fn what_is_not_used_is_not_promoted() {
+        let (mut kernel, processes) = kernel(1);
+        touch(&mut kernel, processes[0], 0, 512);
+        pass(&mut kernel, 1..=60, |_| ());
+        assert_eq!(kernel.counters().collapses, 0);
+        assert!(kernel.manager().statistics().contains(&("samples", 10)));
+    }
+
+    #[test]
+    fn processes_take_turns_in_a_bin() {
+        let (mut kernel, processes) = kernel(2);
+        let using = |kernel: &mut Kernel| {
+            for &process in &processes {
+                (0..10).for_each(|block| touch(kernel, process, block, 512));
+            }
+        };
+        pass(&mut kernel, 1..=10, using);
+        for &process in &processes {
+            assert_eq!((0..10).filter(|&block| is_huge(&kernel, process, block)).count(), 4);
+        }
+        kernel.exit(processes[0], &mut Bare).unwrap();
+        let rest = processes[1];
+        pass(&mut kernel, 11..=20, |kernel| (0..10).for_each(|block| touch(kernel, rest, block, 512)));
+        assert!((0..10).all(|block| is_huge(&kernel, rest, block)));
+    }
+}

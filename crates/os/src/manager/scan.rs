@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a daemon stands that goes over the address spaces of all processes, 2 MiB at a time (khugepaged's `mm_slot`).
+
+use nestwalk_mem::{PageSize, Vpn};
+
+use crate::context::Context;
+use crate::error::OsError;
+use crate::process::ProcessId;
+use crate::vma::Vma;
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cursor {
+    process: ProcessId,
+    page: Vpn,
+}
+
+impl Cursor {
+    /// The next aligned 2 MiB in a mapping that is `allowed` and holds all of it, and goes past it. `None` after one round
+    /// over all processes; `rounds` counts the processes that were left behind.
+    pub fn next(
+        &mut self,
+        cx: &Context<'_>,
+        rounds: &mut usize,
+        allowed: impl Fn(&Vma) -> bool,
+    ) -> Result<Option<(ProcessId, Vpn)>, OsError> {
+        let size = PageSize::Huge.pages();
+        loop {
+            let Some(process) = cx.state.processes.round_robin(self.process) else { return Ok(None) };
+            let page = if process == self.process { self.page } else { Vpn(0) };
+            let vmas = &cx.state.processes.get(process)?.vmas;
+            let fits = |vma: &Vma| {
+                let first = Vpn(vma.range.start.max(page).0.next_multiple_of(size));
+                (allowed(vma) && vma.holds_block(first, PageSize::Huge.order())).then_some(first)
+            };
+            if let Some(first) = vmas.from(page).find_map(fits) {
+                *self = Self { process, page: first + size };
+                return Ok(Some((process, first)));
+            }
+            *self = Self { process: ProcessId(process.0.wrapping_add(1)), page: Vpn(0) };
+            *rounds += 1;
+            if *rounds >= cx.state.processes.len() {
+                return Ok(None);
+            }
+        }
+    }
+}
