@@ -210,6 +210,7 @@ mod tests {
     fn kernel() -> (Kernel, ProcessId) {
         let mut config = KernelConfig::new(PageCount(32_768));
         config.manager = ManagerConfig::Ingens(IngensConfig::default());
+        config.min_free = Some(PageCount(256));
         let mut kernel = Kernel::new(&config).unwrap();
         let process = kernel.spawn(&mut Bare).unwrap();
         let range = VpnRange::new(Vpn(FIRST), PageCount(20 * 512));
@@ -263,18 +264,13 @@ mod tests {
     #[test]
     fn without_a_block_nothing_is_compacted_and_the_scan_finds_the_pages_later() {
         let (mut kernel, process) = kernel();
-        // Another program has every second page of nearly all memory.
+        // Another program leaves so little that a block would take the last of it.
         let hog = kernel.spawn(&mut Bare).unwrap();
-        let pages = VpnRange::new(Vpn(1 << 20), PageCount(30_000));
+        let pages = VpnRange::new(Vpn(1 << 20), PageCount(32_768));
         kernel.mmap(hog, pages, VmaFlags { advice: HugeAdvice::NoHuge, ..VmaFlags::ANONYMOUS }, &mut Bare).unwrap();
-        let page = |n: u64| pages.start + n;
-        while kernel.memory().free_blocks()[9..].iter().any(|&count| count > 0) {
-            let next = kernel.counters().faults_4k;
-            kernel.fault(hog, page(next), true, Cpu(0), &mut Bare).unwrap();
-        }
-        for n in (0..kernel.counters().faults_4k).step_by(2) {
-            let one = VpnRange::new(page(n), PageCount(1));
-            kernel.madvise(hog, one, Advice::DontNeed, &mut Bare).unwrap();
+        while kernel.memory().free_frames().0 > kernel.memory().watermarks().high.0 + 512 + 200 {
+            let next = pages.start + kernel.counters().faults_4k;
+            kernel.fault(hog, next, true, Cpu(0), &mut Bare).unwrap();
         }
         touch(&mut kernel, process, 0, 512);
         tick(&mut kernel, 1);
