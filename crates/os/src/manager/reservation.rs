@@ -106,7 +106,7 @@ pub(super) struct Reservations {
     /// By number.
     blocks: Vec<Block>,
     /// By number of process: from a block of pages to its reservation's number, plus 1.
-    spaces: Vec<Radix>,
+    spaces: Vec<Option<Radix>>,
     /// The partially populated queue: the one that has not changed for longest, and the one that changed last.
     oldest: Number,
     newest: Number,
@@ -159,7 +159,7 @@ impl Reservations {
     /// The reservation for `page`.
     #[inline]
     pub fn find(&self, process: ProcessId, page: Vpn) -> Option<Number> {
-        let word = self.spaces.get(usize::from(process.0))?.get(page.0 >> ORDER);
+        let word = self.spaces.get(usize::from(process.0))?.as_ref()?.get(page.0 >> ORDER);
         (word != 0).then(|| Number((word - 1) as u32))
     }
 
@@ -191,9 +191,10 @@ impl Reservations {
         self.blocks[number.index()] = Block { process: fault.process, first, ..Block::NONE };
         let process = usize::from(fault.process.0);
         if self.spaces.len() <= process {
-            self.spaces.resize_with(process + 1, Radix::default);
+            self.spaces.resize_with(process + 1, || None);
         }
-        self.spaces[process].set(first.0 >> ORDER, u64::from(number.0) + 1);
+        let space = self.spaces[process].get_or_insert_default();
+        space.set(first.0 >> ORDER, u64::from(number.0) + 1);
         self.reserved.0 += PAGES;
         self.made += 1;
         Some(number)
@@ -331,7 +332,9 @@ impl Reservations {
         self.dequeue(number);
         let block = std::mem::replace(&mut self.blocks[number.index()], Block::NONE);
         self.reserved.0 -= PAGES - u64::from(block.population);
-        self.spaces[usize::from(block.process.0)].remove(block.first.0 >> ORDER);
+        if let Some(space) = &mut self.spaces[usize::from(block.process.0)] {
+            space.remove(block.first.0 >> ORDER);
+        }
     }
 
     /// Frees the frames that are not in use, and forgets the reservation (`vm_reserv_break`). How many those were.
@@ -355,12 +358,12 @@ impl Reservations {
 
     /// The process is no more. Frames that others still share stay theirs.
     pub fn exited(&mut self, cx: &mut Context<'_>, process: ProcessId) {
-        let Some(space) = self.spaces.get_mut(usize::from(process.0)) else { return };
+        let Some(Some(space)) = self.spaces.get(usize::from(process.0)) else { return };
         let numbers: Vec<Number> = space.iter().map(|(_, word)| Number((word - 1) as u32)).collect();
         for number in numbers {
             self.break_up(cx, number);
         }
-        self.spaces[usize::from(process.0)] = Radix::default();
+        self.spaces[usize::from(process.0)] = None;
     }
 
     /// Breaks reservations, those that have not changed for longest first, until `want` frames are free
@@ -415,7 +418,7 @@ impl Reservations {
             (previous, at, queued) = (at, block.next, queued - 1);
         }
         assert_eq!((queued, previous), (0, self.newest), "the length of the queue and its end");
-        let mapped: usize = self.spaces.iter().map(|space| space.iter().count()).sum();
+        let mapped: usize = self.spaces.iter().flatten().map(|space| space.iter().count()).sum();
         assert_eq!(mapped, self.blocks.iter().filter(|block| block.population > 0).count(), "reservations by page");
     }
 }
