@@ -108,12 +108,17 @@ impl Pagemap {
                     _ => return Err(error),
                 }
             }
-            for region in &regions[..count as usize] {
+            for &(mut region) in &regions[..count as usize] {
+                // Memory that changes meanwhile may be reported again; the first report counts.
+                region.start = region.start.max(found.last().map_or(0, |last| last.end));
+                if region.start >= region.end {
+                    continue;
+                }
                 match found.last_mut() {
                     Some(last) if last.end == region.start && last.categories == region.categories => {
                         last.end = region.end
                     }
-                    _ => found.push(*region),
+                    _ => found.push(region),
                 }
             }
             if arguments.walk_end <= at {

@@ -2,8 +2,7 @@
 //! What a [`Source`] said, kept in a file: read again it gives the same answers, without the process and without privilege.
 //!
 //! The file: 8 bytes [`MAGIC`], then sections. A section is two little-endian words of 64 bits (bytes of its name, bytes of its
-//! body), the name, the body. It may be packed by zstd as a whole, and is by [`Recording::to_bytes`], with zstd's checksum, so
-//! that no change goes unseen. Names and bodies:
+//! body), the name, the body. It may be packed by zstd as a whole. Names and bodies:
 //!
 //! | name | body |
 //! | --- | --- |
@@ -117,6 +116,7 @@ impl Recording {
     /// When memory is short.
     pub fn to_bytes(&self) -> io::Result<Vec<u8>> {
         let mut packer = zstd::stream::write::Encoder::new(Vec::new(), LEVEL)?;
+        // Without it a changed byte can be another text that is just as good.
         packer.include_checksum(true)?;
         packer.write_all(MAGIC)?;
         for (name, body) in &self.sections {

@@ -168,14 +168,14 @@ def _run(plan: Plan, jobs: int | None) -> Comparison:
         return comparisons.execute(plan, means=Means(jobs), watcher=watcher)
 
 
-def _deliver(value: Mapping[str, Any], page_: Sequence[RenderableType], *, as_json: bool, out: Path | None) -> None:
+def _deliver(value: Mapping[str, Any], shown_: Sequence[RenderableType], *, as_json: bool, out: Path | None) -> None:
     """Prints advice, and writes a folder of it if that is asked for."""
     from nestwalk.advice import page
 
     if as_json:
         output.show_json(value)
     else:
-        output.show(*page_)
+        output.show(*shown_)
     if out is not None:
         page.save(value, out, command=sys.argv[1:])
         typer.echo(f"wrote {shown(out)}", err=as_json)
