@@ -18,13 +18,11 @@ use super::{Watch, repeat};
 use crate::error::MachineError;
 
 /// The benchmarks, in the order of [`super::run`]'s names.
-pub const NAMES: [&str; 5] =
-    ["import_champsim", "import_drmemtrace", "import_addresses", "import_raw", MISSED];
+pub const NAMES: [&str; 5] = ["import_champsim", "import_drmemtrace", "import_addresses", "import_raw", MISSED];
 
 const MISSED: &str = "import_raw_missed";
 /// The folder of traces of every access, in that of the bundled ones.
 const WHOLE: &str = "whole";
-
 
 /// Accesses of a file: enough for the fixed costs not to show, and few enough to be written in a moment.
 const ACCESSES: usize = 1 << 20;
