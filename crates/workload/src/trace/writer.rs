@@ -345,7 +345,9 @@ mod tests {
             for i in 0..[40_000, 700, 3, 400_000][part as usize % 4] {
                 let site = sites.number(i % 7 + part, if i % 3 == 0 { store } else { load });
                 let address = 0x7000_0000 + i.wrapping_mul(i) % (1 << 30) * 8;
-                if !filtered || i % 5 == 0 || !writer.absorb(thread, i % 3 == 0, 2) {
+                if filtered && i % 5 != 0 && writer.room_to_absorb(thread) > 0 {
+                    writer.absorb(1, u64::from(i % 3 == 0), 2);
+                } else {
                     writer.access(thread, site, Gva(address), 2).unwrap();
                 }
             }
