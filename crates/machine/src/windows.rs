@@ -2,12 +2,10 @@
 //! Cuts the measured part of a run into windows, for confidence intervals.
 //!
 //! A sampled run has windows by nature. A run that is measured in one go is cut into pieces; whether it was, is known only
-//! at the end, so pieces are always recorded, and joined where there are natural windows enough.
+//! at the end, so pieces are always recorded, and joined where there is more than one natural window. Pieces of two windows
+//! are no substitute for more windows: they say how one stretch of the program scatters, not how its stretches differ.
 
 use crate::result::{Cycles, Window};
-
-/// Natural windows that are enough for an interval.
-const NATURAL_MIN: usize = 3;
 
 /// Collects windows.
 #[derive(Debug)]
@@ -41,7 +39,7 @@ impl Windows {
         }
     }
 
-    /// The windows: the natural ones if there are enough, else the pieces.
+    /// The windows: the natural ones if there are several, else the pieces.
     pub fn finish(self) -> Vec<Window> {
         let mut natural: Vec<(u32, Window)> = Vec::new();
         for &(id, piece) in &self.pieces {
@@ -50,7 +48,7 @@ impl Windows {
                 _ => natural.push((id, piece)),
             }
         }
-        let windows = if natural.len() >= NATURAL_MIN { natural } else { self.pieces };
+        let windows = if natural.len() > 1 { natural } else { self.pieces };
         windows.into_iter().map(|(_, window)| window).collect()
     }
 }
@@ -89,6 +87,18 @@ mod tests {
         windows.begin();
         (1..=4).for_each(|n| windows.add(piece(n)));
         assert_eq!(windows.finish().len(), 4);
+    }
+
+    #[test]
+    fn two_windows_are_two_however_many_pieces_they_have() {
+        let mut windows = Windows::new(10);
+        for _ in 0..2 {
+            windows.begin();
+            (1..=4).for_each(|n| windows.add(piece(n)));
+        }
+        let found: Vec<(u64, u64)> = windows.finish().iter().map(|w| (w.accesses, 1)).collect();
+        assert_eq!(found, [(10, 1), (10, 1)]);
+        assert_eq!(crate::estimate::ratio(&found).unwrap().ci95, None);
     }
 
     #[test]
