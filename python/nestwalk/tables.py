@@ -74,6 +74,11 @@ def number(value: float | None, decimals: int | None, ci95: float | None = None)
     return f"{text} {PLUS_MINUS}{ci95:.{decimals}f}" if ci95 is not None else text
 
 
+def one_line(heading: str) -> str:
+    """A heading of several lines, as a page has it."""
+    return " ".join(heading.split()).replace("/ ", "/")
+
+
 def columns(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str, int | None], ...]:
     """The columns for ``rows``: time is held against the plain VM if there is one, else against the first row."""
     against = any(row.get("against_baseline") is not None for row in rows)

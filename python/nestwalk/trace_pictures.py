@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 FOOTPRINT_COLOUR, WORKING_SET_COLOUR = "#2f6fa7", "#d1495b"
 AXIS_ROOM = 56
 """Pixels left of a picture for its axis, within the page's width."""
+LABEL_ROOM = 84
+"""Pixels for an address of 12 digits in any font: renderers take it for narrower than browsers draw it."""
 PAGE_BYTES = 4096
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 COUNTS = (("G", 10**9), ("M", 10**6), ("k", 10**3))
@@ -41,7 +43,7 @@ def _time(profile: Mapping[str, Any], layout: Layout) -> tuple[int, alt.X]:
     name, factor = _scale(most, COUNTS)
     title = f"accesses of the program, {name}" if name else "accesses of the program"
     axis = alt.Axis(format="~g", tickCount=8 if layout.label_width else 4)
-    return factor, alt.X("access:Q", title=title, axis=axis, scale=alt.Scale(nice=False, domainMin=0))
+    return factor, alt.X("access:Q", title=title, axis=axis, scale=alt.Scale(nice=False, zero=False))
 
 
 def footprint(profile: Mapping[str, Any], layout: Layout = WIDE) -> Picture | None:
@@ -91,7 +93,7 @@ def reuse(profile: Mapping[str, Any], layout: Layout = WIDE) -> Picture | None:
                 "entries:Q",
                 title="entries of an LRU TLB for 4 KiB pages",
                 scale=alt.Scale(type="log", base=2, nice=False),
-                axis=alt.Axis(format="~s", tickCount=8 if layout.label_width else 5),
+                axis=alt.Axis(format=",d", tickCount=8 if layout.label_width else 5),
             ),
             y=alt.Y(
                 "share:Q",
@@ -137,15 +139,17 @@ def address_space(profile: Mapping[str, Any], layout: Layout = WIDE) -> Picture 
                 title=None,
                 sort="descending",
                 scale=alt.Scale(domain=list(range(len(rows)))),
-                axis=alt.Axis(values=list(names), labelExpr=chosen, ticks=False, labelOverlap=True),
+                axis=alt.Axis(
+                    values=list(names), labelExpr=chosen, ticks=False, labelOverlap=True, minExtent=LABEL_ROOM
+                ),
             ),
             color=alt.Color(
                 "accesses:Q",
                 title="accesses",
                 scale=alt.Scale(type="log", scheme="viridis"),
-                legend=alt.Legend(orient="top", format="~s", gradientLength=160, tickCount=3),
+                legend=alt.Legend(orient="top", format=".2~s", gradientLength=160, tickCount=3),
             ),
         )
-        .properties(width=layout.width - 2 * AXIS_ROOM, height=max(height * len(rows), 60))
+        .properties(width=layout.width - LABEL_ROOM - AXIS_ROOM // 2, height=max(height * len(rows), 60))
     )
     return picture

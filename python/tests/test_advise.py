@@ -355,6 +355,18 @@ def test_the_command_advises_a_process_and_its_recording_alike(
     assert (tmp_path / "seen.json").exists()
 
 
+def test_a_folder_of_advice_on_a_trace(command: Command, tmp_path: Path) -> None:
+    done = command("advise", "bfs", "--quick", "--json", "--out", "folder")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert json.loads((tmp_path / "folder" / "results.json").read_text(encoding="utf-8")) == found
+    rows = pl.read_parquet(tmp_path / "folder" / "results.parquet")
+    assert rows["configuration"].to_list() == [entry["configuration"] for entry in found["advice"]]
+    page = (tmp_path / "folder" / "report.html").read_text(encoding="utf-8")
+    assert all(entry["title"] in page for entry in found["advice"])
+    assert "A live process" not in page
+
+
 def test_what_if_simulates_the_process_on_its_own_tables(child: subprocess.Popen[bytes], command: Command) -> None:
     done = command("advise", str(child.pid), "--what-if", "--as", "swaptions", "--quick", "--json")
     assert done.returncode == 0, done.stderr

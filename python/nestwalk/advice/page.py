@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CAVEATS = (text.EACH, text.SETTINGS)
+AGAIN = {
+    "process": "A live process changes; what was seen of it (--record FILE) gives the same advice again, anywhere.",
+    "trace": "The same version, trace and seed give the same numbers to the last bit.",
+}
+"""What the page says about making it again, by what was advised on."""
 
 
 def save(value: Mapping[str, Any], folder: Path, *, command: Sequence[str] = ()) -> None:
@@ -33,7 +38,8 @@ def save(value: Mapping[str, Any], folder: Path, *, command: Sequence[str] = ())
     schema = {"step": pl.Int64, **dict.fromkeys(texts, pl.String), **dict.fromkeys(numbers, pl.Float64)}
     rows = [
         # A number that is not known is a sentence in JSON, and null in a column of numbers.
-        {key: None if key in numbers and isinstance(entry[key], str) else entry[key] for key in schema}
+        # Advice on a trace names rows of a matrix, advice on a process techniques.
+        {key: None if key in numbers and isinstance(entry.get(key), str) else entry.get(key) for key in schema}
         for entry in value["advice"]
     ]
     with folders.filling(folder) as fresh:
@@ -52,7 +58,9 @@ def render(value: Mapping[str, Any], command: Sequence[str] = ()) -> str:
             "words": text.words(entry),
             "gain": text.signed(entry),
             "who": ", ".join(entry["changes"]),
-            "lines": list(dict.fromkeys([entry["how"], *entry["commands"]])) if entry["state"] in text.ACTS else [],
+            "lines": list(dict.fromkeys([entry["how"], *entry.get("commands", ())]))
+            if entry["state"] in text.ACTS
+            else [],
             "behind": text.behind(entry),
             "state": advice.STATES[entry["state"]],
         }
@@ -71,5 +79,6 @@ def render(value: Mapping[str, Any], command: Sequence[str] = ()) -> str:
         gains=any(not isinstance(entry["gain"], str) for entry in value["advice"]),
         machine=[],
         caveats=CAVEATS,
+        again=AGAIN["trace" if "trace" in value else "process"],
         command=shlex.join(["nestwalk", *command]) if command else "nestwalk advise",
     )

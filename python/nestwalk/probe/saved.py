@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from nestwalk import _native, folders
+from nestwalk import _native, folders, tables
 from nestwalk.probe import pictures, text
 from nestwalk.probe.validation import ORDERS, Validated
 from nestwalk.report import pages
@@ -116,14 +116,14 @@ def _tables(done: Validated) -> list[dict[str, Any]]:
             "name": "shapes",
             "title": "Shapes",
             "text": "The time of one layout divided by that of another. Ratios within 5 % of 1 are called equal.",
-            "headings": [" ".join(heading.split()) for heading in text.SHAPE_HEADINGS],
+            "headings": [tables.one_line(heading) for heading in text.SHAPE_HEADINGS],
             "rows": text.shape_rows(done),
         },
         {
             "name": "times",
             "title": "Times side by side",
             "text": "; ".join(text.crossing_lines(done)) + ".",
-            "headings": [" ".join(heading.split()) for heading in text.SIDE_HEADINGS],
+            "headings": [tables.one_line(heading) for heading in text.SIDE_HEADINGS],
             "rows": text.side_rows(done),
         },
     ]

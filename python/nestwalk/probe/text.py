@@ -288,7 +288,7 @@ def markdown(done: Validated, date: str) -> str:
     """The tables for ``docs/fidelity.md``."""
 
     def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-        flat = [" ".join(heading.split()) for heading in headings]
+        flat = [tables.one_line(heading) for heading in headings]
         return [f"| {' | '.join(flat)} |", f"|{' --- |' * len(flat)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
     counts = done.counts()

@@ -36,7 +36,7 @@ def render(done: Survey) -> str:
             if any(row[value] is not None for row in rows)
             and not (value == _KERNEL_WORK and any(row[_WHOLE_RUN] is not None for row in rows))
         ],
-        headings=[" ".join(heading.split()) for heading, _, _ in tables.columns(rows)],
+        headings=[tables.one_line(heading) for heading, _, _ in tables.columns(rows)],
         verdicts=[(one.plan.program.name, one.verdict) for one in done.comparisons],
         sections=_sections(rows),
         entries=_entries(done),

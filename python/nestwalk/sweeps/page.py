@@ -32,7 +32,7 @@ def render(done: Sweep) -> str:
     """The page on a sweep."""
     plan = done.plan
     several = [name for name in plan.spec.columns if len(plan.values(name)) > 1]
-    headings = [*several, *(heading.replace("\n", " ") for heading, _, _ in text.COLUMNS)]
+    headings = [*several, *(tables.one_line(heading) for heading, _, _ in text.COLUMNS)]
     figures, left_out = _figures(done)
     quick = ["--quick"] if plan.quick else []
     return pages.fill(
