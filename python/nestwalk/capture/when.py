@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from nestwalk.errors import NestwalkError, shown
@@ -41,16 +40,23 @@ def parse(option: str, text: str, word: str) -> When:
     kind, _, number = text.partition(":")
     if kind == "mark" and number.isascii() and number.isdecimal() and int(number[:20]) <= MARK_MAX:
         return When(mark=int(number[:20]))
-    if text.endswith("s"):
-        try:
-            seconds = float(text[:-1])
-        except ValueError:
-            seconds = math.nan
-        if 0 <= seconds <= SECONDS_MAX:
-            return When(seconds=seconds)
+    after = seconds(text)
+    if after is not None:
+        return When(seconds=after)
     try:
         return When(accesses=traces.count(text))
     except ValueError:
         raise NestwalkError(
             f"{option} {shown(text)}: give {word}, seconds such as 30s, accesses such as 2G, mark:NUMBER, or signal"
         ) from None
+
+
+def seconds(text: str) -> float | None:
+    """The seconds of ``30s``; None if it is nothing of the kind, or more than ten days."""
+    if not text.endswith("s"):
+        return None
+    try:
+        found = float(text[:-1])
+    except ValueError:
+        return None
+    return found if 0 <= found <= SECONDS_MAX else None

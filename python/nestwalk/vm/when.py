@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from nestwalk import traces
+from nestwalk.capture.when import seconds
 from nestwalk.errors import NestwalkError, shown
-
-SECONDS_MAX = 10 * 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -34,14 +32,10 @@ def parse(option: str, text: str, word: str, *, accesses: bool) -> When:
         return When()
     if text in ("mark", "signal"):
         return When(mark=text == "mark", signal=text == "signal")
-    if text.endswith("s"):
-        try:
-            seconds = float(text[:-1])
-        except ValueError:
-            seconds = math.nan
-        if 0 <= seconds <= SECONDS_MAX:
-            return When(seconds=seconds)
-    elif accesses:
+    after = seconds(text)
+    if after is not None:
+        return When(seconds=after)
+    if accesses:
         try:
             found = traces.count(text)
         except ValueError:
