@@ -88,6 +88,8 @@ const TOML_MAX: Upper = limit("the largest whole number of TOML");
 const DAYS: Upper = assumed("eleven days");
 /// As `mm/khugepaged.c` checks it.
 const LINUX_PTES: Upper = limit("Linux: HPAGE_PMD_NR - 1");
+/// Why a block has no more pages.
+const BLOCK_PAGES: Upper = limit("the pages of a block of 2 MiB");
 /// Why there are no more pages.
 const ALL_PAGES: Upper = limit("the pages of 64 TiB");
 
@@ -155,7 +157,7 @@ macro_rules! kernel_keys {
             key(concat!($before, ".swap"), 0, MEMORY_MAX, BYTES, PHYSICAL),
             key(concat!($before, ".paging.max"), 1, 8, "segments", limit("the model's segment registers")),
             key(concat!($before, ".start.blocks_permille"), 0, 1000, SHARE, WHOLE),
-            key(concat!($before, ".start.frames_per_block"), 1, 512, "pages", limit("the pages of a block of 2 MiB")),
+            key(concat!($before, ".start.frames_per_block"), 1, 512, "pages", BLOCK_PAGES),
             key(concat!($before, ".start.unmovable_permille"), 0, 1000, SHARE, WHOLE),
             key(concat!($before, ".start.used_permille"), 0, 1000, SHARE, WHOLE),
             key(concat!($before, ".start.kept_permille"), 0, 1000, SHARE, WHOLE),
@@ -170,12 +172,21 @@ macro_rules! kernel_keys {
             key(concat!($before, ".manager.khugepaged.max_ptes_none"), 0, 511, "entries", LINUX_PTES),
             key(concat!($before, ".manager.khugepaged.max_ptes_swap"), 0, 511, "entries", LINUX_PTES),
             key(concat!($before, ".manager.khugepaged.max_ptes_shared"), 0, 511, "entries", LINUX_PTES),
+            key(concat!($before, ".manager.threshold"), 1, 512, "pages", BLOCK_PAGES),
+            key(concat!($before, ".manager.inactive_ms"), 0, 1_000_000_000, "ms", DAYS),
+            key(concat!($before, ".manager.evicted_pages_per_s"), 0, 1 << 34, "pages/s", ALL_PAGES),
+            key(concat!($before, ".manager.utilized_pages"), 1, 512, "pages", BLOCK_PAGES),
+            key(concat!($before, ".manager.scan_sleep_ms"), 1, 1_000_000_000, "ms", DAYS),
+            key(concat!($before, ".manager.alloc_sleep_ms"), 1, 1_000_000_000, "ms", DAYS),
+            key(concat!($before, ".manager.pages_to_scan"), 1, 1 << 34, "pages", ALL_PAGES),
+            key(concat!($before, ".manager.sample_sleep_ms"), 0, 1_000_000_000, "ms", DAYS),
+            key(concat!($before, ".manager.sample_ms"), 1, 1_000_000_000, "ms", DAYS),
         ]
     };
 }
 
-const KERNEL: [Key; 22] = kernel_keys!("kernels[]");
-const COLOCATED_KERNEL: [Key; 22] = kernel_keys!("colocated[].kernel");
+const KERNEL: [Key; 31] = kernel_keys!("kernels[]");
+const COLOCATED_KERNEL: [Key; 31] = kernel_keys!("colocated[].kernel");
 
 /// The numbers of a generator, wherever it is.
 macro_rules! generator_keys {

@@ -43,14 +43,12 @@ pub const FACTS: Facts = Facts {
 #[serde(deny_unknown_fields, default)]
 pub struct HawkEyeConfig {
     /// Time between rounds of promotion.
-    #[schemars(range(min = 1))]
     pub scan_sleep_ms: u64,
     /// Pages that a round promotes at most: 4096 are 8 huge pages.
     pub pages_to_scan: u64,
     /// Time between a sample and the next.
     pub sample_sleep_ms: u64,
     /// How long a sample waits for accesses.
-    #[schemars(range(min = 1))]
     pub sample_ms: u64,
 }
 

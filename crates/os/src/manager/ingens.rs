@@ -39,13 +39,10 @@ pub const FACTS: Facts = Facts {
 #[serde(deny_unknown_fields, default)]
 pub struct IngensConfig {
     /// Pages of the 512 in use from which on they become a huge page: 460 are 90 %.
-    #[schemars(range(min = 1, max = 512))]
     pub utilized_pages: u16,
     /// Time between scans.
-    #[schemars(range(min = 1))]
     pub scan_sleep_ms: u64,
     /// Time that the scan sleeps when there is no block.
-    #[schemars(range(min = 1))]
     pub alloc_sleep_ms: u64,
     /// Pages that it looks at in a scan.
     pub pages_to_scan: u64,

@@ -41,7 +41,6 @@ pub const FACTS_SYNC_1: Facts = Facts { preparation: Preparation::Full, ..FACTS 
 #[serde(deny_unknown_fields, default)]
 pub struct QuicksilverConfig {
     /// Pages of the 512 in use from which on the rest is prepared at once: 1 for Sync-1, 64 for Sync-64.
-    #[schemars(range(min = 1, max = 512))]
     pub threshold: u16,
     /// A reservation is inactive when its population has not changed for this long (5 s in the paper's runs).
     pub inactive_ms: u64,
