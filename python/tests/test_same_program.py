@@ -2,8 +2,10 @@
 """One program, recorded by our plugin and by valgrind, and imported through two formats: the same walks.
 
 DynamoRIO is not packaged for the distributions that the tests run on, so its file is written here, from what valgrind
-saw. That tests the import, not DynamoRIO's tracer. The array begins at a multiple of 2 MiB: valgrind and QEMU place
-mappings elsewhere, and how an array lies in the tables decides some per cent of a walk's latency.
+saw. That tests the import, not DynamoRIO's tracer. The array begins at a multiple of 2 MiB and is touched in order
+first: valgrind and QEMU place mappings elsewhere, and how an array lies in the tables decides some per cent of a walk's
+latency. What differs then is start-up: some twenty pages, after which the guest's and the host's tables lie in other
+sets of the caches. That moves `vm-4k` by 0.4 to 1 %, and the two where fewer tables compete by 0.1 %.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ int main(void)
     unsigned long n = 1ul << 22, at = 1; /* words: 32 MiB */
     volatile long *words = aligned_alloc(1ul << 21, n * sizeof *words);
 
+    for (unsigned long i = 0; i < n; i += 512)
+        words[i] = 1;
     for (long i = 0; i < 200000; i++) {
         at = at * 6364136223846793005ul + 1442695040888963407ul;
         words[(at >> 33) % n] += i;
@@ -33,6 +37,9 @@ int main(void)
     return 0;
 }
 """
+
+#: By how much the latency of a walk may differ.
+LATENCY = {"native-4k": 0.005, "vm-host-2m": 0.005, "vm-4k": 0.02}
 
 
 def drmemtrace(lackey: Path, path: Path) -> None:
@@ -60,16 +67,18 @@ def test_capture_lackey_and_drmemtrace_give_the_same_walks(command: Command, tmp
     traces = {name: tmp_path / f"{name}.nwt" for name in ("capture", "lackey", "drmemtrace")}
     done = command("capture", "--whole", "-o", traces["capture"], "--", program)
     assert done.returncode == 0, done.stderr
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     for name, trace in traces.items():
         if name != "capture":
             done = command("trace", "convert", tmp_path / name, trace)
             assert done.returncode == 0, done.stderr
-        done = command("compare", "--trace", trace, "--only", "vm-4k", "--json")
+        done = command("compare", "--trace", trace, *(f"--only={name}" for name in LATENCY), "--json")
         assert done.returncode == 0, done.stderr
-        rows[name] = next(row for row in json.loads(done.stdout)["rows"] if row["configuration"] == "vm-4k")
-    assert rows["capture"]["walks_per_kiloaccess"] > 100
-    bounds = {"walks_per_kiloaccess": 0.005, "walk_latency_cycles": 0.01, "references_per_walk": 0.005}
-    for key, bound in bounds.items():
-        assert rows["drmemtrace"][key] == rows["lackey"][key]
-        assert rows["lackey"][key] == pytest.approx(rows["capture"][key], rel=bound), key
+        rows.update({(name, row["configuration"]): row for row in json.loads(done.stdout)["rows"]})
+    for configuration, latency in LATENCY.items():
+        capture, lackey, other = (rows[name, configuration] for name in traces)
+        assert capture["walks_per_kiloaccess"] > 100
+        bounds = {"walks_per_kiloaccess": 0.005, "references_per_walk": 0.005, "walk_latency_cycles": latency}
+        for key, bound in bounds.items():
+            assert other[key] == lackey[key]
+            assert lackey[key] == pytest.approx(capture[key], rel=bound), f"{configuration} {key}"
