@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nestwalk_machine::MachineError;
 use nestwalk_machine::guest::{ENTRIES, Page, Words, walk};
-use nestwalk_workload::trace::guest::{MAGIC, record};
+use nestwalk_workload::trace::guest::{Kept, MAGIC, record};
 use nestwalk_workload::trace::{ConvertOptions, check};
 
 /// Guest memory of a few pages: what the fuzzer gives, and zeroes behind it.
@@ -48,7 +48,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let (stream, trace) = (folder.join("stream"), folder.join("guest.nwt"));
     std::fs::write(&stream, [MAGIC, &[0; 8], rest].concat()).expect("room for a temporary file");
     let options = ConvertOptions::default();
-    match record(&stream, &trace, &options, first & 4 != 0, &mut |_| ControlFlow::Continue(())) {
+    let kept = if first & 4 != 0 { Kept::BothHalves } else { Kept::UserHalf };
+    match record(&stream, &trace, &options, kept, &mut |_| ControlFlow::Continue(())) {
         Ok(_) => {
             check(&trace).expect("what was recorded can be read");
             std::fs::remove_file(&trace).expect("it was just written");

@@ -82,7 +82,7 @@ def vm_record(
     tables: str,
     pieces: str,
     about: tuple[str, str, str | None],
-    user_code_only: bool,
+    kept: str,
     progress: Callable[[int, int | None], bool] | None = None,
 ) -> str:
     """Converts the stream `source` of a guest to a trace, until it ends; then compares it with the dump `tables`.

@@ -184,10 +184,12 @@ def test_the_control_block_is_that_of_the_plugin(tmp_path: Path) -> None:
         (["--until", "mark"], "needs --from mark"),
         (["--from", "mark", "--process", "x"], "leave --process out"),
         (["--from", "20M"], "--from 20M"),
+        (["--kernel-half", "--user-tables-only"], "needs what --user-tables-only leaves out"),
+        (["--kernel-half", "--user-code-only"], "needs what --user-code-only leaves out"),
         (["--tables", "g.nwt"], "both the trace and the tables"),
         (["-o", "-"], "standard output is the guest's console"),
     ],
-    ids=["until-mark", "mark-process", "from-count", "same-file", "stdout"],
+    ids=["until-mark", "mark-process", "from-count", "no-tables", "no-kernel", "same-file", "stdout"],
 )
 def test_refusals(command: Command, arguments: list[str], what: str) -> None:
     done = command("vm", "capture", "-o", "g.nwt", *arguments, "--", QEMU, "-m", "64")

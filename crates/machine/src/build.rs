@@ -10,7 +10,7 @@ use nestwalk_workload::churn::{Churn, ChurnConfig};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Workload, WorkloadFacts};
 
-use crate::dump;
+use crate::dump::{self, Dumped};
 use crate::error::MachineError;
 use crate::neighbours::Neighbours;
 use crate::paging::{PagingConfig, VmPaging};
@@ -86,6 +86,13 @@ pub(crate) fn stack(
     beside: &Neighbours<'_>,
 ) -> Result<(Stack, Place), MachineError> {
     let found = found_table(configuration)?;
+    if facts.kernel_half && found.as_ref().is_none_or(|found| found.kernel.leaves.is_empty()) {
+        return Err(configuration.scenario_error(
+            "the trace has accesses to the kernel's half, whose pages no simulated kernel makes: run it on the page \
+             tables that nestwalk vm capture dumped with it, both halves of them (compare --tables NAME=DUMP)"
+                .into(),
+        ));
+    }
     let sizes = memory_sizes(configuration, facts, beside, found.as_ref())?;
     let scenario = &configuration.scenario;
     let depth = scenario.kernels.len();
@@ -95,7 +102,7 @@ pub(crate) fn stack(
         let config = kernel_config(kernel, frames, threads, scenario.seed + layer as u64);
         let mut config = config.map_err(|what| configuration.scenario_error(what))?;
         if let Some(found) = found.as_ref().filter(|_| layer + 1 == depth && kernel.levels.is_none()) {
-            config.geometry = geometry_of(found);
+            config.geometry = geometry_of(&found.user);
         }
         let above = sizes.get(layer + 1).copied();
         let failed =
@@ -117,7 +124,7 @@ pub(crate) fn stack(
                 let floor = Floor { kernel: stack.add(Kernel::new(&config).map_err(failed)?), ..Floor::default() };
                 let place = Place::new(&[&floors[..], &[floor]].concat());
                 let process = stack.with(&place, layer, Cpu(0), |kernel, _, below| match &found {
-                    Some(found) => kernel.spawn_frozen(found, below),
+                    Some(found) => kernel.spawn_frozen(&found.user, &found.kernel, below),
                     None => kernel.spawn(below),
                 });
                 Floor { process: process.map_err(failed)?, ..floor }
@@ -195,9 +202,9 @@ fn geometry_of(found: &FrozenTable) -> Geometry {
 }
 
 /// The page table that the program's process is to begin with, if the scenario names a dump of one.
-fn found_table(configuration: &Configuration) -> Result<Option<FrozenTable>, MachineError> {
+fn found_table(configuration: &Configuration) -> Result<Option<Dumped>, MachineError> {
     let top = configuration.scenario.kernels.last().and_then(|kernel| kernel.dump.as_ref());
-    top.map(|path| dump::read(&configuration.base.join(path))).transpose()
+    top.map(|path| dump::read_whole(&configuration.base.join(path))).transpose()
 }
 
 /// The memory of each kernel, bottom first. Where the scenario says nothing, half as much again as what runs there (huge pages may
@@ -206,10 +213,11 @@ fn memory_sizes(
     configuration: &Configuration,
     facts: &WorkloadFacts,
     beside: &Neighbours<'_>,
-    found: Option<&FrozenTable>,
+    found: Option<&Dumped>,
 ) -> Result<Vec<PageCount>, MachineError> {
     let kernels = &configuration.scenario.kernels;
-    let own = found.map_or(facts.footprint, |found| facts.footprint.max(found.memory()));
+    let own =
+        found.map_or(facts.footprint, |found| facts.footprint.max(found.user.memory()).max(found.kernel.memory()));
     let mut needed = PageCount(own.0 + beside.footprint().0);
     let mut sizes = Vec::new();
     for (layer, kernel) in kernels.iter().enumerate().rev() {

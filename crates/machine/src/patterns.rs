@@ -214,6 +214,7 @@ impl Workload for Filler {
             accesses: None,
             threads: 1,
             warms_until_told: false,
+            kernel_half: false,
         }
     }
 

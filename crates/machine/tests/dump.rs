@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nestwalk_machine::RunResult;
 use nestwalk_mem::{Cpu, PageCount, Va};
-use nestwalk_os::{Bare, HostMemory, Kernel, KernelConfig};
+use nestwalk_os::{Bare, FrozenTable, HostMemory, Kernel, KernelConfig};
 use nestwalk_workload::trace::{ConvertOptions, convert};
 
 fn data(name: &str) -> PathBuf {
@@ -31,7 +31,7 @@ fn the_simulated_guest_translates_as_the_real_one_did() {
         let (vm, base) = host.host_vm(PageCount(3 << 16), &mut Bare).unwrap();
         let mut guest = Kernel::new(&KernelConfig::new(PageCount(3 << 16))).unwrap();
         let mut below = HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut Bare };
-        let process = guest.spawn_frozen(&table, &mut below).unwrap();
+        let process = guest.spawn_frozen(&table, &FrozenTable::default(), &mut below).unwrap();
         guest.check_invariants();
         let recorded = accesses(&format!("{kind}-trace.zst"));
         assert!(recorded.len() > 40_000, "{kind}: {} accesses", recorded.len());

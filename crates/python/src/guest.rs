@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nestwalk_machine::dump;
 use nestwalk_machine::guest::{self, Agreement, Memory, Piece};
 use nestwalk_workload::trace::ConvertOptions;
-use nestwalk_workload::trace::guest::{Counts, record};
+use nestwalk_workload::trace::guest::{Counts, Kept, record};
 use pyo3::prelude::*;
 use serde::Serialize;
 
@@ -58,7 +58,7 @@ struct Report {
 /// Converts the stream `source` to the trace `destination`. When it has ended, its frames are compared with the dump
 /// `tables` of a guest whose memory is `pieces`, if there is such a file by then.
 #[pyfunction]
-#[pyo3(signature = (source, destination, tables, pieces, about, user_code_only, progress=None))]
+#[pyo3(signature = (source, destination, tables, pieces, about, kept, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "as many as Python gives")]
 pub(crate) fn vm_record(
     py: Python<'_>,
@@ -67,15 +67,19 @@ pub(crate) fn vm_record(
     tables: PathBuf,
     pieces: PathBuf,
     about: (String, String, Option<String>),
-    user_code_only: bool,
+    kept: &str,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let (program, command, date) = about;
+    let kept = match kept {
+        "user-code" => Kept::UserCode,
+        "both-halves" => Kept::BothHalves,
+        _ => Kept::UserHalf,
+    };
     let options = ConvertOptions { program, command, date, ..ConvertOptions::default() };
     guarded(py, || {
         let mut listener = Listener::new(progress);
-        let outcome =
-            record(&source, &destination, &options, user_code_only, &mut |now| listener.hear(now.accesses, now.total));
+        let outcome = record(&source, &destination, &options, kept, &mut |now| listener.hear(now.accesses, now.total));
         let report = listener.conclude(outcome)?;
         json(&Report {
             accesses: report.accesses,

@@ -169,6 +169,7 @@ impl Workload for Churn {
             accesses: None,
             threads: 1,
             warms_until_told: false,
+            kernel_half: false,
         }
     }
 

@@ -138,6 +138,8 @@ pub struct WorkloadFacts {
     pub threads: u16,
     /// Whether its warm-up goes on until [`Workload::end_warm_up`].
     pub warms_until_told: bool,
+    /// Whether it accesses the kernel's half of the address space, which only tables that were found have.
+    pub kernel_half: bool,
 }
 
 /// Why a workload cannot go on.

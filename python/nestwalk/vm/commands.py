@@ -63,6 +63,10 @@ def capture(
     user_code_only: Annotated[
         bool, typer.Option("--user-code-only", help="Leave out what the kernel copies from and to the process.")
     ] = False,
+    kernel_half: Annotated[
+        bool,
+        typer.Option("--kernel-half", help="Put the kernel's accesses to its own half in; for compare --tables only."),
+    ] = False,
     user_tables_only: Annotated[
         bool, typer.Option("--user-tables-only", help="Leave the kernel's half of the page tables out.")
     ] = False,
@@ -85,6 +89,9 @@ def capture(
         raise NestwalkError("--until mark needs --from mark: the first marker begins, the second ends")
     if begin.mark and process is not None:
         raise NestwalkError("--from mark takes the process that executes the marker; leave --process out")
+    if kernel_half and (user_code_only or user_tables_only):
+        other = "--user-code-only" if user_code_only else "--user-tables-only"
+        raise NestwalkError(f"--kernel-half needs what {other} leaves out; give one of the two")
     command = command_line.parse(words)
     for path in (out, target):
         files.check_file(path)
@@ -99,7 +106,7 @@ def capture(
         begin=begin,
         end=end,
         accesses_max=end.accesses or ACCESSES_MAX,
-        user_code_only=user_code_only,
+        kept="both-halves" if kernel_half else "user-code" if user_code_only else "user-half",
         kernel_tables=not user_tables_only,
         title=name,
     )

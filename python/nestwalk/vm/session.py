@@ -19,7 +19,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nestwalk import _native, files, say
 from nestwalk.cloud import qemu
@@ -52,6 +52,10 @@ MARGIN_BYTES = 64 << 20
 """Beside the guest's memory, in shared memory."""
 
 
+Kept = Literal["user-code", "user-half", "both-halves"]
+"""What the trace gets of what is recorded; kernel code accesses the user half, too."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What to capture."""
@@ -65,7 +69,7 @@ class Request:
     begin: When
     end: When
     accesses_max: int
-    user_code_only: bool
+    kept: Kept
     kernel_tables: bool
     title: str | None
 
@@ -191,7 +195,7 @@ def _read(session: Session, stream: Path) -> None:
     )
     paths = (str(stream), str(session.part), str(session.folder / "tables"), str(session.folder / "pieces"))
     try:
-        session.report = json.loads(_native.vm_record(*paths, about, request.user_code_only))
+        session.report = json.loads(_native.vm_record(*paths, about, request.kept))
     except BaseException as error:  # noqa: BLE001 (the main thread raises it)
         session.failure = error
 

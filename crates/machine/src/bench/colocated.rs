@@ -44,6 +44,7 @@ impl Workload for Toucher {
             accesses: None,
             threads: 1,
             warms_until_told: false,
+            kernel_half: false,
         }
     }
 

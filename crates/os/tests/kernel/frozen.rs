@@ -52,7 +52,7 @@ proptest! {
         let (vm, base) = host.host_vm(PageCount(1 << 13), &mut Bare).unwrap();
         let mut second = Kernel::new(&KernelConfig::new(PageCount(1 << 13))).unwrap();
         let mut below = HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut Bare };
-        let again = second.spawn_frozen(&table, &mut below).unwrap();
+        let again = second.spawn_frozen(&table, &FrozenTable::default(), &mut below).unwrap();
         prop_assert_eq!(&found(&second, again), &table);
         second.check_invariants();
 
@@ -82,13 +82,17 @@ fn one_page() -> FrozenTable {
 
 #[test]
 fn what_cannot_be_is_refused_with_a_remedy() {
-    let refusal = |table: &FrozenTable| match kernel().spawn_frozen(table, &mut Bare) {
+    let refusal = |table: &FrozenTable| match kernel().spawn_frozen(table, &FrozenTable::default(), &mut Bare) {
         Err(OsError::Config { key: "dump", what }) => what,
         other => panic!("{other:?}"),
     };
     let mut beyond = one_page();
     beyond.leaves[0].frame = Frame(1 << 14);
     assert!(refusal(&beyond).contains("it needs memory"), "{}", refusal(&beyond));
+    let mut large = kernel_half();
+    large.leaves[7].frame = Frame(1 << 14);
+    let refused = kernel().spawn_frozen(&one_page(), &large, &mut Bare).unwrap_err().to_string();
+    assert!(refused.contains("the kernel's half needs memory"), "{refused}");
     let mut flat = one_page();
     flat.nodes.remove(0);
     assert_eq!(refusal(&flat), "it has 3 levels and this kernel's tables have 4");
@@ -98,7 +102,7 @@ fn what_cannot_be_is_refused_with_a_remedy() {
     let table = found(&busy, process);
     let mut taken = one_page();
     taken.nodes[0].frame = table.nodes[0].frame;
-    let error = busy.spawn_frozen(&taken, &mut Bare).unwrap_err().to_string();
+    let error = busy.spawn_frozen(&taken, &FrozenTable::default(), &mut Bare).unwrap_err().to_string();
     assert!(error.contains("is taken: let the kernel start fresh"), "{error}");
 }
 
@@ -108,9 +112,61 @@ fn a_frame_mapped_twice_is_shared_and_freed_once() {
     table.leaves[0].writable = false;
     table.leaves.push(FrozenLeaf { page: Vpn(9), ..table.leaves[0] });
     let mut kernel = kernel();
-    let process = kernel.spawn_frozen(&table, &mut Bare).unwrap();
+    let process = kernel.spawn_frozen(&table, &FrozenTable::default(), &mut Bare).unwrap();
     assert!(kernel.memory().is_shared(Frame(2000)));
     kernel.check_invariants();
     kernel.exit(process, &mut Bare).unwrap();
     assert_eq!(kernel.memory().free_frames(), PageCount(1 << 14));
+}
+
+/// A kernel's half for [`one_page`]: a direct map of 2,048 frames, a page of its own in two places under one shared
+/// node, and a node that nothing lies under.
+fn kernel_half() -> FrozenTable {
+    let half = 1 << 35;
+    let node = |level, first, frame| FrozenNode { level: Level(level), first: Vpn(half + first), frame: Frame(frame) };
+    let leaf = |page, frame, size| FrozenLeaf { page: Vpn(half + page), frame: Frame(frame), size, writable: false };
+    let elsewhere = 1 << 27;
+    let own = [7, 512 + 7].map(|page| leaf(elsewhere + page, 3000, PageSize::Small));
+    FrozenTable {
+        nodes: vec![
+            node(3, 0, 500),
+            node(2, 0, 501),
+            node(3, elsewhere, 502),
+            node(2, elsewhere, 503),
+            node(1, elsewhere, 504),
+            node(1, elsewhere + 512, 504),
+        ],
+        leaves: (0..8).map(|i| leaf(i * 512, i * 512, PageSize::Huge)).chain(own).collect(),
+    }
+}
+
+#[test]
+fn the_kernels_half_is_mapped_and_owns_what_is_not_its_direct_map() {
+    let frames = PageCount(1 << 13);
+    let mut host = kernel();
+    let (vm, base) = host.host_vm(frames, &mut Bare).unwrap();
+    let mut guest = Kernel::new(&KernelConfig::new(frames)).unwrap();
+    let mut below = HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut Bare };
+    let process = guest.spawn_frozen(&one_page(), &kernel_half(), &mut below).unwrap();
+    guest.check_invariants();
+    let at = |guest: &Kernel, page: u64| guest.table(process).unwrap().translate(Vpn((1 << 35) + page));
+    assert_eq!(at(&guest, 513), Some(Frame(513)));
+    assert_eq!((at(&guest, (1 << 27) + 7), at(&guest, (1 << 27) + 519)), (Some(Frame(3000)), Some(Frame(3000))));
+    // Four tables and a page of the process; five tables and a page of the kernel; the direct map takes none.
+    assert_eq!(guest.memory().free_frames(), PageCount(frames.0 - 5 - 6));
+    // All that is mapped is backed: the kernel may use any frame.
+    for frame in [0, 1234, 3000, 504, 8 * 512 - 1] {
+        assert!(host.table(vm).unwrap().translate(base + frame).is_some(), "{frame}");
+    }
+
+    // A page that the dump does not have, beside the others, and the process's end.
+    let mut below = HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut Bare };
+    let new = VpnRange::new(Vpn((1 << 35) + (1 << 27) + 8), PageCount(1));
+    guest.mmap(process, new, VmaFlags::ANONYMOUS, &mut below).unwrap();
+    guest.fault(process, new.start, true, Cpu(0), &mut below).unwrap();
+    guest.check_invariants();
+    guest.exit(process, &mut below).unwrap();
+    guest.check_invariants();
+    assert_eq!(guest.memory().free_frames(), PageCount(frames.0 - 6));
+    host.check_invariants();
 }

@@ -279,6 +279,7 @@ impl Workload for Neighbour {
             accesses: None,
             threads: self.threads,
             warms_until_told: false,
+            kernel_half: false,
         }
     }
 

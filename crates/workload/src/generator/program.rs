@@ -132,6 +132,7 @@ impl<P: Program> Workload for Driver<P> {
             footprint: self.program.footprint(),
             accesses: Some(self.common.warm_accesses.unwrap_or(0) + self.common.measured_accesses),
             warms_until_told: self.common.warm_accesses.is_none(),
+            kernel_half: false,
             threads: self.common.threads,
         }
     }

@@ -24,8 +24,8 @@ pub const TRAILER_BYTES: usize = 32;
 pub const ITEMS_MAX: usize = 1 << 18;
 /// The most bytes that a record's payload has, as stored and as unpacked: what bounds a reader's memory.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 24;
-/// An address is below this: the lower half of a five-level address space.
-pub const ADDRESS_END: u64 = 1 << 56;
+/// An address is below this: what five levels of page tables translate.
+pub const ADDRESS_END: u64 = 1 << 57;
 
 /// What a record holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,8 +3,8 @@
 //! it): accesses of one process of a guest, by user and by kernel code, with the frame that each of
 //! them went to.
 //!
-//! A trace gets the accesses to the user half; a vCPU is a thread of it. The frames are counted by
-//! page, for whoever checks them against page tables.
+//! A trace gets the accesses to the user half, and to the kernel's half if asked for; a vCPU is a
+//! thread of it. The frames are counted by page, for whoever checks them against page tables.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -23,7 +23,7 @@ use super::source::SourceAccess;
 use crate::stream::WorkloadError;
 
 /// What a stream begins with; a word follows that is reserved.
-pub const MAGIC: &[u8; 8] = b"NWSM0002";
+pub const MAGIC: &[u8; 8] = b"NWSM0003";
 /// What a trace says where its accesses come from.
 pub const NAME: &str = "guest";
 
@@ -32,7 +32,13 @@ const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"NWVB");
 /// Of a block: the plugin's buffer.
 const RECORDS_MAX: u32 = 1 << 20;
 const VCPUS_MAX: u32 = 1 << 10;
+/// Executed between two blocks: days of work.
+const INSTRUCTIONS_MAX: u64 = 1 << 48;
 const GVA_BITS: u32 = 57;
+/// Of a gva that so many levels of tables translate.
+const fn bits_of(levels: u32) -> u32 {
+    PAGE_SHIFT + 9 * levels
+}
 const PAGE_SHIFT: u32 = 12;
 const FRAME_UNKNOWN: u64 = (1 << 28) - 1;
 /// log2 of the bytes of an access, at most.
@@ -44,7 +50,8 @@ struct Header {
     magic: U32,
     vcpu: U32,
     records: U32,
-    reserved: U32,
+    /// Of the page tables: 4 or 5.
+    levels: U32,
     /// Executed by the process on this vCPU since its block before.
     user_instructions: U64,
     kernel_instructions: U64,
@@ -89,11 +96,18 @@ impl Record {
         self.what.get() >> 52
     }
 
-    fn access(self) -> SourceAccess {
+    /// As a trace has it: without the sign bits that tables of `levels` levels do not translate.
+    fn access(self, levels: u32) -> SourceAccess {
         let place = self.place.get();
         let site = (self.what.get() >> 28 & 0xff_ffff) as u32;
         let (size_log2, store) = ((place >> 59 & SIZE_MASK) as u8, place >> 58 & 1 != 0);
-        SourceAccess::new(Va(self.gva()), site, self.instructions() as u16, size_log2, store)
+        SourceAccess::new(
+            Va(self.gva() & ((1 << bits_of(levels)) - 1)),
+            site,
+            self.instructions() as u16,
+            size_log2,
+            store,
+        )
     }
 }
 
@@ -180,10 +194,31 @@ pub struct GuestReport {
     pub metadata: Metadata,
 }
 
+/// What of a stream a trace gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kept {
+    /// What user code accesses.
+    UserCode,
+    /// The user half, whoever accesses it.
+    UserHalf,
+    /// Both halves.
+    BothHalves,
+}
+
+impl Kept {
+    fn has(self, record: Record) -> bool {
+        let asked = match self {
+            Self::UserCode => !(record.is_by_kernel() || record.is_kernel_address()),
+            Self::UserHalf => !record.is_kernel_address(),
+            Self::BothHalves => true,
+        };
+        asked && !record.is_device()
+    }
+}
+
 /// Reads the stream `source` (a file or a FIFO) and writes the trace `destination`. `progress` is
 /// told of accesses read and ends the work by breaking. A stream that is cut is kept up to there,
-/// with a warning in the metadata. Kernel code's accesses to the user half are left out of the
-/// trace if `user_code_only`.
+/// with a warning in the metadata.
 ///
 /// # Errors
 /// When the stream is none or is damaged, the trace cannot be written, or `progress` broke.
@@ -191,12 +226,12 @@ pub fn record(
     source: &Path,
     destination: &Path,
     options: &ConvertOptions,
-    user_code_only: bool,
+    kept: Kept,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<GuestReport, WorkloadError> {
     let mut input = Input::open(source)?;
     let recorder = Recorder::create(destination, options.level, options.sample, options.filter, options.total)?;
-    let mut reader = Reader { recorder, counts: Counts::default(), frames: Frames::default(), user_code_only };
+    let mut reader = Reader { recorder, counts: Counts::default(), frames: Frames::default(), kept };
     let mut head = [0; 16];
     if input.read(&mut head)? < head.len() || !head.starts_with(MAGIC) {
         return Err(input.corrupt(0, "not a stream of accesses of a guest: nestwalk vm capture makes them".into()));
@@ -219,6 +254,7 @@ pub fn record(
         tool: if options.tool.is_empty() { TOOL.into() } else { options.tool.clone() },
         date: options.date.clone(),
         source_format: NAME.into(),
+        kernel_half: kept == Kept::BothHalves,
         warning,
         ..Metadata::default()
     };
@@ -242,7 +278,7 @@ struct Reader {
     recorder: Recorder,
     counts: Counts,
     frames: Frames,
-    user_code_only: bool,
+    kept: Kept,
 }
 
 impl Reader {
@@ -257,32 +293,37 @@ impl Reader {
             return Ok(Outcome::Cut);
         }
         let (vcpu, records) = (header.vcpu.get(), header.records.get());
-        if header.magic.get() != BLOCK_MAGIC || records > RECORDS_MAX || vcpu >= VCPUS_MAX {
+        let levels = header.levels.get();
+        let (user, kernel) = (header.user_instructions.get(), header.kernel_instructions.get());
+        let known = header.magic.get() == BLOCK_MAGIC && (4..=5).contains(&levels);
+        if !known || records > RECORDS_MAX || vcpu >= VCPUS_MAX || user.max(kernel) > INSTRUCTIONS_MAX {
             return Err(input.corrupt(at, "no block of accesses begins here: capture the guest again".into()));
         }
         let mut block = vec![Record::new_zeroed(); records as usize];
         let whole = input.read(block.as_mut_bytes())? / size_of::<Record>();
-        self.records(vcpu, &block[..whole], header.user_instructions.get())?;
-        self.counts.kernel_instructions += header.kernel_instructions.get();
+        self.counts.user_instructions += user;
+        self.counts.kernel_instructions += kernel;
+        let counted = if self.kept == Kept::BothHalves { user + kernel } else { user };
+        self.records(vcpu, levels, &block[..whole], counted)?;
         Ok(if whole < block.len() { Outcome::Cut } else { Outcome::Block })
     }
 
-    fn records(&mut self, vcpu: u32, block: &[Record], user_instructions: u64) -> Result<(), WorkloadError> {
+    /// `instructions`: of the modes whose every instruction the trace counts.
+    fn records(&mut self, vcpu: u32, levels: u32, block: &[Record], instructions: u64) -> Result<(), WorkloadError> {
         let mut kept = Vec::with_capacity(block.len());
         let mut told = 0;
         for &record in block {
             self.count(record);
-            if !record.is_by_kernel() {
+            let is_kept = self.kept.has(record);
+            if is_kept {
+                kept.push(record.access(levels));
+            }
+            if is_kept && (self.kept == Kept::BothHalves || !record.is_by_kernel()) {
                 told += record.instructions();
             }
-            let left_out = self.user_code_only && record.is_by_kernel();
-            if !(record.is_kernel_address() || record.is_device() || left_out) {
-                kept.push(record.access());
-            }
         }
-        self.counts.user_instructions += user_instructions;
         let Some(thread) = self.recorder.thread(vcpu) else { unreachable!("vCPUs are at most {VCPUS_MAX}") };
-        self.recorder.accesses(thread, &kept, user_instructions.saturating_sub(told))
+        self.recorder.accesses(thread, &kept, instructions.saturating_sub(told))
     }
 
     fn count(&mut self, record: Record) {
@@ -315,7 +356,7 @@ mod tests {
 
     fn block(vcpu: u32, user_instructions: u64, records: &[(u64, u64)]) -> Vec<u8> {
         let mut bytes = BLOCK_MAGIC.to_le_bytes().to_vec();
-        for number in [vcpu, records.len() as u32, 0] {
+        for number in [vcpu, records.len() as u32, 4] {
             bytes.extend(number.to_le_bytes());
         }
         bytes.extend([user_instructions, 1000].iter().flat_map(|word| word.to_le_bytes()));
@@ -334,11 +375,11 @@ mod tests {
             self.0.path().join("t.nwt")
         }
 
-        fn record(&self, bytes: &[u8], user_code_only: bool) -> Result<GuestReport, WorkloadError> {
+        fn record(&self, bytes: &[u8], kept: Kept) -> Result<GuestReport, WorkloadError> {
             let source = self.0.path().join("stream");
             std::fs::write(&source, bytes).unwrap();
             let options = ConvertOptions::default();
-            record(&source, &self.trace(), &options, user_code_only, &mut |_| ControlFlow::Continue(()))
+            record(&source, &self.trace(), &options, kept, &mut |_| ControlFlow::Continue(()))
         }
     }
 
@@ -360,7 +401,7 @@ mod tests {
     #[test]
     fn the_trace_has_the_user_half_and_the_counts_have_all() {
         let place = place();
-        let report = place.record(&sample(), false).unwrap();
+        let report = place.record(&sample(), Kept::UserHalf).unwrap();
         let counts = report.counts;
         assert_eq!((counts.recorded, counts.by_user, counts.to_devices), (6, 3, 1));
         assert_eq!((counts.by_kernel_to_user, counts.by_kernel_to_kernel), (1, 1));
@@ -372,33 +413,61 @@ mod tests {
         let frames: Vec<_> = report.frames.iter().map(|one| (one.page, one.frame, one.accesses)).collect();
         let kernel = 0x1ff_8880_0000_2000 >> 12;
         assert_eq!(frames, [(0x7_fff0_0001, Some(77), 3), (0x7_fff0_0002, None, 1), (kernel, Some(2), 1)]);
-        assert_eq!(place.record(&sample(), true).unwrap().accesses, 3);
+        assert_eq!(place.record(&sample(), Kept::UserCode).unwrap().accesses, 3);
         super::super::check(&place.trace()).unwrap();
+    }
+
+    #[test]
+    fn the_kernels_half_is_in_the_trace_if_asked_for() {
+        let place = place();
+        let report = place.record(&sample(), Kept::BothHalves).unwrap();
+        assert_eq!(report.accesses, 5);
+        assert!(report.metadata.kernel_half);
+        // All that both modes executed.
+        assert_eq!(report.metadata.instructions, 21 + 2000);
+        let addresses = |levels: u8| {
+            let mut bytes = sample();
+            bytes[16 + 12] = levels;
+            place.record(&bytes, Kept::BothHalves).unwrap();
+            let reader = super::super::Trace::open(&place.trace()).unwrap();
+            reader.metadata().implied.iter().map(|vma| vma.start).max().unwrap()
+        };
+        // Without sign bits, of as many bits as the tables translate.
+        assert_eq!((addresses(4), addresses(5)), (0x8880_0000_2000, 0x1ff_8880_0000_2000));
+        let again = place.0.path().join("again.nwt");
+        let options = ConvertOptions::default();
+        let converted =
+            super::super::convert(&place.trace(), &again, &options, &mut |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!(converted.metadata.implied.last().unwrap().start, 0x1ff_8880_0000_2000);
+        assert!(converted.metadata.kernel_half);
+        let mut bytes = sample();
+        bytes[16 + 12] = 3;
+        assert!(place.record(&bytes, Kept::BothHalves).unwrap_err().to_string().contains("no block of accesses"));
     }
 
     #[test]
     fn what_is_no_stream_is_refused_and_a_cut_one_kept() {
         let place = place();
         let whole = sample();
-        let cut = place.record(&whole[..whole.len() - 5], false).unwrap();
+        let cut = place.record(&whole[..whole.len() - 5], Kept::UserHalf).unwrap();
         assert_eq!(cut.accesses, 3);
         assert!(cut.metadata.warning.unwrap().contains("in the middle of a record"));
-        let error = place.record(b"something else entirely", false).unwrap_err().to_string();
+        let error = place.record(b"something else entirely", Kept::UserHalf).unwrap_err().to_string();
         assert!(error.contains("not a stream"), "{error}");
         let mut damaged = whole;
         damaged[16] ^= 1;
-        let error = place.record(&damaged, false).unwrap_err().to_string();
+        let error = place.record(&damaged, Kept::UserHalf).unwrap_err().to_string();
         assert!(error.contains("no block of accesses"), "{error}");
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600), keep in 0_usize..200) {
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600), keep in 0_usize..200, kernel in any::<bool>()) {
             let place = place();
             let mut whole = sample();
             whole.truncate(whole.len().min(keep + 16));
             whole.extend(bytes);
-            if place.record(&whole, false).is_ok() {
+            if place.record(&whole, if kernel { Kept::BothHalves } else { Kept::UserHalf }).is_ok() {
                 super::super::check(&place.trace()).unwrap();
             }
         }

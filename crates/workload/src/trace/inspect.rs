@@ -54,6 +54,8 @@ pub struct TraceInfo {
     pub footprint_bytes: u64,
     /// Mappings at the end, and those that the capture lacks but the program uses, in order of address.
     pub vmas: Vec<Vma>,
+    /// Whether it has accesses to the kernel's half of the address space.
+    pub kernel_half: bool,
     /// Memory events of the capture.
     pub events: u64,
     /// First touches in the file (of a sampled trace).
@@ -180,6 +182,7 @@ fn describe(trace: &Trace, stretches: Vec<Stretches>) -> TraceInfo {
         threads: metadata.threads,
         footprint_bytes: PageCount(metadata.footprint_pages).0.saturating_mul(PageCount(1).bytes()),
         vmas,
+        kernel_half: metadata.kernel_half,
         events: metadata.events,
         touches: metadata.touches,
         windows: sampling.as_ref().map_or(0, |sampling| sampling.windows),

@@ -50,6 +50,9 @@ pub struct Metadata {
     /// The filter of the stretches that are filtered; absent if none is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<FilterOptions>,
+    /// Whether it has accesses to the kernel's half of the address space.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub kernel_half: bool,
     /// What is to be known of the source: why it is not whole, what its format lacks, what was left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,

@@ -227,6 +227,7 @@ impl Workload for TraceWorkload {
             accesses: Some(represented(metadata)),
             threads: u16::try_from(metadata.threads).unwrap_or(u16::MAX),
             warms_until_told: false,
+            kernel_half: metadata.kernel_half,
         }
     }
 

@@ -119,10 +119,10 @@ mod tests {
 
     #[test]
     fn the_first_impossible_access_is_named() {
-        let good = SourceAccess::new(Va((1 << 56) - 1), 1, 7, 15, true);
+        let good = SourceAccess::new(Va((1 << 57) - 1), 1, 7, 15, true);
         assert_eq!(SourceAccess::check_all(&[good; 9]), Ok(63));
         for bad in [
-            SourceAccess::new(Va(1 << 56), 1, 7, 3, true),
+            SourceAccess::new(Va(1 << 57), 1, 7, 3, true),
             SourceAccess::new(Va(4096), 1, 7, 16, true),
             SourceAccess { packed: U64::new(1 << 57), ..good },
         ] {

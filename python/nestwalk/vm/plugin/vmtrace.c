@@ -35,6 +35,7 @@ EXPORT int qemu_plugin_version = PLUGIN_VERSION;
 #define VCPUS_MAX 1024
 #define BLOCK_RECORDS 16384u /* 256 KiB: fits a core's L2 cache */
 #define CR3_ADDRESS 0x000ffffffffff000ull
+#define CR4_LA57 (1u << 12)
 #define PAGE_SHIFT 12
 
 /* An instruction that may access memory. */
@@ -49,6 +50,7 @@ struct vcpu {
     bool stale;     /* CR3 may have changed */
     bool recording; /* the process that is recorded runs here */
     uint32_t n;     /* records in the buffer */
+    uint32_t levels; /* of the page tables of that process */
     uint64_t kernel_records;
     uint64_t instructions[2]; /* user, kernel; of the process */
     uint64_t at_last[2];      /* ... at its last record of that mode */
@@ -95,7 +97,7 @@ static bool write_all(const void *data, size_t size)
 static void flush(unsigned number)
 {
     struct vcpu *v = &vcpus[number];
-    struct block_header header = { .magic = BLOCK_MAGIC, .vcpu = number, .n = v->n };
+    struct block_header header = { .magic = BLOCK_MAGIC, .vcpu = number, .n = v->n, .levels = v->levels };
 
     if (!v->n)
         return;
@@ -163,6 +165,8 @@ static void look(unsigned number)
     if (!v->space || v->space->cr3 != cr3)
         v->space = space_of(cr3);
     v->recording = is_target(v);
+    if (v->recording)
+        v->levels = cr4_now(number) & CR4_LA57 ? 5 : 4;
     if (v->recording && !v->records) {
         v->records = malloc(BLOCK_RECORDS * sizeof *v->records);
         if (!v->records) {

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define STREAM_MAGIC "NWSM0002"
+#define STREAM_MAGIC "NWSM0003"
 #define BLOCK_MAGIC 0x4256574eu /* "NWVB" */
 
 struct stream_header {
@@ -22,7 +22,7 @@ struct block_header {
     uint32_t magic;
     uint32_t vcpu;
     uint32_t n; /* records that follow */
-    uint32_t reserved;
+    uint32_t levels; /* of its page tables: 4 or 5 */
     uint64_t instructions[2]; /* that the process executed here since the block before: user, kernel */
 };
 

@@ -16,7 +16,7 @@ use crate::trace::source::{INSTRUCTIONS_SATURATED, SourceAccess};
 pub const BATCH: usize = 1 << 16;
 /// Batches that are read ahead.
 const AHEAD: usize = 4;
-/// Of addresses below this a trace can hold accesses: user addresses of 5-level paging.
+/// Addresses below this are a program's own: user addresses of 5-level paging.
 pub const ADDRESS_END: u64 = 1 << 56;
 
 /// Some accesses of one thread, and perhaps a memory event after them.
@@ -40,7 +40,7 @@ impl Batch {
         self.event = None;
     }
 
-    /// Puts in an access to `address`, which is below [`ADDRESS_END`], of `bytes` bytes (rounded up to a power of two; 0 = 1) by
+    /// Puts in an access to `address`, which a trace can hold, of `bytes` bytes (rounded up to a power of two; 0 = 1) by
     /// instruction `site`, `instructions` after the thread's access before.
     #[inline]
     pub fn push(&mut self, address: u64, site: u32, instructions: u64, bytes: u16, store: bool) {

@@ -206,6 +206,7 @@ fn metadata(
         tool: or(&options.tool, about.tool),
         date: options.date.clone().or(about.date),
         source_format: or(&options.source_format, about.source_format),
+        kernel_half: about.kernel_half,
         warning,
         ..Metadata::default()
     }

@@ -5,9 +5,9 @@
 use std::path::Path;
 
 use super::STDIN;
-use super::import::{ADDRESS_END, BATCH, Batch, Reader};
+use super::import::{BATCH, Batch, Reader};
 use crate::stream::WorkloadError;
-use crate::trace::format::RecordKind;
+use crate::trace::format::{ADDRESS_END, RecordKind};
 use crate::trace::log::LogStep;
 use crate::trace::metadata::Metadata;
 use crate::trace::play::Spread;
