@@ -123,9 +123,12 @@ pub(crate) fn stack(
             (_, None) => {
                 let floor = Floor { kernel: stack.add(Kernel::new(&config).map_err(failed)?), ..Floor::default() };
                 let place = Place::new(&[&floors[..], &[floor]].concat());
-                let process = stack.with(&place, layer, Cpu(0), |kernel, _, below| match &found {
-                    Some(found) => kernel.spawn_frozen(&found.user, &found.kernel, below),
-                    None => kernel.spawn(below),
+                let process = stack.with(&place, layer, Cpu(0), |kernel, _, below| {
+                    kernel.inhabit(below)?;
+                    match &found {
+                        Some(found) => kernel.spawn_frozen(&found.user, &found.kernel, below),
+                        None => kernel.spawn(below),
+                    }
                 });
                 Floor { process: process.map_err(failed)?, ..floor }
             }
@@ -178,9 +181,14 @@ pub(crate) fn add_kernel(
 /// A process on the topmost of `floors`: a program, or a VM of `above` frames. Returns that floor with the process.
 pub(crate) fn add_process(stack: &mut Stack, floors: &[Floor], above: Option<PageCount>) -> Result<Floor, OsError> {
     let place = Place::new(floors);
-    let (process, base) = stack.with(&place, place.top(), Cpu(0), |kernel, _, below| match above {
-        Some(frames) => kernel.host_vm(frames, below),
-        None => kernel.spawn(below).map(|process| (process, Vpn(0))),
+    let (process, base) = stack.with(&place, place.top(), Cpu(0), |kernel, _, below| {
+        if kernel.processes().next().is_none() {
+            kernel.inhabit(below)?;
+        }
+        match above {
+            Some(frames) => kernel.host_vm(frames, below),
+            None => kernel.spawn(below).map(|process| (process, Vpn(0))),
+        }
     })?;
     let floor = floors[place.top()];
     Ok(Floor { process, base, paging: floor.paging.filter(|_| above.is_none()), ..floor })

@@ -8,6 +8,8 @@ const TICK_NS: u64 = 10_000_000;
 /// The time since the program began.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clock {
+    /// What the kernels' clocks said when the program began.
+    base_ns: u64,
     now_ns: u64,
     ticked_ns: u64,
     /// Cycles that are not yet a whole ns, times 1000.
@@ -15,9 +17,19 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
+    /// A clock that begins where the kernels' clocks are already.
+    pub fn from(base_ns: u64) -> Self {
+        Self { base_ns, ..Self::default() }
+    }
+
     /// The time, ns.
     pub fn now_ns(&self) -> u64 {
-        self.now_ns
+        self.base_ns + self.now_ns
+    }
+
+    /// Goes on by a time in which the program's accesses are not simulated.
+    pub fn pass(&mut self, ns: u64) {
+        self.now_ns += ns;
     }
 
     /// Goes on by `cycles` of a processor of `mhz` MHz.

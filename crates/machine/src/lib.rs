@@ -13,6 +13,7 @@ mod build;
 pub mod catalog;
 mod clock;
 pub mod colocated;
+mod contiguity;
 mod crowd;
 pub mod dump;
 mod error;

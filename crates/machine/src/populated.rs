@@ -12,6 +12,7 @@ use nestwalk_workload::{Batch, FilteredWorkload, Phase, Step, Workload, Workload
 use serde::Serialize;
 
 use crate::build;
+use crate::contiguity::{self, FreeMemory};
 use crate::error::MachineError;
 use crate::hardware::Hardware;
 use crate::meter::Work;
@@ -37,6 +38,9 @@ pub struct Populated {
     pub(crate) batch: Batch,
     /// What the kernels had done before the program began.
     pub(crate) boot: Work,
+    /// The kernels' free memory when the program began, and now.
+    pub(crate) started: Vec<FreeMemory>,
+    pub(crate) ready: Vec<FreeMemory>,
     populated_by: String,
 }
 
@@ -65,6 +69,7 @@ impl Populated {
         let neighbours = Neighbours::open(configuration, facts.threads.max(1), traces)?;
         let (mut system, mut hardware) = System::new(configuration, &facts, neighbours)?;
         let boot = snapshot(&system.stack, system.program.place());
+        let started = contiguity::look(&system.stack, system.program.place());
         system.begin(&mut hardware, configuration.scenario.colocated_lead_ms, on_progress)?;
         let mut populated = Self {
             system,
@@ -75,9 +80,12 @@ impl Populated {
             next: Step::End,
             batch: Batch::default(),
             boot,
+            started,
+            ready: Vec::new(),
             populated_by: configuration.populated_by(),
         };
         populated.populate(on_progress)?;
+        populated.ready = contiguity::look(&populated.system.stack, populated.system.program.place());
         Ok(populated)
     }
 

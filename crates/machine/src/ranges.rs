@@ -161,6 +161,16 @@ macro_rules! kernel_keys {
             key(concat!($before, ".start.unmovable_permille"), 0, 1000, SHARE, WHOLE),
             key(concat!($before, ".start.used_permille"), 0, 1000, SHARE, WHOLE),
             key(concat!($before, ".start.kept_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".start.percent"), 0, 100, "per cent", WHOLE),
+            key(concat!($before, ".start.need"), 0, MEMORY_MAX, BYTES, PHYSICAL),
+            key(
+                concat!($before, ".start.kept_pages"),
+                1,
+                511,
+                "pages",
+                limit("the pages of a block of 2 MiB, less one"),
+            ),
+            key(concat!($before, ".start.wait_ms"), 0, 1_000_000_000, "ms", DAYS),
             key(concat!($before, ".tables.pool_permille"), 0, 1000, SHARE, WHOLE),
             key(concat!($before, ".tables.levels"), 1, 4, "levels", limit("the root is placed nowhere")),
             key(concat!($before, ".tables.seed"), 0, SEED_MAX, "", TOML_MAX),
@@ -185,8 +195,8 @@ macro_rules! kernel_keys {
     };
 }
 
-const KERNEL: [Key; 31] = kernel_keys!("kernels[]");
-const COLOCATED_KERNEL: [Key; 31] = kernel_keys!("colocated[].kernel");
+const KERNEL: [Key; 35] = kernel_keys!("kernels[]");
+const COLOCATED_KERNEL: [Key; 35] = kernel_keys!("colocated[].kernel");
 
 /// The numbers of a generator, wherever it is.
 macro_rules! generator_keys {
@@ -243,6 +253,7 @@ const SCENARIO: &[Key] = &[
     key("sampling.period", 1, ACCESSES_MAX, "accesses", YEARS),
     key("sampling.warm", 0, ACCESSES_MAX, "accesses", YEARS),
     key("sampling.measure", 0, ACCESSES_MAX, "accesses", YEARS),
+    key("sampling.lapse_ms", 0, 1_000_000_000, "ms", DAYS),
     key("sampling.window", 1, ACCESSES_MAX, "accesses", YEARS),
     key("asap.registers", 1, 32, "registers", limit("the model's range registers")),
     key("asap.guest_levels[]", 1, 4, "levels", limit("level 4 is the highest below a root")),

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use crate::contiguity::Contiguity;
 use crate::estimate::{Estimate, ratio};
 use crate::reserved::Reserved;
 use crate::scenario::Configuration;
@@ -31,6 +32,8 @@ pub struct RunResult {
     pub warm_up: WarmUp,
     /// What the kernels did from beginning to end, populating included.
     pub whole_run: WholeRun,
+    /// The free memory of each kernel, bottom first: blocks by order and the fragmentation index, at three moments.
+    pub contiguity: Vec<Contiguity>,
     /// How the program's pages lie in guest memory; `None` without a host table.
     pub host_pt_fragmentation: Option<Fragmentation>,
 }

@@ -7,6 +7,7 @@ use nestwalk_mmu::Counters;
 use nestwalk_workload::{Batch, Phase, Step, ThreadId, Workload};
 
 use crate::beside::Companion;
+use crate::contiguity::{self, Contiguity, FreeMemory};
 use crate::error::MachineError;
 use crate::hardware::{Accesses, Detail, Hardware, Tenant};
 use crate::member::STEP_ACCESSES;
@@ -56,11 +57,39 @@ pub(crate) struct Run<'a> {
     warm_accesses: u64,
     warming: Option<Warming>,
     warm_up: WarmUp,
+    /// What is left of the time that passes for daemons in the warm-up.
+    lapse: Lapse,
     /// After how many accesses a warm-up that has no length of its own ends.
     warm_accesses_max: Option<u64>,
     accesses: u64,
     /// What the kernels had done before the program began.
     boot: Work,
+    /// The kernels' free memory when it began, and before its first access.
+    free_memory: [Vec<FreeMemory>; 2],
+}
+
+/// Accesses of the warm-up over which [`Sampling::lapse_ms`](crate::scenario::Sampling::lapse_ms) is spread: four for each
+/// page of 1 GiB, so that daemons that sample accessed bits see what the program uses.
+const LAPSE_ACCESSES: u64 = 1 << 20;
+
+/// Time that is still to pass, and the accesses over which it is spread.
+struct Lapse {
+    ns: u64,
+    accesses: u64,
+}
+
+impl Lapse {
+    /// The part of it that passes with so many accesses.
+    fn take(&mut self, accesses: u64) -> u64 {
+        let done = accesses.min(self.accesses);
+        if self.ns == 0 || done == 0 {
+            return 0;
+        }
+        let ns = (u128::from(self.ns) * u128::from(done) / u128::from(self.accesses)) as u64;
+        self.ns -= ns;
+        self.accesses -= done;
+        ns
+    }
 }
 
 /// A warm-up that is under way.
@@ -99,12 +128,13 @@ pub(crate) struct Outcome {
     pub warm_up: WarmUp,
     pub populated_pages: u64,
     pub whole_run: WholeRun,
+    pub contiguity: Vec<Contiguity>,
 }
 
 impl<'a> Run<'a> {
     /// A run of `configuration` that goes on from `populated`.
     pub fn new(configuration: &'a Configuration, populated: Populated) -> Self {
-        let Populated { system, hardware, workload, facts, phase, next, batch, boot, .. } = populated;
+        let Populated { system, hardware, workload, facts, phase, next, batch, boot, started, ready, .. } = populated;
         let scenario = &configuration.scenario;
         Self {
             configuration,
@@ -121,11 +151,13 @@ impl<'a> Run<'a> {
             warm_accesses: 0,
             warming: None,
             warm_up: WarmUp { reached: Some(false), ..WarmUp::default() },
+            lapse: Lapse { ns: scenario.sampling.lapse_ms * 1_000_000, accesses: LAPSE_ACCESSES },
             warm_accesses_max: facts
                 .warms_until_told
                 .then(|| scenario.sampling.warm_accesses_max.unwrap_or(warm_up::ACCESSES_MAX)),
             accesses: 0,
             boot,
+            free_memory: [started, ready],
         }
     }
 
@@ -184,6 +216,8 @@ impl<'a> Run<'a> {
         let parts = Parts { boot: &self.boot, windows: &measured.work, extent };
         let System { stack, program, meter, .. } = &self.system;
         let whole_run = whole_run(stack, program.place(), meter, program.work(), parts);
+        let [started, ready] = &self.free_memory;
+        let contiguity = contiguity::course(started, ready, &contiguity::look(stack, program.place()));
         let Finished { stack, program, companions, reserved, populated_pages } = self.system.finish(&self.hardware);
         Outcome {
             stack,
@@ -196,6 +230,7 @@ impl<'a> Run<'a> {
             warm_up: WarmUp { accesses: self.warm_accesses, ..self.warm_up },
             populated_pages,
             whole_run,
+            contiguity,
         }
     }
 
@@ -256,6 +291,8 @@ impl<'a> Run<'a> {
             }
             Stretch::Warm => {
                 self.warm_accesses += part.represented;
+                let passed = self.lapse.take(part.represented);
+                self.system.pass(passed);
                 self.go_on_warming(part);
             }
             Stretch::Skip => {}
@@ -314,6 +351,7 @@ impl<'a> Run<'a> {
             }
         }
         let is_warm = warming.found.is_some_and(|(warm, _)| warm);
+        let is_warm = is_warm && self.lapse.ns == 0;
         if self.warm_accesses_max.is_some_and(|most| is_warm || warming.accesses >= most) {
             self.workload.end_warm_up();
         }

@@ -60,8 +60,16 @@ impl Sampler {
 
     /// What the present position asks for, and for how many more accesses.
     fn place(&self) -> (Stretch, u64) {
-        let Sampling { period, warm, measure, measured_accesses_max, filter: _, window: _, warm_accesses_max: _ } =
-            self.sampling;
+        let Sampling {
+            period,
+            warm,
+            measure,
+            measured_accesses_max,
+            filter: _,
+            window: _,
+            warm_accesses_max: _,
+            lapse_ms: _,
+        } = self.sampling;
         let wanted = measured_accesses_max.map_or(u64::MAX, |max| (max - self.measured.min(max)).max(1));
         let Some(period) = period else { return (Stretch::Measure, wanted) };
         let at = self.position % period;

@@ -157,10 +157,21 @@ pub struct Sampling {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub filter: Option<FilterOptions>,
+    /// Simulated time that passes for the daemons of the kernels while the program warms up, beyond what its accesses take: as
+    /// if it had run for so long before it is measured. Spread evenly over the first accesses of the warm-up; none of it
+    /// takes time of the program.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub lapse_ms: u64,
     /// Accesses of a window into which what is measured in one go is cut, such as those of a request; a twentieth of all if
     /// nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<u64>,
+}
+
+/// Serde asks by reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A machine file.
@@ -250,6 +261,10 @@ impl Configuration {
         for (layer, kernel) in scenario.kernels.iter().enumerate() {
             if kernel.dump.is_some() && layer + 1 < scenario.kernels.len() {
                 return self.refuse("dump is a key of the last of the [[kernels]], on which the program runs".into());
+            }
+            if matches!(kernel.paging, PagingConfig::Segments { .. }) && matches!(kernel.start, StartState::Frag { .. })
+            {
+                return self.refuse("start: kind = \"frag\" is for kernels whose VM is not in segments".into());
             }
             kernel.paging.check(self, layer).map_err(|what| self.scenario_error(what))?;
             kernel.geometry().map_err(|what| self.scenario_error(what))?;

@@ -55,6 +55,7 @@ pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunRe
         statistics,
         warm_up: outcome.warm_up,
         whole_run,
+        contiguity: outcome.contiguity,
         host_pt_fragmentation,
     }
 }

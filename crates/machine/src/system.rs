@@ -49,6 +49,7 @@ impl System {
         let scenario = &configuration.scenario;
         check_limit(configuration, scenario.cgroup_limit, facts.footprint)?;
         let (mut stack, place) = build::stack(configuration, facts, &neighbours)?;
+        let started_ns = stack.clock(&place);
         let mut hardware = Hardware::of(configuration, &stack, &place, facts.threads.max(1))?;
         let beside = if neighbours.is_empty() {
             None
@@ -63,7 +64,7 @@ impl System {
             stack,
             meter: Meter::new(configuration.costs.weights()?),
             beside,
-            clock: Clock::default(),
+            clock: Clock::from(started_ns),
             reserved: ReservedSeries::default(),
             populated_pages: 0,
             timing: configuration.machine.timing.clone(),
@@ -199,6 +200,12 @@ impl System {
             }
             None => self.clock.advance(cycles, self.frequency_mhz),
         }
+    }
+
+    /// Lets `ns` pass in which the program goes on as it does, for the daemons of the kernels: their clocks go on, and no
+    /// work is charged to anybody.
+    pub fn pass(&mut self, ns: u64) {
+        self.clock.pass(ns);
     }
 
     /// Wakes the daemons that are due, and looks at the memory in reserve.

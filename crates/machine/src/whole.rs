@@ -49,6 +49,8 @@ pub struct WholeKernel {
     pub faults: u64,
     /// Exits that ended in it. (A hypercall counts for the kernel that makes it.)
     pub exits: u64,
+    /// What it counted for the program, by name; what did not happen is left out.
+    pub counters: BTreeMap<&'static str, u64>,
     /// Cycles by what they were spent on, as in [`WholeRun::cycles`]; kinds that cost nothing are left out.
     pub cycles: BTreeMap<&'static str, u64>,
 }
@@ -134,6 +136,7 @@ fn of_kernel(stack: &Stack, place: &Place, meter: &Meter, layer: usize, done: &O
     let under_guest = faults_exit(stack, place, layer);
     let (mut faults, mut exits) = (0, 0);
     let mut cycles: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let counters = OsCounters::NAMES.iter().copied().zip(done.values()).filter(|&(_, count)| count > 0).collect();
     for (counter, (name, count)) in OsCounters::NAMES.iter().zip(done.values()).enumerate() {
         let is_fault = FAULTS.contains(name);
         faults += if is_fault { count } else { 0 };
@@ -145,7 +148,7 @@ fn of_kernel(stack: &Stack, place: &Place, meter: &Meter, layer: usize, done: &O
             }
         }
     }
-    WholeKernel { role: role(layer, place.depth()), faults, exits, cycles }
+    WholeKernel { role: role(layer, place.depth()), faults, exits, counters, cycles }
 }
 
 /// What is an exit each time, besides a fault below a guest.

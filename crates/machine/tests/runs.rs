@@ -503,3 +503,47 @@ fn a_filtered_program_is_told_that_it_is_warm_too() {
     assert_eq!(filtered.statistics.total.accesses, 1_000_000);
     assert!(filtered.warm_up.accesses < 2_100_000, "{:?}", filtered.warm_up);
 }
+
+/// A native run of `manager` on memory of which so much lies in no free 2 MiB block, `lapse_ms` before it is measured.
+fn run_fragmented(manager: &str, percent: u16, lapse_ms: u64) -> RunResult {
+    let start = format!("start = {{ kind = 'frag', percent = {percent}, need = '64 MiB', wait_ms = 10000 }}");
+    let text = format!(
+        "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n[sampling]\nlapse_ms = {lapse_ms}\n\
+         [workload.generator]\nkind = 'gups'\nfootprint = '64 MiB'\nwarm_accesses = 1100000\nmeasured_accesses = 100000\n\
+         [[kernels]]\nmemory = '512 MiB'\nmanager = {manager}\n{start}\n"
+    );
+    nestwalk_machine::run(&text, Path::new("test.toml"), Path::new("."), &mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+/// Superpages that the program got in its whole run.
+fn superpages(result: &RunResult) -> u64 {
+    let counters = &result.whole_run.kernels[0].counters;
+    let [faults, promotions, collapses] =
+        ["faults_2m", "promotions", "collapses"].map(|name| counters.get(name).copied().unwrap_or_default());
+    // Quicksilver's fault that completes a reservation promotes it, too.
+    faults.max(promotions) + collapses
+}
+
+#[test]
+fn on_fragmented_memory_only_those_get_superpages_who_make_room() {
+    let made = |manager: &str| {
+        let result = run_fragmented(manager, 100, 0);
+        let started = result.contiguity[0].started;
+        assert_eq!(started.blocks[9..].iter().all(|&count| count == 0), started.fragmentation_index_permille >= 0);
+        superpages(&result)
+    };
+    assert_eq!(made("{ kind = 'freebsd' }"), 0, "it takes a block that is free, or none");
+    assert_eq!(made("{ kind = 'thp', defrag = 'never' }"), 0, "nobody compacts");
+    assert_eq!(made("{ kind = 'thp', defrag = 'always' }"), 32, "the fault compacts, and all can be moved");
+    assert_eq!(made("{ kind = 'quicksilver' }"), 32, "the daemon has emptied inactive reservations");
+}
+
+#[test]
+fn time_that_passes_in_the_warm_up_lets_daemons_work_and_costs_none() {
+    let run = |lapse_ms| run_fragmented("{ kind = 'hawkeye' }", 0, lapse_ms);
+    let (none, some) = (run(0), run(25_000));
+    assert_eq!(superpages(&none), 0);
+    // Scans of 4096 pages, 8 blocks each, 10 s apart.
+    assert!((8..=24).contains(&superpages(&some)), "{}", superpages(&some));
+    assert_eq!(none.statistics.total.cycles.os, some.statistics.total.cycles.os, "none of it was measured");
+}

@@ -100,6 +100,21 @@ impl KernelConfig {
                 share("start.used_permille", used_permille)?;
                 share("start.kept_permille", kept_permille)
             }
+            StartState::Frag { percent, need, kept_pages, .. } => {
+                if percent > 100 {
+                    let what = format!("{percent}: a share of what the program needs, give 0 to 100");
+                    return Err(OsError::Config { key: "start.percent", what });
+                }
+                if !(1..=511).contains(&kept_pages) {
+                    let what = format!("{kept_pages}: a 2 MiB block has 512 pages, give 1 to 511");
+                    return Err(OsError::Config { key: "start.kept_pages", what });
+                }
+                if need >= self.memory {
+                    let what = format!("{} pages of {}: give less than all memory", need.0, self.memory.0);
+                    return Err(OsError::Config { key: "start.need", what });
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -133,6 +148,23 @@ pub enum StartState {
         /// Of 1000 of those, how many stay.
         kept_permille: u16,
     },
+    /// The fragmented memory of Quicksilver's paper: a process writes all memory and unmaps all but the last pages of each
+    /// 2 MiB, so that of what the program needs only a part lies in free 2 MiB blocks. What it keeps is anonymous memory
+    /// of a process, which may be moved, and the memory manager treats it as it treats any other.
+    Frag {
+        /// Of the memory that the program needs, how many per cent have no free 2 MiB block: 50 for Frag-50, 100 for Frag-100.
+        percent: u16,
+        /// What the program needs.
+        #[serde(with = "nestwalk_mem::size::pages")]
+        #[schemars(with = "nestwalk_mem::schema::Pages")]
+        need: PageCount,
+        /// Pages that the process keeps of each 2 MiB (16 in the paper's runs: 64 KiB).
+        #[serde(default = "sixteen")]
+        kept_pages: u16,
+        /// Simulated time between that and the program's start, in which daemons run (60 s in the paper's runs).
+        #[serde(default = "a_minute")]
+        wait_ms: u64,
+    },
 }
 
 /// For variants without parameters: serde alone would ignore whatever keys stand beside their tag.
@@ -145,6 +177,14 @@ pub(crate) fn no_keys<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), 
 
 const fn one() -> u16 {
     1
+}
+
+const fn sixteen() -> u16 {
+    16
+}
+
+const fn a_minute() -> u64 {
+    60_000
 }
 
 const fn yes() -> bool {

@@ -273,3 +273,18 @@ fn every_frame_finds_the_block_that_it_lies_in() {
         }
     }
 }
+
+#[test]
+fn the_fragmentation_index_of_a_known_map() {
+    let mut memory =
+        PhysicalMemory::new(&MemoryConfig { frames: PageCount(4096), cpus: 1, min_free: PageCount(0) }).unwrap();
+    assert_eq!(memory.fragmentation_index(Order::HUGE), -1000, "a request succeeds");
+    let how = Fragmentation { blocks_permille: 1000, frames_per_block: 1, unmovable_permille: 0, seed: 1 };
+    assert_eq!(memory.fragment(&how), 8);
+    // A 2 MiB block without one frame, wherever that is, is a free block of each order from 0 to 8.
+    assert_eq!(memory.free_blocks(), [8, 8, 8, 8, 8, 8, 8, 8, 8, 0, 0]);
+    // 1000 - (1000 + 4088 * 1000 / 512) / 72, as `__fragmentation_index` has it.
+    assert_eq!(memory.fragmentation_index(Order::HUGE), 876);
+    while memory.alloc(Order::PAGE, MigrateType::Movable, Cpu(0)).is_some() {}
+    assert_eq!(memory.fragmentation_index(Order::HUGE), 0, "nothing is free");
+}
