@@ -210,7 +210,7 @@ def run(
 @app.command()
 def reproduce(
     paper: Annotated[
-        str, typer.Argument(metavar="PAPER", help="ptemagnet, hugegpt, asap, compromis-mmu or compromis.")
+        str, typer.Argument(metavar="PAPER", help="ptemagnet, hugegpt, asap, compromis-mmu, compromis or quicksilver.")
     ],
     *,
     quick: Quick = False,

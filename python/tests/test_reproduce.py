@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from importlib import resources
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from nestwalk import reproduce as papers
 from nestwalk.conduct import Means
 from nestwalk.errors import NestwalkError
 from nestwalk.pool import Silent
-from nestwalk.reproduce import compromis_mmu, hugegpt, paper, pictures, queueing
+from nestwalk.reproduce import compromis_mmu, hugegpt, paper, pictures, queueing, quicksilver
 from nestwalk.reproduce.plan import execute
 
 MACHINES = {
@@ -26,6 +27,7 @@ MACHINES = {
     "asap": {"broadwell-asap"},
     "compromis-mmu": {"broadwell-asap"},
     "compromis": {"broadwell-asap"},
+    "quicksilver": {"kaby-lake"},
 }
 """The machines of the papers: none is chosen for a figure."""
 
@@ -278,3 +280,27 @@ def test_compromis_counts_the_exits_of_filling_memory() -> None:
     # Beside its exits, shadow paging walks as natively: for a little less than DS-1, whose registers take cycles, too.
     assert seconds["shadow"] is not None
     assert 0.9 * seconds["ds1"] < seconds["shadow"] - exits / hertz < seconds["ds1"]
+
+
+def test_quicksilver_s_programs_need_what_their_presets_say() -> None:
+    folder = Path(__file__).parents[2] / "scenarios" / "workloads"
+    for preset, (_, mebibytes) in quicksilver.PROGRAMS.items():
+        written = tomllib.loads((folder / f"{preset}.toml").read_text(encoding="utf-8"))["generator"]["footprint"]
+        number, unit = written.split()
+        assert int(number) * {"MiB": 1, "GiB": 1024}[unit] == mebibytes, preset
+
+
+def test_quicksilver_makes_room_where_ingens_finds_none() -> None:
+    plan = papers.plan("quicksilver", quick=True)
+    wanted = {f"gups-8g-frag100-{name}" for name in ("never", "ingens", "freebsd", "sync-1", "sync-64", "linux")}
+    able = [run for run in plan.experiment.runs if run.name in wanted]
+    results = execute(able, Means(jobs=2), Silent())
+    made = {name.removeprefix("gups-8g-frag100-"): quicksilver._superpages(results[name]) for name in wanted}
+    assert made == {"never": 0, "ingens": 0, "freebsd": 0, "sync-1": 512, "sync-64": 512, "linux": 512}
+    started = {name: results[f"gups-8g-frag100-{name}"].json["contiguity"][0]["started"] for name in made}
+    assert sum(started["ingens"]["blocks"][9:]) == 0
+    assert started["ingens"]["fragmentation_index_permille"] > 500, "it is not for want of memory"
+    faster = quicksilver._speed(results["gups-8g-frag100-never"], results["gups-8g-frag100-sync-1"], 7.5)
+    assert faster > 1.3
+    same = results["gups-8g-frag100-linux"]
+    assert quicksilver._speed(same, same, 7.5) == 1

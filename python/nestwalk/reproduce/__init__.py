@@ -22,7 +22,7 @@ from nestwalk.reproduce.side_by_side import Reproduction
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAPERS = ("ptemagnet", "hugegpt", "asap", "compromis-mmu", "compromis")
+PAPERS = ("ptemagnet", "hugegpt", "asap", "compromis-mmu", "compromis", "quicksilver")
 """Names of the papers."""
 
 __all__ = ["PAPERS", "Plan", "Reproduction", "plan", "reproduce"]
