@@ -76,9 +76,9 @@ def test_capture_lackey_and_drmemtrace_give_the_same_walks(command: Command, tmp
         assert done.returncode == 0, done.stderr
         rows.update({(name, row["configuration"]): row for row in json.loads(done.stdout)["rows"]})
     for configuration, latency in LATENCY.items():
-        capture, lackey, other = (rows[name, configuration] for name in traces)
-        assert capture["walks_per_kiloaccess"] > 100
+        ours, text, offline = (rows[name, configuration] for name in traces)
+        assert ours["walks_per_kiloaccess"] > 100
         bounds = {"walks_per_kiloaccess": 0.005, "references_per_walk": 0.005, "walk_latency_cycles": latency}
         for key, bound in bounds.items():
-            assert other[key] == lackey[key]
-            assert lackey[key] == pytest.approx(capture[key], rel=bound), f"{configuration} {key}"
+            assert offline[key] == text[key]
+            assert text[key] == pytest.approx(ours[key], rel=bound), f"{configuration} {key}"
