@@ -64,6 +64,14 @@ def capture(source: str, destination: str, options: str, hear: Callable[[int, in
     the capture has come; it answers 0 to give up, 1 to go on, 2 to begin sampling.
     """
 
+def capture_live(
+    source: str, following: str, options: str, traces: str, hear: Callable[[int, int, int, int, bool], int]
+) -> str:
+    """Runs the plugin's stream under the scenarios of `following` (JSON) while it comes; what came of it as JSON.
+
+    `following`: `footprint` bytes, `threads`, `runs` (texts and paths). `hear` as for `capture`.
+    """
+
 def trace_info(path: str) -> str:
     """`accesses`, `instructions`, `threads`, `footprint_bytes`, `vmas`, `format` of a trace."""
 

@@ -253,12 +253,55 @@ def test_lackey_makes_a_trace_too(tmp_path: Path) -> None:
     assert found["accesses"] == pytest.approx(other["accesses"], rel=0.5), "start-up differs, as the CPUs do"
 
 
+RANDOM = """
+#include <stdlib.h>
+int main(void)
+{
+    unsigned long n = 1ul << 22, at = 1;
+    volatile long *words = aligned_alloc(1ul << 21, n * sizeof *words);
+    for (unsigned long i = 0; i < n; i += 512)
+        words[i] = 1;
+    for (long i = 0; i < 4000000; i++) {
+        at = at * 6364136223846793005ul + 1442695040888963407ul;
+        words[(at >> 33) % n] += i;
+        words[i % 512] += i;
+    }
+}
+"""
+
+
 @needs_qemu
-def test_live_compares_and_keeps_nothing(busy: Path, tmp_path: Path) -> None:
-    done = run_command("capture", "--live", "--json", "--until=2M", "--", busy, cwd=tmp_path)
+def test_simulations_follow_a_program_and_say_what_its_trace_says(tmp_path: Path) -> None:
+    program = built(tmp_path, RANDOM)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    rows = ("native-4k", "vm-4k")
+    only = [f"--only={row}" for row in rows]
+    done = run_command("capture", "--live", *only, "--json", "--", program, cwd=empty)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"]
-    assert list(tmp_path.iterdir()) == []
+    assert list(empty.iterdir()) == []
+    live = {row["configuration"]: row for row in json.loads(done.stdout)["rows"]}
+    trace = tmp_path / "random.nwt"
+    captured("--whole", "-o", trace, "--", program)
+    done = run_command("compare", "--trace", trace, *only, "--json")
+    played = {row["configuration"]: row for row in json.loads(done.stdout)["rows"]}
+    for row in rows:
+        assert live[row]["walks_per_kiloaccess"] > 100
+        for key in ("walks_per_kiloaccess", "walk_latency_cycles", "references_per_walk"):
+            assert live[row][key] == pytest.approx(played[row][key], rel=0.01), (row, key)
+
+
+@needs_qemu
+def test_simulations_of_a_program_that_ends_too_soon_say_so(tmp_path: Path) -> None:
+    done = run_command("capture", "--live", "--only=vm-4k", "--", "true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "before the simulated caches and TLBs were warm" in " ".join(done.stderr.split())
+    done = run_command("capture", "--live", "--only=vm-4k", "--from=1G", "--", "true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "before its simulation was to begin" in " ".join(done.stderr.split())
+    done = run_command("capture", "--live", "--only=no-such-row", "--", "true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no-such-row" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -274,6 +317,7 @@ def test_live_compares_and_keeps_nothing(busy: Path, tmp_path: Path) -> None:
         ("-o - -- true", "standard output"),
         ("-- true", "-o FILE"),
         ("--live -o x.nwt -- true", "--live"),
+        ("--live --with lackey -- true", "take --with qemu"),
         ("--whole --raw -o x.nwt -- true", "contradicts"),
         ("--follow a,b -o x.nwt -- true", "without a comma"),
         ("--with nothing -o x.nwt -- true", "unknown tool"),

@@ -21,6 +21,7 @@ pub mod estimate;
 pub mod guest;
 mod hardware;
 pub mod keys;
+pub mod live;
 pub mod machine_file;
 mod member;
 mod meter;

@@ -61,7 +61,19 @@ impl Populated {
         traces: &Path,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Self, MachineError> {
-        let mut workload = build::workload(configuration, traces)?;
+        Self::of(build::workload(configuration, traces)?, configuration, traces, on_progress)
+    }
+
+    /// The same with `workload` in the place of the one that the scenario names.
+    ///
+    /// # Errors
+    /// As for [`Populated::new`].
+    pub fn of(
+        mut workload: Box<dyn Workload>,
+        configuration: &Configuration,
+        traces: &Path,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<Self, MachineError> {
         if let Some(filter) = configuration.scenario.sampling.filter {
             workload = Box::new(FilteredWorkload::new(workload, filter));
         }

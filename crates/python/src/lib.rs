@@ -107,7 +107,7 @@ mod _native {
     use super::probe::{Counters, Probe};
 
     #[pymodule_export]
-    use super::capture::capture_stream;
+    use super::capture::{capture_live, capture_stream};
 
     #[pymodule_export]
     use super::cloud::cloud_replay;

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,10 +14,8 @@ from nestwalk import output, say
 from nestwalk.errors import NestwalkError, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from nestwalk.capture import session
     from nestwalk.capture.program import Program
-    from nestwalk.capture.session import Request
 
 PORT_MAX = 65535
 SIZE_MIN, SIZE_MAX = 100_000, 10**12
@@ -99,10 +96,19 @@ def capture(
     with_: Annotated[
         str, typer.Option("--with", metavar="TOOL", help="qemu, or lackey: valgrind's, a hundred times slower.")
     ] = "qemu",
-    live: Annotated[bool, typer.Option("--live", help="Compare at once, and keep no trace: -o is left out.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Compare while the program runs, and keep no trace: -o is left out.")
+    ] = False,
     machine: Annotated[
         str, typer.Option(metavar="NAME", help="With --live: the machine to compare on.")
     ] = "broadwell-asap",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROW", help="With --live: this row of compare, such as vm-4k; repeatable."),
+    ] = None,
+    memory: Annotated[
+        int, typer.Option(parser=_bytes, metavar="BYTES", help="With --live: the most that the program may touch.")
+    ] = 4 << 30,
     qemu: Annotated[
         str | None, typer.Option(metavar="PATH", help="QEMU's user mode (default: qemu-x86_64, or as PROGRAM needs).")
     ] = None,
@@ -125,6 +131,8 @@ def capture(
         raise NestwalkError("give the trace a file with -o FILE, or --live in its place")
     if raw and (whole or live):
         raise NestwalkError("--raw contradicts --whole and --live; give one")
+    if live and with_ != "qemu":
+        raise NestwalkError("--live needs the memory events that --with lackey does not have; take --with qemu")
     begin = when.parse("--from", from_, "auto")
     end = when.parse("--until", until, "end")
     if out is not None:
@@ -132,7 +140,7 @@ def capture(
     found = program.find(words)
     emulator, plugin = _emulator(with_, found, qemu=qemu, cc=cc, follow=follow, raw=raw)
 
-    def request(target: Path) -> session.Request:
+    def request(target: Path, following: session.Following | None = None) -> session.Request:
         return session.Request(
             program=found,
             target=target,
@@ -149,11 +157,15 @@ def capture(
             client=client,
             children=children,
             title=name,
+            following=following,
             quiet_output=json_ or live,
         )
 
     if out is None:
-        _compare(request, machine, as_json=json_)
+        from nestwalk.capture import live as following
+
+        plan = following.plan(name or follow or found.title, machine, only)
+        following.compare(request, plan, memory, _tell_outcome, as_json=json_)
         return
     done = session.run(request(out))
     facts: dict[str, Any] = {"file": str(out), **done.report, "exit_code": done.exit_code}
@@ -161,6 +173,10 @@ def capture(
         output.show_json({"schema": 1, **facts, "warnings": done.warnings})
         return
     _tell(done.warnings, facts)
+
+
+def _tell_outcome(done: session.Outcome) -> None:
+    _tell(done.warnings, {**done.report, "exit_code": done.exit_code})
 
 
 def _tell(warnings: list[str], facts: dict[str, Any]) -> None:
@@ -187,15 +203,3 @@ def _emulator(
         return tools.find("valgrind", "valgrind"), None
     emulator = tools.find("qemu", qemu or f"qemu-{found.architecture}")
     return emulator, tools.plugin(emulator, cc or os.environ.get("CC") or "cc")
-
-
-def _compare(request: Callable[[Path], Request], machine: str, *, as_json: bool) -> None:
-    """Captures into a file that nobody sees, and compares."""
-    from nestwalk import cli
-    from nestwalk.capture import session
-
-    with tempfile.TemporaryDirectory(prefix="nestwalk-capture-") as folder:
-        trace = Path(folder) / "program.nwt"
-        done = session.run(request(trace))
-        _tell(done.warnings, {**done.report, "exit_code": done.exit_code})
-        cli.compare(trace=str(trace), machine=machine, json_=as_json, no_report=True)

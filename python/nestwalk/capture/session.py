@@ -22,11 +22,11 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, files, say
+from nestwalk import _native, data, files, say
 from nestwalk.capture import children, view
 from nestwalk.capture.view import State
 from nestwalk.capture.when import When
@@ -60,6 +60,18 @@ ABANDON, GO_ON, SAMPLE = 0, 1, 2
 
 
 @dataclass(frozen=True)
+class Following:
+    """Simulations that follow a program while it runs."""
+
+    runs: list[tuple[str, str]]
+    """Scenarios, whose workload is not looked at, and the files that they are said to come from."""
+    footprint: int
+    """Bytes that the program may touch."""
+    threads: int
+    """Cores; more threads share them in turn."""
+
+
+@dataclass(frozen=True)
 class Request:
     """What to capture, and how."""
 
@@ -87,6 +99,8 @@ class Request:
     """Bytes on disk after which half as much is kept of what follows; the library's own if None."""
     children: bool = False
     """Each process that the program starts becomes a trace, too."""
+    following: Following | None = None
+    """Simulations that follow the program, in place of a trace."""
     quiet_output: bool = False
     """The program's standard output goes to standard error: standard output is for JSON."""
 
@@ -200,7 +214,12 @@ class Session:
                 "begin_told": request.begin.signal or request.begin.seconds is not None,
                 "end_mark": request.end.mark,
             }
-            text = _native.capture(str(self._fifo), os.fspath(request.target), json.dumps(options), self._hear)
+            if request.following is not None:
+                following = json.dumps(asdict(request.following))
+                traces = str(data.TRACES)
+                text = _native.capture_live(str(self._fifo), following, json.dumps(options), traces, self._hear)
+            else:
+                text = _native.capture(str(self._fifo), os.fspath(request.target), json.dumps(options), self._hear)
             self._report = json.loads(text)
         except BaseException as error:  # noqa: BLE001 (told in the main thread)
             self._failure = error
@@ -235,7 +254,7 @@ class Session:
 
     def _hear(self, accesses: int, footprint_pages: int, walks: int, size: int, ended: bool = False) -> int:  # noqa: FBT
         """What the library calls, in its thread."""
-        self._state = State(accesses, footprint_pages, walks, size)
+        self._state = State(accesses, footprint_pages, walks if self._request.following is None else None, size)
         if ended:
             self._stop("the mark that was asked for")
         return self._answer

@@ -25,8 +25,8 @@ class State:
 
     accesses: int = 0
     footprint_pages: int = 0
-    walks: int = 0
-    """Misses of a model of a second-level TLB, over the whole stream (docs/capture.md)."""
+    walks: int | None = 0
+    """Misses of a model of a second-level TLB, over the whole stream (docs/capture.md); None without a trace."""
     bytes: int = 0
     """Of disk, taken by what may become part of the trace."""
     completing: bool = False
@@ -43,17 +43,22 @@ class Meter:
 
     def line(self, now: State) -> str:
         """What there is to say; the rate and the walks are those since the last line."""
+        if now.completing and now.walks is None:
+            return f"{now.accesses / MILLION:,.0f} M accesses; the simulations are at the last of them"
         if now.completing:
             return f"{now.accesses / MILLION:,.0f} M accesses; choosing windows and writing the trace"
         seconds = max(time.monotonic() - self._then, 1e-9)
         accesses = now.accesses - self._before.accesses
-        walks = f"{1000 * (now.walks - self._before.walks) / accesses:.2f}" if accesses > 0 else "-"
+        walks = (now.walks or 0) - (self._before.walks or 0)
         self._before, self._then = State(**vars(now)), time.monotonic()
-        return (
+        common = (
             f"{now.accesses / MILLION:,.0f} M accesses, {accesses / seconds / MILLION:.0f} M/s, "
-            f"footprint {now.footprint_pages * 4096 / MILLION:,.0f} MB, {walks} walks/1000, "
-            f"{now.bytes / MILLION:,.1f} MB on disk"
+            f"footprint {now.footprint_pages * 4096 / MILLION:,.0f} MB"
         )
+        if now.walks is None:
+            return common
+        rate = f"{1000 * walks / accesses:.2f}" if accesses > 0 else "-"
+        return f"{common}, {rate} walks/1000, {now.bytes / MILLION:,.1f} MB on disk"
 
 
 @contextmanager

@@ -21,6 +21,7 @@ pub mod guest;
 pub mod head;
 pub mod index;
 pub mod inspect;
+pub mod live;
 pub mod log;
 pub mod metadata;
 pub mod pages;

@@ -5,6 +5,7 @@ mod capture;
 mod captured;
 mod damaged;
 mod filtered;
+mod following;
 mod foreign;
 mod imports;
 mod playing;

@@ -6,10 +6,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use nestwalk_mem::Va;
 use rustc_hash::FxHashMap;
 
+use super::sink::Sink;
 use crate::stream::WorkloadError;
 use crate::trace::event::TraceEvent;
 use crate::trace::metadata::Metadata;
-use crate::trace::recorder::Recorder;
 use crate::trace::source::{INSTRUCTIONS_SATURATED, SourceAccess};
 
 /// Accesses that a reader puts into a batch before it hands it over.
@@ -85,10 +85,10 @@ pub fn count(mut reader: Box<dyn Reader>) -> Result<u64, WorkloadError> {
 }
 
 /// Reads all of `reader` into `recorder`. Returns its warnings.
-pub fn read(
+pub fn read<S: Sink>(
     mut reader: Box<dyn Reader>,
-    recorder: &mut Recorder,
-    progress: &mut dyn FnMut(&Recorder) -> Result<(), WorkloadError>,
+    recorder: &mut S,
+    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
 ) -> Result<Option<String>, WorkloadError> {
     let (send, receive) = sync_channel::<Result<Batch, WorkloadError>>(AHEAD);
     let (give_back, taken_back) = sync_channel::<Batch>(AHEAD + 2);
@@ -121,11 +121,11 @@ fn read_ahead(reader: &mut dyn Reader, send: &SyncSender<Result<Batch, WorkloadE
 
 /// Takes `batches` by value: its end goes when this returns, so that the reader never waits for a consumer that has failed.
 #[allow(clippy::needless_pass_by_value)]
-fn consume(
+fn consume<S: Sink>(
     batches: Receiver<Result<Batch, WorkloadError>>,
     rooms: &SyncSender<Batch>,
-    recorder: &mut Recorder,
-    progress: &mut dyn FnMut(&Recorder) -> Result<(), WorkloadError>,
+    recorder: &mut S,
+    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
 ) -> Result<(), WorkloadError> {
     for batch in &batches {
         let batch = batch?;

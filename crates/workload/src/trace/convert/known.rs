@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use super::input::Input;
 use super::lines::Lines;
+use super::sink::Sink;
 use super::{archive, champsim, drmemtrace, import, lackey, own, pin, raw, system, words};
 use crate::stream::WorkloadError;
 use crate::trace::metadata::Metadata;
-use crate::trace::recorder::Recorder;
 
 /// A format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -209,10 +209,10 @@ impl Source {
     ///
     /// # Errors
     /// When it cannot be read or is damaged, when the trace cannot be written, or what `progress` says.
-    pub fn read(
+    pub fn read<S: Sink>(
         self,
-        recorder: &mut Recorder,
-        progress: &mut dyn FnMut(&Recorder) -> Result<(), WorkloadError>,
+        recorder: &mut S,
+        progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
     ) -> Result<Option<String>, WorkloadError> {
         match self {
             Self::Raw(input) => raw::read(input, recorder, progress),

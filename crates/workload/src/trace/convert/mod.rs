@@ -24,19 +24,21 @@ mod merge;
 mod own;
 mod pin;
 mod raw;
+pub(super) mod sink;
 mod system;
 mod words;
 
 pub use known::Known;
+use sink::Sink;
 
-/// Reads all of `source` into `recorder`. Returns the format that it has, and a warning if it ended early.
+/// Reads all of `source` into `recorder`, or whatever else takes it. Returns the format that it has, and a warning if it ended early.
 ///
 /// # Errors
 /// When it cannot be read or is damaged, or `progress` ended the work by an error.
-pub(super) fn feed(
+pub(super) fn feed<S: Sink>(
     source: &Path,
-    recorder: &mut Recorder,
-    progress: &mut dyn FnMut(&Recorder) -> Result<(), WorkloadError>,
+    recorder: &mut S,
+    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
 ) -> Result<(Known, Option<String>), WorkloadError> {
     let opened = Source::open(source, None, None, None)?;
     let known = opened.known();

@@ -9,10 +9,10 @@ use nestwalk_mem::Va;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::input::Input;
+use super::sink::Sink;
 use crate::stream::{ThreadId, WorkloadError};
 use crate::trace::event::{EventOp, TraceEvent};
 use crate::trace::format::{u32_at, u64_at};
-use crate::trace::recorder::Recorder;
 use crate::trace::source::{INSTRUCTIONS_SATURATED, SourceAccess};
 
 /// What the format is called.
@@ -74,10 +74,10 @@ pub fn count(mut input: Input) -> Result<u64, WorkloadError> {
 }
 
 /// Reads a capture into `recorder`. Returns a warning if the capture ended inside a block; what it has up to there is kept.
-pub fn read(
+pub fn read<S: Sink>(
     input: Input,
-    recorder: &mut Recorder,
-    progress: &mut dyn FnMut(&Recorder) -> Result<(), WorkloadError>,
+    recorder: &mut S,
+    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
 ) -> Result<Option<String>, WorkloadError> {
     let (send, receive) = sync_channel::<Result<Item, WorkloadError>>(AHEAD);
     let (give_back, taken_back) = sync_channel::<Vec<SourceAccess>>(AHEAD + 2);
@@ -176,11 +176,11 @@ struct Thread {
     begun: bool,
 }
 
-fn consume(
+fn consume<S: Sink>(
     blocks: &Receiver<Result<Item, WorkloadError>>,
     rooms: &SyncSender<Vec<SourceAccess>>,
-    recorder: &mut Recorder,
-    progress: &mut dyn FnMut(&Recorder) -> Result<(), WorkloadError>,
+    recorder: &mut S,
+    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
     errors: &WorkloadError,
 ) -> Result<Option<String>, WorkloadError> {
     let corrupt = |at: u64, what: String| match errors {
@@ -231,11 +231,11 @@ fn cut_at(offset: u64) -> String {
     format!("the capture ends inside a block, at byte {offset} (unpacked); all before it was kept")
 }
 
-fn take_accesses(
+fn take_accesses<S: Sink>(
     block: &mut Block,
     thread: ThreadId,
     state: &mut Thread,
-    recorder: &mut Recorder,
+    recorder: &mut S,
     corrupt: &impl Fn(u64, String) -> WorkloadError,
 ) -> Result<(), WorkloadError> {
     let counted = SourceAccess::check_all(&block.accesses)
@@ -260,11 +260,11 @@ fn take_accesses(
 }
 
 /// Says how many child processes began.
-fn take_events(
+fn take_events<S: Sink>(
     block: &Block,
     thread: ThreadId,
     state: &Thread,
-    recorder: &mut Recorder,
+    recorder: &mut S,
     corrupt: &impl Fn(u64, String) -> WorkloadError,
 ) -> Result<u64, WorkloadError> {
     let mut children = 0;

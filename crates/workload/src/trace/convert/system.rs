@@ -7,8 +7,8 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::input::Input;
+use super::sink::Sink;
 use crate::stream::WorkloadError;
-use crate::trace::recorder::Recorder;
 use crate::trace::source::SourceAccess;
 
 /// What the format is called.
@@ -56,10 +56,10 @@ fn header(input: &mut Input) -> Result<u64, WorkloadError> {
 }
 
 /// Reads a capture into `recorder`. Returns a warning if the capture ended early; what it has up to there is kept.
-pub fn read(
+pub fn read<S: Sink>(
     mut input: Input,
-    recorder: &mut Recorder,
-    progress: &mut dyn FnMut(&Recorder) -> Result<(), WorkloadError>,
+    recorder: &mut S,
+    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
 ) -> Result<Option<String>, WorkloadError> {
     let count = header(&mut input)?;
     let Some(thread) = recorder.thread(0) else { unreachable!("there is room for one thread") };
