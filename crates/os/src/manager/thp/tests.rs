@@ -218,3 +218,69 @@ fn a_collapse_tells_cores_to_forget_pages_and_nodes() {
     let scope = crate::invalidation::Scope::Pages(pages(1024, 512));
     assert_eq!(told, [crate::invalidation::Invalidation { process, scope, nodes: true }]);
 }
+
+#[test]
+fn khugepaged_copies_up_to_max_ptes_shared() {
+    for (shared, collapses) in [(8, 0), (7, 1)] {
+        let config = KhugepagedConfig { max_ptes_shared: 7, ..Default::default() };
+        let (mut kernel, parent) = small_pages(config, 512, 1);
+        let child = kernel.fork(parent, &mut Bare).unwrap();
+        (shared..512).for_each(|i| fault(&mut kernel, parent, 1024 + i));
+        assert_eq!(kernel.counters().faults_copied, 512 - shared);
+        kernel.tick(10 * SECOND_NS, &mut Bare).unwrap();
+        assert_eq!(kernel.counters().collapses, collapses, "{shared} pages shared");
+        let sizes = (size(&kernel, parent, 1024), size(&kernel, child, 1024));
+        let huge = if collapses == 1 { PageSize::Huge } else { PageSize::Small };
+        assert_eq!(sizes, (huge, PageSize::Small), "the child keeps what it shared");
+        kernel.check_invariants();
+    }
+}
+
+/// A process with 512 small pages of one block, of which some are in swap, and how many.
+fn swapped_pages(khugepaged: KhugepagedConfig) -> (Kernel, ProcessId, u64) {
+    let mut all = KernelConfig::new(PageCount(16_384));
+    all.manager = ManagerConfig::Thp(ThpConfig { khugepaged, ..Default::default() });
+    all.swap = PageCount(1024);
+    let mut kernel = Kernel::new(&all).unwrap();
+    let process = kernel.spawn(&mut Bare).unwrap();
+    kernel.mmap(process, pages(1024, 512), flags(HugeAdvice::NoHuge), &mut Bare).unwrap();
+    (1024..1536).for_each(|page| fault(&mut kernel, process, page));
+    kernel.madvise(process, pages(1024, 512), Advice::HugePage, &mut Bare).unwrap();
+    kernel.reclaim(PageCount(20), Cpu(0), &mut Bare).unwrap();
+    // Reclaim has taken the accessed bits: one page is used again.
+    let swapped = kernel.counters().swapped_out;
+    kernel.table_mut(process).unwrap().update(Vpn(1535), |entry| entry.with(Entry::ACCESSED));
+    (kernel, process, swapped)
+}
+
+#[test]
+fn khugepaged_reads_back_up_to_max_ptes_swap() {
+    let swapped = swapped_pages(KhugepagedConfig::default()).2 as u16;
+    assert!((1..64).contains(&swapped), "{swapped}");
+    for (max_ptes_swap, collapses) in [(swapped - 1, 0), (swapped, 1)] {
+        let (mut kernel, process, _) = swapped_pages(KhugepagedConfig { max_ptes_swap, ..Default::default() });
+        kernel.tick(10 * SECOND_NS, &mut Bare).unwrap();
+        assert_eq!(kernel.counters().collapses, collapses, "{swapped} pages in swap, {max_ptes_swap} may be");
+        let (huge, left) = if collapses == 1 { (PageSize::Huge, 0) } else { (PageSize::Small, u64::from(swapped)) };
+        assert_eq!((size(&kernel, process, 1535), kernel.state.swap.used), (huge, PageCount(left)));
+        kernel.check_invariants();
+    }
+}
+
+#[test]
+fn madv_collapse_asks_neither_for_the_setting_nor_for_limits_and_compacts() {
+    let khugepaged = KhugepagedConfig { max_ptes_none: 0, ..Default::default() };
+    let config = ThpConfig { enabled: Enabled::Never, defrag: Defrag::Never, khugepaged };
+    let (mut kernel, process) = kernel(config, BROKEN);
+    kernel.mmap(process, pages(1024, 1024), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    fault(&mut kernel, process, 1300);
+    kernel.tick(100 * SECOND_NS, &mut Bare).unwrap();
+    assert_eq!(size(&kernel, process, 1300), PageSize::Small, "neither the fault nor the daemon may");
+    let made = kernel.collapse_range(process, pages(1024, 1024), &mut Bare).unwrap();
+    assert_eq!(made, PageCount(512), "of the second block nothing is mapped");
+    assert_eq!(size(&kernel, process, 1300), PageSize::Huge);
+    let done = kernel.counters();
+    assert_eq!((done.collapses, done.compactions_direct, done.copied_collapse), (1, 1, 1));
+    assert!(kernel.table(process).unwrap().leaf(Vpn(1536)).is_none());
+    kernel.check_invariants();
+}
