@@ -288,6 +288,8 @@ def test_quicksilver_s_programs_need_what_their_presets_say() -> None:
         written = tomllib.loads((folder / f"{preset}.toml").read_text(encoding="utf-8"))["generator"]["footprint"]
         number, unit = written.split()
         assert int(number) * {"MiB": 1, "GiB": 1024}[unit] == mebibytes, preset
+    claims = [claim.what for figure in paper.load("quicksilver").figures for claim in figure.claims]
+    assert max(map(len, claims)) <= 48, "labels of pictures fit"
 
 
 def test_quicksilver_makes_room_where_ingens_finds_none() -> None:
