@@ -148,7 +148,7 @@ fn a_damaged_capture_leaves_nothing_and_an_old_trace_in_peace() {
         (spoilt(8, &[11]), "at byte 0: a block of 11 records in 160 bytes"),
         (spoilt(8, &[0xff; 8]), "at byte 0: a block of"),
         (spoilt(20, &[2]), "at byte 0: a block of unknown kind 2"),
-        (spoilt(32 + 16 + 7, &[1]), "at byte 48: an access to"),
+        (spoilt(32 + 16 + 7, &[2]), "at byte 48: an access to"),
         (spoilt(32 + 8 + 6, &[16]), "at byte 32: an access to"),
         (spoilt(events + 32, &[9]), "at byte 224: an event after 9 accesses"),
         (spoilt(events + 32 + 8, &[99]), "unknown event 99"),
