@@ -12,9 +12,11 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -616,6 +618,199 @@ static void numa_policy(void)
 	EXPECT_EQ(node_of(page(p + 3 * HUGE, 1)), 1);
 }
 
+static void run_on_cpu(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("sched_setaffinity");
+}
+
+static size_t free_pages_of(int node)
+{
+	char path[64], line[128];
+	size_t kb = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
+	f = fopen(path, "r");
+	if (!f)
+		die(path);
+	while (!kb && fgets(line, sizeof(line), f))
+		sscanf(line, "Node %*d MemFree: %zu", &kb);
+	fclose(f);
+	return kb / 4;
+}
+
+/*
+ * A process without reservations that has @pages of @node, one in @every of which it keeps.
+ * Returns once it has. It lives until it is killed; 0: it did not get that far.
+ */
+static pid_t occupy(int node, size_t pages, size_t every)
+{
+	int ready[2];
+	char *p, byte;
+	pid_t pid;
+	size_t i;
+
+	if (pipe(ready))
+		die("pipe");
+	pid = fork();
+	if (pid) {
+		close(ready[1]);
+		i = read(ready[0], &byte, 1);
+		close(ready[0]);
+		return i == 1 ? pid : 0;
+	}
+	prctl(PR_SET_PTEMAGNET, NEVER, 0, 0, 0);
+	p = map_aligned(pages << PAGE_SHIFT);
+	if (set_policy(p, pages << PAGE_SHIFT, MPOL_BIND, 1UL << node))
+		_exit(1);
+	for (i = 0; i < pages; i++)
+		*page(p, i) = 1;
+	for (i = 0; i < pages; i++)
+		if (i % every)
+			madvise(page(p, i), PAGE, MADV_DONTNEED);
+	if (write(ready[1], "", 1) != 1)
+		_exit(1);
+	pause();
+	_exit(0);
+}
+
+static void end(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
+/* No free block of eight on the own node, but many single pages: the other node has no part in it. */
+static void numa_no_remote_groups(void)
+{
+	size_t groups = 4096, remote = 0, i;
+	char *p = map_aligned(groups * GROUP);
+	pid_t pid;
+	int node;
+
+	if (access("/sys/devices/system/node/node1", F_OK))
+		_exit(SKIP);
+	run_on_cpu(0);
+	*p = 1;
+	node = node_of(p);
+	pid = occupy(node, free_pages_of(node) - (48 << 8), 2);
+	EXPECT(pid);
+	for (i = 1; i < groups; i++) {
+		*page(p, i * 8) = 1;
+		remote += node_of(page(p, i * 8)) != node;
+	}
+	printf("# %zu of %zu groups remote, %ld pages reserved, %zu pages free on the own node\n",
+	       remote, groups, reserved(), free_pages_of(node));
+	EXPECT(free_pages_of(node) > 10 << 8);
+	EXPECT_EQ(remote, 0);
+	end(pid);
+}
+
+/* Reservations on another node than the one where the table is: pressure there finds them. */
+static void numa_pressure(void)
+{
+	size_t pages = 160 << 8, i;
+	char *p = map_aligned(pages << PAGE_SHIFT);
+	long back, swapped;
+	pid_t pid;
+	int node;
+
+	if (access("/sys/devices/system/node/node1", F_OK))
+		_exit(SKIP);
+	if (read_counter("/proc/meminfo", "SwapTotal") <= 0)
+		_exit(SKIP);
+	run_on_cpu(0);
+	*p = 1;
+	node = !node_of(p);
+	madvise(p, PAGE, MADV_DONTNEED);
+	EXPECT(!set_policy(p, pages << PAGE_SHIFT, MPOL_BIND, 1UL << node));
+	for (i = 0; i < pages; i += 8)
+		*page(p, i) = 1;
+	EXPECT_EQ(reserved(), pages / 8 * 7);
+	EXPECT_EQ(node_of(p), node);
+	back = counter("ptemagnet_reclaimed");
+	swapped = counter("pswpout");
+	pid = occupy(node, free_pages_of(node) + (60 << 8), 1);
+	EXPECT(pid);
+	back = counter("ptemagnet_reclaimed") - back;
+	swapped = counter("pswpout") - swapped;
+	printf("# %ld reserved pages reclaimed, %ld pages swapped out\n", back, swapped);
+	EXPECT(back > 60 << 8);
+	EXPECT(swapped < back / 8);
+	end(pid);
+	for (i = 0; i < pages; i += 8)
+		EXPECT_EQ(*page(p, i), 1);
+}
+
+static long leaves(void)
+{
+	FILE *f = fopen("/sys/kernel/debug/ptemagnet/tables", "r");
+	long found = 0, tgid, n;
+	char line[128];
+
+	if (!f)
+		die("debugfs");
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "%ld %ld", &tgid, &n) == 2 && tgid == getpid())
+			found += n;
+	fclose(f);
+	return found;
+}
+
+static long slab_kb(void)
+{
+	return read_counter("/proc/meminfo", "Slab");
+}
+
+/* Memory that was mapped once, a group at every 2 MiB, has no part of the kernel's afterwards. */
+static void nothing_is_left_of_what_was_unmapped(void)
+{
+	size_t rounds = 20000, i, k;
+	char *p = mmap(NULL, (rounds + 1) * HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	long before = slab_kb(), most = before;
+
+	EXPECT(p != MAP_FAILED);
+	munmap(p, (rounds + 1) * HUGE);
+	p = (char *)(((uintptr_t)p + HUGE - 1) & ~(HUGE - 1));
+	for (i = 0; i < rounds; i++, p += HUGE) {
+		EXPECT(mmap(p, GROUP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+			    -1, 0) == p);
+		for (k = 0; k < 8; k++)
+			*page(p, k) = 1;
+		munmap(p, GROUP);
+		if (!(i % 1000) && slab_kb() > most)
+			most = slab_kb();
+	}
+	usleep(300000);
+	printf("# slab %ld kB, at most %ld, afterwards %ld\n", before, most, slab_kb());
+	EXPECT(leaves() <= 2);
+	EXPECT(slab_kb() - before < 1024);
+	EXPECT(most - before < 8192);
+}
+
+/* Groups touched whole need no table, but for each other's sake: memory pressure takes it back. */
+static void idle_leaves_can_be_had(void)
+{
+	char *p = map_aligned(1000 * HUGE);
+	size_t i, k;
+
+	for (i = 0; i < 1000; i++)
+		for (k = 0; k < 8; k++)
+			*page(p + i * HUGE, k) = 1;
+	EXPECT_EQ(reserved(), 0);
+	EXPECT(leaves() >= 1000);
+	for (i = 0; i < 20 && leaves() > 2; i++)
+		EXPECT(!write_file("/proc/sys/vm/drop_caches", "2\n"));
+	EXPECT(leaves() <= 2);
+	for (i = 0; i < 1000; i++)
+		EXPECT(in_place(p + i * HUGE, 0, 8));
+}
+
 static int sparse_until_killed(char *p)
 {
 	size_t i;
@@ -668,6 +863,42 @@ static void compaction_gets_the_block(void)
 	EXPECT(reserved() < before * 3 / 4);
 	for (i = 0; i < pages; i += 8)
 		EXPECT_EQ(*page(p, i), 1);
+}
+
+static double system_seconds(void)
+{
+	struct rusage r;
+
+	getrusage(RUSAGE_SELF, &r);
+	return r.ru_stime.tv_sec + r.ru_stime.tv_usec / 1e6;
+}
+
+/* What compaction gives back costs it as much for each page however many there are. */
+static void compaction_is_linear(void)
+{
+	double seconds[2];
+	int round;
+
+	for (round = 0; round < 2; round++) {
+		size_t groups = 4000 << 2 * round, i;
+		char *p = map_aligned(groups * HUGE);
+		long before, back;
+
+		/* One group at every 2 MiB: so many parts of the table. */
+		for (i = 0; i < groups; i++)
+			*(p + i * HUGE) = 1;
+		before = counter("ptemagnet_reclaimed");
+		seconds[round] = -system_seconds();
+		EXPECT(!write_file("/proc/sys/vm/compact_memory", "1\n"));
+		seconds[round] += system_seconds();
+		back = counter("ptemagnet_reclaimed") - before;
+		printf("# %zu groups: %.3f s of CPU time to compact, %ld of %zu pages given back\n",
+		       groups, seconds[round], back, groups * 7);
+		EXPECT(back > (long)groups * 6);
+		munmap(p, groups * HUGE);
+	}
+	/* Four times the groups. */
+	EXPECT(seconds[1] < 4.5 * seconds[0] + 0.02);
 }
 
 static void threshold(void)
@@ -868,8 +1099,9 @@ static const struct {
 	T(parent_exits_first), T(cow_reuses_the_last_reference), T(moved), T(moved_in_part),
 	T(partly_unmapped), T(protection_splits), T(no_group_across_vmas), T(userfaultfd),
 	T(collapsed), T(khugepaged), T(swapped_out), T(lazily_freed), T(numa_policy),
-	T(killed),
-	T(dropped_on_demand), T(compaction_gets_the_block), T(threshold), T(chosen_by_prctl),
+	T(numa_no_remote_groups), T(numa_pressure), T(nothing_is_left_of_what_was_unmapped),
+	T(idle_leaves_can_be_had), T(killed),
+	T(dropped_on_demand), T(compaction_gets_the_block), T(compaction_is_linear), T(threshold), T(chosen_by_prctl),
 	T(kept_by_exec), T(switched_off), T(memcg_is_charged), T(memcg_limit),
 	T(memcg_pressure), T(chosen_by_memcg), T(locked_and_populated),
 };

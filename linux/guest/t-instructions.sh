@@ -12,8 +12,8 @@ measure() {
 opbench 16 1 warm
 measure off
 if [ -e $M ]; then
-	echo 1 > $M	# on, but not for this process
-	measure others
+	# on, but not for this process
+	[ -n "$NW_short" ] || { echo 1 > $M; measure others; }
 	echo 2 > $M
 	measure on
 fi

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * toucher MIB STRIDE SECONDS
+ * toucher MIB STRIDE SECONDS [KEEP]
  *
  * Write one page in every STRIDE of MIB MiB, verify it all, and stay for
  * SECONDS. With STRIDE 8 each touch costs a reservation of eight pages.
+ * With KEEP it stays with one 2 MiB in so many only, and so with few page tables.
  */
 #include "common.h"
 
 int main(int argc, char **argv)
 {
-	size_t pages, stride, i, wrong = 0;
+	size_t pages, stride, keep, i, wrong = 0;
 	char *p;
 
 	if (argc < 4) {
-		fprintf(stderr, "usage: toucherer MIB STRIDE SECONDS\n");
+		fprintf(stderr, "usage: toucher MIB STRIDE SECONDS [KEEP]\n");
 		return 2;
 	}
 	pages = strtoul(argv[1], NULL, 0) << 8;
@@ -25,6 +26,10 @@ int main(int argc, char **argv)
 		wrong += *(size_t *)(p + (i << PAGE_SHIFT)) != i + 1;
 	printf("TOUCH mib=%zu stride=%zu wrong=%zu\n", pages >> 8, stride, wrong);
 	fflush(stdout);
+	keep = argc > 4 ? strtoul(argv[4], NULL, 0) : 1;
+	for (i = 0; i < pages << PAGE_SHIFT; i += HUGE)
+		if (i / HUGE % keep && munmap(p + i, HUGE))
+			die("munmap");
 	sleep(strtoul(argv[3], NULL, 0));
 	return wrong != 0;
 }

@@ -36,11 +36,11 @@ def entries(kernel, profile):
     return found
 
 
-def measure(kind, path=None):
+def measure(kind, path=None, append=""):
     """[(tag, {step: (instructions, pages)})] of the runs of t-instructions.sh. With a path: also a profile there."""
     profile = f",profile={path}" if path else ""
     # -icount makes the guest's clock follow the count, so that timer interrupts are the same.
-    lines = qemu.boot(f"instructions-{kind}", build.kernel(kind), build.initramfs(), "instructions", cpus=1, icount=0, timeout=1800,
+    lines = qemu.boot(f"instructions-{kind}", build.kernel(kind), build.initramfs(), "instructions", cpus=1, icount=0, timeout=1800, append=append,
                       extra=["-plugin", f"{build.plugin('insncount')}{profile}"])
     counts = [json.loads(l[6:]) for l in lines if l.startswith("INSNS ")]
     runs = [json.loads(l[6:]) for l in lines if l.startswith("STEPS ")]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """Boot a kernel under QEMU TCG (no KVM needed), keep its console, judge it."""
+import re
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from build import run_folder
 # and nested guests hang on it.
 # A CPU that a busy machine does not run for half a minute is no stall of RCU's: what really hangs runs into the time limit of boot().
 COMMAND_LINE = ("console=ttyS0 panic=-1 nokaslr reboot=t quiet tsc_early_khz=2000000 tsc=unstable no_timer_check "
-                "rcupdate.rcu_cpu_stall_timeout=250")
+                "rcupdate.rcu_cpu_stall_timeout=250 oops=panic")
 
 
 class Failure(Exception):
@@ -75,6 +76,9 @@ def boot(name, kernel, initrd, test, *, timeout=1200, strict=True, **kw):
     if not any(l.startswith("DONE ") for l in lines):
         raise Failure(f"{name}: the guest did not reach its end, see {log}\n" + "\n".join(lines[-15:]))
     bad = [l for l in lines if l.startswith(("not ok", "SPLAT"))]
+    for l in lines:
+        if m := re.match(r"SLAB (\d+) kB before, (\d+) kB after", l):
+            print(f"          {l}")
     if strict and bad:
         raise Failure(f"{name}:\n  " + "\n  ".join(bad[:40]) + f"\n  see {log}")
     return lines

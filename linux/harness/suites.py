@@ -62,8 +62,8 @@ def variant():
 
 def numa(kind):
     lines = boot(f"numa-{kind}", build.kernel(kind), build.initramfs(), "ptemagnet", mem=1024,
-                 append="numa=fake=2 nw.numa=1 nw.only=numa_policy,sequential,dontneed,killed")
-    count_ok(lines, 7, f"numa {kind}")
+                 append="numa=fake=2 nw.numa=1 nw.only=numa_policy,numa_no_remote_groups,numa_pressure,sequential,dontneed,killed")
+    count_ok(lines, 9, f"numa {kind}")
 
 
 def frags(lines):
@@ -245,6 +245,18 @@ def instructions():
         require(on < most * stock, f"{step} is longer with PTEMagnet: {on:.1f} for {stock:.1f}")
 
 
+def clears_once(kind):
+    """With init_on_alloc=1, Debian's default, a page is cleared once: 4096 of the instructions of a touch (32768 of a sparse one if not)."""
+    count = {}
+    for tag, steps in opcost.measure(kind, append="init_on_alloc=1 nw.short=1"):
+        for step, (n, pages) in steps.items():
+            count[step, tag] = min(n / pages, count.get((step, tag), n / pages))
+    for step in ("touch", "sparse_touch", "big_touch"):
+        off, on = count[step, "off"], count[step, "on"]
+        print(f"          init_on_alloc=1 {step:12} {off:8.1f} off {on:8.1f} on ({on / off - 1:+6.2%})")
+        require(on < ON_MAX[step] * off, f"{step} with init_on_alloc=1: {on:.1f} instructions a page for {off:.1f}")
+
+
 def from_outside(kind):
     """The guest's own figure against one made from its memory file, and where its page tables lie."""
     for mode, append in ((0, "hugegpt=off"), (2, "hugegpt=force")):
@@ -306,6 +318,7 @@ TEST = CHECK[:-1] + [
     Step("offline", lambda: offline("nestwalk")),
     Step("hugegpt pool", lambda: pool("nestwalk")),
     Step("instructions", instructions),
+    Step("clears once", lambda: clears_once("nestwalk")),
     Step("variant", variant),
     Step("from outside", lambda: from_outside("nestwalk"), 2),
     Step("nested on a stock host", lambda: nested_stock_host(NPT)),
