@@ -28,6 +28,19 @@ stop_corunners() {
 	rm -f /tmp/corun.* /tmp/ready.*
 	CORUNNERS=
 }
+# Nobody who is gone holds a reservation; and what is counted is what the tables have, to the page: with these emptied it is 0.
+no_reservation_lost() {
+	_mode=$(cat /proc/sys/vm/ptemagnet) _lost=
+	echo 1 > /proc/sys/vm/ptemagnet		# from here on not for what this function runs
+	for _t in $(awk 'NR > 1 && $4 > 0 {print $1}' /sys/kernel/debug/ptemagnet/tables); do
+		[ -d /proc/$_t ] || _lost="$_lost $_t"
+	done
+	echo 0 > /proc/sys/vm/ptemagnet
+	echo 1 > /proc/sys/vm/stat_refresh
+	_n=$(vmstat nr_anon_reserved)
+	echo $_mode > /proc/sys/vm/ptemagnet
+	[ -z "$_lost" -a "$_n" = 0 ] || { echo "# tables of dead processes:$_lost; $_n pages reserved in no table"; false; }
+}
 # What MemFree can be compared after: caches dropped, per-CPU lists drained. The
 # latter is a side effect of trying to take memory away that cannot be taken.
 settle() {

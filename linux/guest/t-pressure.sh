@@ -35,8 +35,7 @@ while [ $i -lt 20 ]; do
 	i=$((i + 1))
 done
 sleep 1
-echo 1 > /proc/sys/vm/stat_refresh
-check "killed processes leave no reservation" [ "$(vmstat nr_anon_reserved)" -lt 64 ]
+check "killed processes leave no reservation" no_reservation_lost
 
 # Before swap is on: a RAM disk keeps what was swapped to it.
 after=$(free_now)
