@@ -44,7 +44,8 @@ def quarantine(kind):
 
 def kunit(kind):
     lines = boot(f"kunit-{kind}", build.kernel(kind), build.initramfs(), "kunit", append=f"kunit.enable=1 {quarantine(kind)}", cpus=2)
-    count_ok(lines, 34, f"kunit {kind}")
+    # The debug kernel has memory errors besides.
+    count_ok(lines, 36 if kind == "debug" else 35, f"kunit {kind}")
 
 
 def ptemagnet(kind):
