@@ -51,8 +51,8 @@ def kunit(kind):
 def ptemagnet(kind):
     lines = boot(f"ptemagnet-{kind}", build.kernel(kind), build.initramfs(), "ptemagnet", mem=1024,
                  append=quarantine(kind))
-    # Two nodes are another step, and the debug kernel has no tracepoints.
-    count_ok(lines, 45 if kind == "debug" else 48, f"ptemagnet {kind}")
+    # Two nodes are another step.
+    count_ok(lines, 48, f"ptemagnet {kind}")
 
 
 def variant():
