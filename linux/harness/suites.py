@@ -230,8 +230,9 @@ def scaling():
 # mremap takes 44 instructions a page, so that a table which is still there for some of it (2.2 a page) shows: runs had +0.7 and +2.9 %.
 ON_MAX = {"touch": 1.02, "mprotect": 1.02, "fork": 1.02, "cow": 1.02, "mremap": 1.05, "dontneed": 1.0, "munmap": 1.0, "exit": 1.0,
           "big_touch": 1.02, "big_drop": 1.0, "sparse_touch": 1.15, "sparse_drop": 2.5}
-# One instruction is what the short steps may differ by from run to run.
-OFF_MAX, OTHERS_MAX, NOISE = 1.003, 1.005, 1
+# One instruction is what the short steps may differ by from run to run. A tick that switches to another thread is 6,700, seen in
+# sparse steps, which have 512 pages for the 4096 of the others.
+OFF_MAX, OTHERS_MAX, NOISE, SPARSE_NOISE = 1.003, 1.005, 1, 16
 
 
 def instructions():
@@ -249,8 +250,9 @@ def instructions():
         print(f"          {step:12} {stock:8.1f}{cells}")
     for step, most in ON_MAX.items():
         stock, off, others, on = (count[step][k] for k in (("stock", "off"), *(("nestwalk", t) for t in ("off", "others", "on"))))
-        require(off < OFF_MAX * stock + NOISE, f"{step} is longer although PTEMagnet is off: {off:.1f} for {stock:.1f}")
-        require(others < OTHERS_MAX * stock + NOISE, f"{step} is longer for processes without reservations: {others:.1f} for {stock:.1f}")
+        noise = SPARSE_NOISE if step.startswith("sparse") else NOISE
+        require(off < OFF_MAX * stock + noise, f"{step} is longer although PTEMagnet is off: {off:.1f} for {stock:.1f}")
+        require(others < OTHERS_MAX * stock + noise, f"{step} is longer for processes without reservations: {others:.1f} for {stock:.1f}")
         require(on < most * stock, f"{step} is longer with PTEMagnet: {on:.1f} for {stock:.1f}")
 
 
