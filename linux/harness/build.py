@@ -28,16 +28,18 @@ PACKAGES = {
     "bison": "bison", "bc": "bc", "libelf-dev": Path("/usr/include/libelf.h"), "cpio": "cpio", "xz-utils": "xz",
     "qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "ccache": "ccache", "patch": "patch", "zstd": "zstd",
 }
-# Debug checks are a second kernel; "stock" is the unpatched tree.
+# Debug checks are a second kernel; "stock" and "hugetlb" are the unpatched tree.
 KINDS = {
     "stock": ["base"],
+    "hugetlb": ["base", "hugetlb"],
     "nestwalk": ["base", "nestwalk"],
     "debug": ["base", "nestwalk", "debug"],
     "variant": ["base", "nestwalk", "variant"],
 }
+UNPATCHED = ("stock", "hugetlb")
 # Directory of the patched and of the stock tree.
 TREES = ("linux-source-6.1", "source-stock")
-PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe", "record"]
+PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe", "record", "superpages"]
 DIRECTORIES = ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")
 JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
 # Logs of so many finished suites are kept.
@@ -180,8 +182,8 @@ def patches():
 @built
 def source(kind):
     """The kernel tree of a kind: stock, or with the series applied (never fuzzily)."""
-    tree = BUILD / TREES[kind == "stock"]
-    wanted = [] if kind == "stock" else patches()
+    tree = BUILD / TREES[kind in UNPATCHED]
+    wanted = [] if kind in UNPATCHED else patches()
     value = SOURCE_VERSION + digest(*wanted)
     stamp = BUILD / f"{tree.name}.stamp"
     if stamped(stamp, value):
@@ -258,7 +260,7 @@ def compiled(kind):
     env.setdefault("CCACHE_NOHASHDIR", "1")
     env.setdefault("CCACHE_MAXSIZE", "3G")
     make = ["nice", "-n", "10", "make", "-s", "-C", tree, f"O={out}"]
-    value = digest(*fragments) + digest(*(patches() if kind != "stock" else []))
+    value = digest(*fragments) + digest(*(patches() if kind not in UNPATCHED else []))
     if not stamped(stamp, value):
         run(*make, "tinyconfig", env=env)
         run(tree / "scripts/kconfig/merge_config.sh", "-m", "-O", out, out / ".config", *fragments, cwd=tree, env=env)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """What is compared: a matrix file (TOML) of configurations and variants, each a part of a scenario.
 
-Those that come with Nestwalk are ``standard.toml``, ``everything.toml`` and ``superpages.toml`` in ``matrices/``.
+Those that come with Nestwalk are ``standard.toml``, ``everything.toml``, ``superpages.toml`` and ``pairs.toml`` in
+``matrices/``. In the last, each ``[[guest]]`` on each ``[[host]]`` is a configuration.
 Adding a technique to a comparison is adding an entry to such a file.
 """
 
@@ -26,13 +27,18 @@ SCHEMA = 1
 STANDARD = "standard"
 EVERYTHING = "everything"
 SUPERPAGES = "superpages"
+PAIRS = "pairs"
 ROLES = ("advice", "limit", "setup")
 """What a row is to the user: something to do; something that cannot be had; another set-up than theirs."""
 
-_MATRIX_KEYS = ("schema", "title", "baseline", "variant", "configuration", "limit", "left_out", "program")
+_MATRIX_KEYS = (
+    *("schema", "title", "baseline", "variant", "configuration"),
+    *("host", "guest", "limit", "left_out", "program"),
+)
 _KEYS = ("name", "title", "description", "scenario")
 _CONFIGURATION_KEYS = (*_KEYS, "changes", "techniques", "role")
-_VARIANT_KEYS = (*_KEYS, "every_kernel")
+_VARIANT_KEYS = (*_KEYS, "every_kernel", "host_kernel", "guest_kernel")
+_SIDE_KEYS = ("name", "title", "description", "kernel", "changes", "techniques")
 
 NAME_BYTES_MAX = 60
 """Of a name: files are called by a program's, a configuration's and a variant's together."""
@@ -54,12 +60,31 @@ class Entry:
     """Of a configuration: who must change what (:data:`WHO`); None where the file does not say."""
     every_kernel: Mapping[str, Any] = field(default_factory=dict)
     """Of a variant: what every kernel of a configuration gets besides."""
+    host_kernel: Mapping[str, Any] = field(default_factory=dict)
+    """Of a variant: what the lowest kernel of a configuration gets besides."""
+    guest_kernel: Mapping[str, Any] = field(default_factory=dict)
+    """Of a variant: what the uppermost kernel of a configuration gets besides."""
     techniques: tuple[str, ...] | None = None
     """Of a configuration: those of ``techniques.toml`` that it uses; None where the file does not say."""
     role: str = "advice"
     """Of a configuration: one of :data:`ROLES`."""
     path: KeyPath = ()
     """Where it is in its file."""
+    sides: tuple[KeyPath, ...] = ()
+    """Of a pair: where its kernels are in the file, the host's first."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One half of a pair: a kernel as host or as guest."""
+
+    name: str
+    title: str
+    description: str
+    kernel: dict[str, Any]
+    changes: tuple[str, ...] | None
+    techniques: tuple[str, ...] | None
+    path: KeyPath
 
 
 @dataclass(frozen=True)
@@ -83,8 +108,12 @@ class Cell:
     def scenario(self) -> dict[str, Any]:
         """The parts of both."""
         merged = merge(self.configuration.scenario, self.variant.scenario)
-        if self.variant.every_kernel and "kernels" in merged:
-            merged["kernels"] = [merge(kernel, self.variant.every_kernel) for kernel in merged["kernels"]]
+        if "kernels" in merged:
+            kernels = [merge(kernel, self.variant.every_kernel) for kernel in merged["kernels"]]
+            if kernels:
+                kernels[0] = merge(kernels[0], self.variant.host_kernel)
+                kernels[-1] = merge(kernels[-1], self.variant.guest_kernel)
+            merged["kernels"] = kernels
         return merged
 
     def origin(self, path: KeyPath) -> KeyPath | None:
@@ -99,6 +128,15 @@ class Cell:
         ]
         if path[:1] == ("kernels",):
             parts.insert(0, ((*self.variant.path, "every_kernel"), self.variant.every_kernel, 2))
+            kernels, number = self.configuration.scenario.get("kernels"), path[1:2]
+            if isinstance(kernels, list) and number == (len(kernels) - 1,):
+                parts.insert(0, ((*self.variant.path, "guest_kernel"), self.variant.guest_kernel, 2))
+            if number == (0,):
+                parts.insert(0, ((*self.variant.path, "host_kernel"), self.variant.host_kernel, 2))
+            if self.configuration.sides and number and isinstance(number[0], int):
+                # The pair has no scenario of its own in the file.
+                side = self.configuration.sides[number[0]]
+                parts[-1] = (side, self.configuration.scenario["kernels"][number[0]], 2)
         best: tuple[int, KeyPath | None] = (0, None)
         for head, part, skipped in parts:
             depth = _depth(part, path[skipped:])
@@ -220,7 +258,7 @@ def parse(text: str, place: str) -> Matrix:
     file = Table(Source(place, text), (), toml_file.parse(text, place))
     file.only(_MATRIX_KEYS)
     file.schema(SCHEMA)
-    configurations = _entries(file, "configuration", _CONFIGURATION_KEYS)
+    configurations = [*_entries(file, "configuration", _CONFIGURATION_KEYS), *_pairs(file)]
     if not configurations:
         raise file.refused("configuration", "there is no [[configuration]]; give at least one, so there is what to run")
     variants = _entries(file, "variant", _VARIANT_KEYS) or [Entry("", "", "", {})]
@@ -298,9 +336,52 @@ def _entry(entry: Table, keys: tuple[str, ...]) -> Entry:
         scenario=entry.table("scenario", '{ corunner = "random" }'),
         changes=entry.several_of("changes", WHO, "change"),
         every_kernel=entry.table("every_kernel", "{ levels = 5 }"),
+        host_kernel=entry.table("host_kernel", "{ levels = 5 }"),
+        guest_kernel=entry.table("guest_kernel", "{ levels = 5 }"),
         techniques=entry.several_of("techniques", list(techniques.known()), "technique"),
         role=entry.one_of("role", ROLES, ROLES[0]),
         path=entry.path,
+    )
+
+
+def _pairs(file: Table) -> list[Entry]:
+    """Each ``[[guest]]`` on each ``[[host]]``."""
+    hosts, guests = ([_side(entry) for entry in file.tables(kind)] for kind in ("host", "guest"))
+    for here, there, kind in ((hosts, guests, "guest"), (guests, hosts, "host")):
+        if here and not there:
+            raise file.refused(kind, f"there is no [[{kind}]]; each [[guest]] on each [[host]] is a configuration")
+    return [_pair(guest, host) for guest in guests for host in hosts]
+
+
+def _side(entry: Table) -> Side:
+    entry.only(_SIDE_KEYS)
+    name = entry.text("name")
+    _check_name(entry, name)
+    entry = entry.titled(f"{entry.path[0]} '{name}'")
+    return Side(
+        name,
+        title=entry.text("title", name),
+        description=entry.text("description", ""),
+        kernel=entry.table("kernel", '{ manager = { kind = "thp" } }', required=True),
+        changes=entry.several_of("changes", WHO, "change"),
+        techniques=entry.several_of("techniques", list(techniques.known()), "technique"),
+        path=entry.path,
+    )
+
+
+def _pair(guest: Side, host: Side) -> Entry:
+    def both(one: tuple[str, ...] | None, two: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if one is None or two is None else tuple(dict.fromkeys((*one, *two)))
+
+    return Entry(
+        f"{guest.name}-on-{host.name}",
+        title=f"{guest.title} on {host.title}",
+        description=f"guest: {guest.description}; host: {host.description}",
+        scenario={"kernels": [host.kernel, guest.kernel]},
+        changes=both(guest.changes, host.changes),
+        techniques=both(guest.techniques, host.techniques),
+        path=guest.path,
+        sides=((*host.path, "kernel"), (*guest.path, "kernel")),
     )
 
 

@@ -20,6 +20,8 @@ _FILE = {
     },
     "variant": {"description": "What every configuration is run with; one empty variant if there is none."},
     "configuration": {"description": "What is compared, in this order; `relative_time` is relative to the first one."},
+    "host": {"description": "A host's kernel: each `[[guest]]` on each of them is a configuration `GUEST-on-HOST`."},
+    "guest": {"description": "A guest's kernel, for the same."},
     "limit": {"description": "A row that is computed from the counters of a run and not simulated."},
     "left_out": {"description": "A mix that is not compared, for the page."},
     "program": {"description": "A program of `nestwalk matrix`."},
@@ -63,6 +65,16 @@ _CONFIGURATION = {
 _VARIANT = {
     **_ENTRY,
     "every_kernel": {**_PART, "default": {}, "description": "What each of the configuration's kernels gets besides."},
+    "host_kernel": {**_PART, "default": {}, "description": "What the lowest of them (the host's) gets besides."},
+    "guest_kernel": {**_PART, "default": {}, "description": "What the uppermost of them (the guest's) gets besides."},
+}
+_SIDE = {
+    "name": _NAME,
+    "title": {**_TEXT, "description": "For tables; the name if it is left out."},
+    "description": {**_TEXT, "default": "", "description": "One line about it."},
+    "kernel": {**_PART, "description": "One of the `kernels` of a scenario file."},
+    "changes": _CONFIGURATION["changes"],
+    "techniques": _CONFIGURATION["techniques"],
 }
 _LIMIT = {
     "name": _NAME,
@@ -88,6 +100,8 @@ _PROGRAM = {
 _REQUIRED = {
     "variant": ["name"],
     "configuration": ["name"],
+    "host": ["name", "kernel"],
+    "guest": ["name", "kernel"],
     "limit": list(_LIMIT),
     "left_out": list(_LEFT_OUT),
     "program": ["name", "title", "workload"],
@@ -99,6 +113,8 @@ def schema() -> dict[str, Any]:
     entries = {
         "variant": _known(_VARIANT, matrix._VARIANT_KEYS),
         "configuration": _known(_CONFIGURATION, matrix._CONFIGURATION_KEYS),
+        "host": _known(_SIDE, matrix._SIDE_KEYS),
+        "guest": _known(_SIDE, matrix._SIDE_KEYS),
         "limit": _LIMIT,
         "left_out": _LEFT_OUT,
         "program": _PROGRAM,
@@ -109,8 +125,11 @@ def schema() -> dict[str, Any]:
         if name in entries:
             items = {**_table(entries[name], _REQUIRED[name])}
             properties[name] = {"type": "array", "items": items, **about}
-    properties["configuration"]["minItems"] = 1
-    top = _table(properties, ["schema", "configuration"])
+    for name in ("configuration", "host", "guest"):
+        properties[name]["minItems"] = 1
+    top = _table(properties, ["schema"])
+    top["dependentRequired"] = {"host": ["guest"], "guest": ["host"]}
+    top["anyOf"] = [{"required": ["configuration"]}, {"required": ["host", "guest"]}]
     description = "A matrix: what `nestwalk compare` and `nestwalk matrix` compare."
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

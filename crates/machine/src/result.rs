@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a run returns: the whole configuration, the counters, and the row of the comparison table that they make.
 
+use nestwalk_os::alignment::Alignment;
 use serde::Serialize;
 
 use crate::contiguity::Contiguity;
@@ -36,6 +37,8 @@ pub struct RunResult {
     pub contiguity: Vec<Contiguity>,
     /// How the program's pages lie in guest memory; `None` without a host table.
     pub host_pt_fragmentation: Option<Fragmentation>,
+    /// The sizes in which guest and host map the program's pages at the end; `None` without a host table.
+    pub alignment: Option<Alignment>,
 }
 
 /// The line of the comparison table. A value that cannot be known is `None`.
@@ -73,6 +76,12 @@ pub struct Row {
     pub reserved_share_mean: Option<f64>,
     /// Average lines that the host PTEs of 8 neighbouring pages fill.
     pub host_pt_fragmentation: Option<f64>,
+    /// Share of the program's pages that guest and host map by 2 MiB (aligned huge pages).
+    pub huge_on_huge_share: Option<f64>,
+    /// Share that is 2 MiB in the guest and 4 KiB in the host.
+    pub huge_on_small_share: Option<f64>,
+    /// Share that is 4 KiB in the guest and 2 MiB in the host.
+    pub small_on_huge_share: Option<f64>,
     /// Estimated cycles an access; the comparison makes `relative_time` of it.
     pub cycles_per_access: Option<f64>,
     /// Half the width of its 95 % interval.
@@ -250,7 +259,7 @@ pub struct Fragmentation {
 
 impl Statistics {
     /// The row that these counters make.
-    pub(crate) fn row(&self, name: &str, fragmentation: Option<&Fragmentation>) -> Row {
+    pub(crate) fn row(&self, name: &str, fragmentation: Option<&Fragmentation>, alignment: Option<&Alignment>) -> Row {
         let over_windows = |part: fn(&Window) -> (u64, u64)| ratio(&self.windows.iter().map(part).collect::<Vec<_>>());
         let walks = over_windows(|w| (1000 * w.walks, w.accesses));
         let latency = over_windows(|w| (w.walk_cycles, w.walks));
@@ -263,6 +272,7 @@ impl Statistics {
             value(ratio(&[(count, self.total.walks)]))
         };
         let by_table = |counter: &str| value(ratio(&[(self.mmu[counter].as_u64()?, self.total.accesses)]));
+        let share = |part: fn(&Alignment) -> u64| alignment.and_then(|a| value(ratio(&[(part(a), a.pages())])));
         let from_memory: u64 = self.references.iter().filter(|r| r.served_by == "memory").map(|r| r.count).sum();
         Row {
             configuration: name.to_owned(),
@@ -281,6 +291,9 @@ impl Statistics {
             reserved_share_max: self.reserved.maximum_share,
             reserved_share_mean: self.reserved.mean_share,
             host_pt_fragmentation: fragmentation.and_then(|f| f.value),
+            huge_on_huge_share: share(|a| a.huge_on_huge),
+            huge_on_small_share: share(|a| a.huge_on_small),
+            small_on_huge_share: share(|a| a.small_on_huge),
             cycles_per_access: value(cycles),
             cycles_per_access_ci95: ci95(cycles),
         }

@@ -3,6 +3,7 @@
 
 use nestwalk_mem::{Level, PageTable};
 use nestwalk_mmu::{Counters, LatencyHistogram, Served, Table};
+use nestwalk_os::alignment::Alignment;
 use nestwalk_os::{Kernel, ProcessId, fragmentation};
 use serde_json::{Value, json};
 
@@ -28,6 +29,7 @@ pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunRe
     // With a shadow table or segments the hardware walks no table of the host's.
     let walks_host = place.depth() > 1 && stack.paging(&place.floors()[0]).is_none();
     let host_pt_fragmentation = walks_host.then(|| measure_fragmentation(stack, place));
+    let alignment = walks_host.then(|| measure_alignment(stack, place));
     let statistics = Statistics {
         total: outcome.windows.iter().fold(Window::default(), |sum, window| sum.plus(window)),
         references: references(&outcome.measured),
@@ -50,14 +52,21 @@ pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunRe
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
         name: configuration.scenario.name.clone(),
-        row: statistics.row(&configuration.scenario.name, host_pt_fragmentation.as_ref()),
+        row: statistics.row(&configuration.scenario.name, host_pt_fragmentation.as_ref(), alignment.as_ref()),
         configuration,
         statistics,
         warm_up: outcome.warm_up,
         whole_run,
         contiguity: outcome.contiguity,
         host_pt_fragmentation,
+        alignment,
     }
+}
+
+/// Of the program's pages, in the table that maps them and in that of the kernel below.
+fn measure_alignment(stack: &Stack, place: &Place) -> Alignment {
+    let below = place.top() - 1;
+    Alignment::of(stack.table(place, place.top()), stack.table(place, below), place.floors()[below].base)
 }
 
 fn measure_fragmentation(stack: &Stack, place: &Place) -> Fragmentation {

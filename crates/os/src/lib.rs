@@ -14,6 +14,7 @@
 //!
 //! Everything is deterministic: the same configuration and the same calls give the same frames.
 
+pub mod alignment;
 pub mod below;
 pub mod collapse;
 pub mod config;

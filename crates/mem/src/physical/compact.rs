@@ -34,6 +34,16 @@ impl Scanners {
         Self { migrate: 0, free: frames - PAGEBLOCK, pages: Vec::new(), targets: Vec::new() }
     }
 
+    /// Where they stand: the migration scanner, the scanner for free frames.
+    pub(super) fn positions(&self) -> (Pfn32, Pfn32) {
+        (self.migrate, self.free)
+    }
+
+    /// Puts them there.
+    pub(super) fn set_positions(&mut self, migrate: Pfn32, free: Pfn32) {
+        (self.migrate, self.free) = (migrate, free);
+    }
+
     fn met(&self) -> bool {
         self.free >> PAGEBLOCK_ORDER <= self.migrate >> PAGEBLOCK_ORDER
     }

@@ -22,6 +22,7 @@ mod compact;
 mod contig;
 mod lists;
 mod pcp;
+mod saved;
 mod table;
 mod types;
 mod watermark;
@@ -44,6 +45,7 @@ use table::{Head, Kind, MAX_ORDER, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State};
 use zone::Zone;
 
 pub use age::{Aging, Fragmentation};
+pub use saved::{InUse, SavedError};
 pub use types::{Compaction, Cpu, MemoryConfig, MemoryError, Migrate, MigrateType, Order, Owner};
 pub use watermark::{Watermarks, huge_min_free, least_min_free};
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::table::{Head, Kind, PAGEBLOCK_ORDER, Pfn32, State};
+use super::table::{Head, Kind, PAGEBLOCK_ORDER, Pfn32, State, Table};
 use super::zone::Zone;
 
 /// Largest order, apart from a pageblock's, that has per-CPU lists (`PAGE_ALLOC_COSTLY_ORDER`).
@@ -168,6 +168,33 @@ impl PerCpu {
         while self.count > 0 {
             self.empty(zone, limits.batch << BATCH_SCALE_MAX, 0);
         }
+    }
+
+    /// How many batches are freed at once, as a shift.
+    pub(super) fn free_factor(&self) -> u32 {
+        self.free_factor
+    }
+
+    /// Sets that.
+    pub(super) fn set_free_factor(&mut self, factor: u32) {
+        self.free_factor = factor;
+    }
+
+    /// The lists, each with the order of its blocks, head to tail.
+    pub(super) fn lists(&self) -> impl Iterator<Item = (u8, &VecDeque<Pfn32>)> + '_ {
+        self.lists.iter().enumerate().map(|(list, blocks)| (order_of(list), blocks))
+    }
+
+    /// Puts a blank block at the tail of a list, as it was when the memory was saved.
+    pub(super) fn restore(&mut self, table: &mut Table, list: usize, pfn: Pfn32) {
+        let kind = match list {
+            LOW_LISTS.. if list == LOW_LISTS => Kind::Unmovable,
+            LOW_LISTS.. => Kind::Movable,
+            _ => Kind::ALL[list % KINDS],
+        };
+        table.set_unlisted(pfn, Head::new(State::PerCpu, order_of(list), kind));
+        self.lists[list].push_back(pfn);
+        self.count += 1 << order_of(list);
     }
 
     /// All blocks with their orders, list by list, head to tail.

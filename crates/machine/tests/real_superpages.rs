@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The simulated `thp` gets huge pages on fragmented memory as the real kernel did: `linux/data/superpages-6.1.192.json`,
+//! measured by `make -C linux superpages` (Linux 6.1, `linux/guest/superpages.c`), the same recipe on the simulated kernel.
+//!
+//! `cargo test -p nestwalk-machine --test real_superpages -- --nocapture` prints both side by side.
+
+use nestwalk_mem::{Cpu, Order, PageCount, Vpn, VpnRange};
+use nestwalk_os::below::Bare;
+use nestwalk_os::manager::thp::{Defrag, KhugepagedConfig, ThpConfig};
+use nestwalk_os::{Advice, Kernel, KernelConfig, ManagerConfig, OsCounters, ProcessId, VmaFlags};
+use serde::Deserialize;
+
+const BLOCK: u64 = 512;
+const KEPT: u64 = 16;
+const SECOND_NS: u64 = 1_000_000_000;
+/// Daemons are woken this often, as in the machine.
+const TICK_NS: u64 = 10_000_000;
+/// What a 4 KiB fault takes under emulation, ns: how far the daemons get meanwhile (`fault_ns` of `linux/guest/frag.c`).
+const FAULT_NS: u64 = 16_000;
+/// Where the programs' memory lies.
+const HOLDER: Vpn = Vpn(0x7_0000_0000);
+const PROGRAM: Vpn = Vpn(0x6_0000_0000);
+
+#[derive(Deserialize)]
+struct Document {
+    memory_mib: u64,
+    need_mib: u64,
+    scan_sleep_ms: u64,
+    alloc_sleep_ms: u64,
+    runs: Vec<Run>,
+}
+
+#[derive(Deserialize, Clone)]
+struct Run {
+    case: String,
+    percent: String,
+    defrag: String,
+    advice: String,
+    fill: String,
+    proactiveness: u64,
+    seen: Vec<Seen>,
+}
+
+#[derive(Deserialize, Clone)]
+struct Seen {
+    when: String,
+    second: u64,
+    huge: u64,
+    free_pages: u64,
+    free_blocks: Vec<u64>,
+    compact_stall: u64,
+    compact_success: u64,
+    compact_fail: u64,
+    pgmigrate_success: u64,
+    thp_fault_alloc: u64,
+    thp_fault_fallback: u64,
+}
+
+/// What is compared of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Outcome {
+    /// Free 2 MiB blocks and free pages at the first fault.
+    blocks: u64,
+    free: u64,
+    /// Huge pages when all is written.
+    faulted: u64,
+    fallbacks: u64,
+    stalls: u64,
+    failures: u64,
+    migrated: u64,
+    /// Huge pages each second after.
+    later: Vec<u64>,
+}
+
+fn document() -> Document {
+    let path = format!("{}/../../linux/data/superpages-6.1.192.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn huge_blocks(counts: &[u64]) -> u64 {
+    let order = usize::from(Order::HUGE.0);
+    counts.iter().enumerate().skip(order).map(|(at, count)| count << (at - order)).sum()
+}
+
+fn real(run: &Run) -> Outcome {
+    let at = |when: &str| run.seen.iter().find(|seen| seen.when == when).unwrap();
+    let (before, after) = (at("before"), at("faulted"));
+    assert_eq!(
+        after.compact_stall - before.compact_stall,
+        after.compact_success - before.compact_success + after.compact_fail - before.compact_fail
+    );
+    assert_eq!(after.thp_fault_alloc - before.thp_fault_alloc, after.huge);
+    Outcome {
+        blocks: huge_blocks(&before.free_blocks),
+        free: before.free_pages,
+        faulted: after.huge,
+        fallbacks: after.thp_fault_fallback - before.thp_fault_fallback,
+        stalls: after.compact_stall - before.compact_stall,
+        failures: after.compact_fail - before.compact_fail,
+        migrated: after.pgmigrate_success - before.pgmigrate_success,
+        later: run.seen.iter().filter(|seen| seen.when == "later").map(|seen| seen.huge).collect(),
+    }
+}
+
+/// The simulated guest.
+struct Guest {
+    kernel: Kernel,
+    now_ns: u64,
+}
+
+impl Guest {
+    fn free_huge_blocks(&self) -> u64 {
+        huge_blocks(&self.kernel.memory().free_blocks().map(|count| count as u64))
+    }
+
+    fn map(&mut self, process: ProcessId, range: VpnRange, advice: Option<Advice>) {
+        self.kernel.mmap(process, range, VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+        if let Some(advice) = advice {
+            self.kernel.madvise(process, range, advice, &mut Bare).unwrap();
+        }
+    }
+
+    fn store(&mut self, process: ProcessId, page: Vpn) {
+        self.kernel.touch(process, page, true, Cpu(0), &mut Bare).unwrap();
+    }
+
+    fn unmap(&mut self, process: ProcessId, first: Vpn, pages: u64) {
+        self.kernel.munmap(process, VpnRange::new(first, PageCount(pages)), &mut Bare).unwrap();
+    }
+
+    /// `fragment` of `superpages.c`.
+    fn fragment(&mut self, wanted: u64, advice: Advice) {
+        let process = self.kernel.spawn(&mut Bare).unwrap();
+        let blocks = self.kernel.memory().frames().0 / BLOCK;
+        self.map(process, VpnRange::new(HOLDER, PageCount(blocks * BLOCK)), Some(advice));
+        let least = self.kernel.memory().watermarks().high.0 + 2 * BLOCK;
+        let mut written = 0;
+        while written < blocks && self.kernel.memory().free_frames().0 > least {
+            (0..BLOCK).for_each(|page| self.store(process, HOLDER + written * BLOCK + page));
+            written += 1;
+        }
+        self.unmap(process, HOLDER + written * BLOCK, (blocks - written) * BLOCK);
+        for block in 0..written {
+            let whole = self.free_huge_blocks() < wanted;
+            self.unmap(process, HOLDER + block * BLOCK, if whole { BLOCK } else { BLOCK - KEPT });
+        }
+        let mut at = HOLDER + blocks * BLOCK;
+        while advice == Advice::NoHugePage && self.free_huge_blocks() > wanted {
+            let before = self.kernel.counters().faults_2m;
+            self.map(process, VpnRange::new(at, PageCount(BLOCK)), Some(Advice::HugePage));
+            self.store(process, at);
+            if self.kernel.counters().faults_2m == before {
+                break;
+            }
+            self.unmap(process, at, BLOCK - KEPT);
+            at = at + BLOCK;
+        }
+        self.kernel.take_invalidations();
+    }
+
+    fn tick(&mut self, ns: u64) {
+        self.now_ns += ns;
+        self.kernel.tick(self.now_ns, &mut Bare).unwrap();
+        self.kernel.take_invalidations();
+    }
+}
+
+fn defrag(name: &str) -> Defrag {
+    serde_json::from_value(name.into()).unwrap()
+}
+
+/// Huge pages of the program.
+fn huge_pages(kernel: &Kernel, process: ProcessId, need: u64) -> u64 {
+    let table = kernel.table(process).unwrap();
+    let huge = |block: &u64| table.leaf(PROGRAM + block * BLOCK).is_some_and(|leaf| leaf.size().pages() == BLOCK);
+    (0..need / BLOCK).filter(huge).count() as u64
+}
+
+fn simulated(document: &Document, run: &Run) -> Outcome {
+    let mut config = KernelConfig::new(PageCount(document.memory_mib << 8));
+    let khugepaged = KhugepagedConfig {
+        scan_sleep_ms: document.scan_sleep_ms,
+        alloc_sleep_ms: document.alloc_sleep_ms,
+        ..KhugepagedConfig::default()
+    };
+    config.manager = ManagerConfig::Thp(ThpConfig { defrag: defrag(&run.defrag), khugepaged, ..ThpConfig::default() });
+    let mut guest = Guest { kernel: Kernel::new(&config).unwrap(), now_ns: 0 };
+    let need = document.need_mib << 8;
+    if let Ok(percent) = run.percent.parse::<u64>() {
+        let advice = if run.fill == "small" { Advice::NoHugePage } else { Advice::HugePage };
+        guest.fragment(need / BLOCK * (100 - percent) / 100, advice);
+    }
+    let process = guest.kernel.spawn(&mut Bare).unwrap();
+    guest.map(process, VpnRange::new(PROGRAM, PageCount(need)), (run.advice == "advised").then_some(Advice::HugePage));
+    let (blocks, free) = (guest.free_huge_blocks(), guest.kernel.memory().free_frames().0);
+    let before: OsCounters = *guest.kernel.counters();
+    let mut since = 0;
+    for page in 0..need {
+        let faults = guest.kernel.counters().faults_4k;
+        guest.store(process, PROGRAM + page);
+        since += (guest.kernel.counters().faults_4k - faults) * FAULT_NS;
+        if since >= TICK_NS {
+            since -= TICK_NS;
+            // The clock of khugepaged stands still: it is woken when all is written.
+            guest.tick(0);
+        }
+    }
+    let done = guest.kernel.counters().since(&before);
+    let faulted = huge_pages(&guest.kernel, process, need);
+    // It is woken now.
+    guest.tick(document.scan_sleep_ms * 1_000_000);
+    let mut later = Vec::new();
+    for _ in 0..run.seen.iter().map(|seen| seen.second).max().unwrap() {
+        (0..SECOND_NS / TICK_NS).for_each(|_| guest.tick(TICK_NS));
+        later.push(huge_pages(&guest.kernel, process, need));
+    }
+    guest.kernel.check_invariants();
+    Outcome {
+        blocks,
+        free,
+        faulted,
+        fallbacks: done.huge_fallbacks,
+        stalls: done.compactions_direct,
+        failures: done.compactions_failed,
+        migrated: done.migrated,
+        later,
+    }
+}
+
+#[test]
+fn compare() {
+    let document = document();
+    for run in &document.runs {
+        println!("{}\n real      {:?}\n simulated {:?}", run.case, real(run), simulated(&document, run));
+    }
+}
