@@ -31,6 +31,9 @@ def run(scenario: str, path: str, traces: str, progress: Callable[[int, int | No
     The GIL is released; Ctrl-C ends the run with KeyboardInterrupt.
     """
 
+def save_memory(scenario: str, path: str, traces: str, layer: int) -> tuple[str, bytes]:
+    """The memory with which kernel `layer` of a scenario begins: what it is (JSON), and the bytes of its file."""
+
 def touched_regions(scenario: str, path: str, traces: str) -> list[int]:
     """Numbers (address >> 21) of the 2 MiB regions that a scenario's program touches until it is populated."""
 

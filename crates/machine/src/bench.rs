@@ -21,7 +21,7 @@ use nestwalk_os::manager::ptemagnet::PteMagnetConfig;
 use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::tables::asap::AsapConfig;
 use nestwalk_os::tables::hugegpt::HugeGptConfig;
-use nestwalk_os::{AllocatorKind, KernelConfig, ManagerConfig, Shadows, TablesConfig, VmaFlags};
+use nestwalk_os::{AllocatorKind, Kernel, KernelConfig, ManagerConfig, Shadows, TablesConfig, VmaFlags};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Batch, Step, Workload};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -320,8 +320,13 @@ fn virtual_machine(scale: Scale, technique: &Technique) -> Result<(Stack, Place)
     let host_config = KernelConfig { tables: host_tables, ..KernelConfig::new(scale.host()) };
     let mut host = match technique.paging {
         PagingConfig::Segments { max, allocator, .. } => {
-            let (mut host, segments) =
-                add_vm_in_segments(&mut stack, &host_config, scale.guest(), (max, allocator)).map_err(failed)?;
+            let (mut host, segments) = add_vm_in_segments(
+                &mut stack,
+                Kernel::new(&host_config).map_err(failed)?,
+                scale.guest(),
+                (max, allocator),
+            )
+            .map_err(failed)?;
             let segments = segments.expect("fresh memory is one segment");
             stack.add_paging(&mut host, VmPaging::Segments(registers(&segments, 1).expect("it is one")));
             host

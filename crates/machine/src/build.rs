@@ -98,18 +98,20 @@ pub(crate) fn stack(
     let depth = scenario.kernels.len();
     let (mut stack, mut floors) = (Stack::default(), Vec::new());
     for (layer, (kernel, &frames)) in scenario.kernels.iter().zip(&sizes).enumerate() {
-        let threads = facts.threads.max(1) + beside.threads() + if layer == 0 { beside.vm_cpus() } else { 0 };
-        let config = kernel_config(kernel, frames, threads, scenario.seed + layer as u64);
-        let mut config = config.map_err(|what| configuration.scenario_error(what))?;
+        let mut config = config_of(configuration, facts, beside, (layer, frames))?;
         if let Some(found) = found.as_ref().filter(|_| layer + 1 == depth && kernel.levels.is_none()) {
             config.geometry = geometry_of(&found.user);
         }
         let above = sizes.get(layer + 1).copied();
         let failed =
             |source| MachineError::Os { place: configuration.file(), kernel: role(layer, depth).into(), source };
+        let mut made = Kernel::new(&config).map_err(failed)?;
+        if let Some(saved) = &kernel.saved {
+            crate::saved::restore(&mut made, &configuration.base.join(saved))?;
+        }
         let floor = match (kernel.paging, above) {
             (PagingConfig::Segments { max, allocator, .. }, Some(above)) => {
-                let added = add_vm_in_segments(&mut stack, &config, above, (max, allocator));
+                let added = add_vm_in_segments(&mut stack, made, above, (max, allocator));
                 let (mut floor, segments) = added.map_err(failed)?;
                 if let Some(segments) = segments {
                     let latency = configuration.machine.mmu.segment_latency_cycles.unwrap_or_default();
@@ -119,9 +121,9 @@ pub(crate) fn stack(
                 }
                 floor
             }
-            (_, Some(_)) => add_kernel(&mut stack, &floors, &config, above, Cpu(0)).map_err(failed)?,
+            (_, Some(_)) => add_made(&mut stack, &floors, made, above, Cpu(0)).map_err(failed)?,
             (_, None) => {
-                let floor = Floor { kernel: stack.add(Kernel::new(&config).map_err(failed)?), ..Floor::default() };
+                let floor = Floor { kernel: stack.add(made), ..Floor::default() };
                 let place = Place::new(&[&floors[..], &[floor]].concat());
                 let process = stack.with(&place, layer, Cpu(0), |kernel, _, below| {
                     kernel.inhabit(below)?;
@@ -145,15 +147,47 @@ pub(crate) fn stack(
     Ok((stack, Place::new(&floors)))
 }
 
+/// The configuration of kernel `layer`, whose memory has so many frames.
+fn config_of(
+    configuration: &Configuration,
+    facts: &WorkloadFacts,
+    beside: &Neighbours<'_>,
+    (layer, frames): (usize, PageCount),
+) -> Result<KernelConfig, MachineError> {
+    let scenario = &configuration.scenario;
+    let threads = facts.threads.max(1) + beside.threads() + if layer == 0 { beside.vm_cpus() } else { 0 };
+    kernel_config(&scenario.kernels[layer], frames, threads, scenario.seed + layer as u64)
+        .map_err(|what| configuration.scenario_error(what))
+}
+
+/// Kernel `layer` as it begins, by itself: what its processes store to is backed by nothing.
+pub(crate) fn start_of(
+    configuration: &Configuration,
+    facts: &WorkloadFacts,
+    beside: &Neighbours<'_>,
+    layer: usize,
+) -> Result<Kernel, MachineError> {
+    let kernels = &configuration.scenario.kernels;
+    let frames = memory_sizes(configuration, facts, beside, None)?[layer];
+    let config = config_of(configuration, facts, beside, (layer, frames))?;
+    let failed =
+        |source| MachineError::Os { place: configuration.file(), kernel: role(layer, kernels.len()).into(), source };
+    let mut kernel = Kernel::new(&config).map_err(failed)?;
+    if let Some(saved) = &kernels[layer].saved {
+        crate::saved::restore(&mut kernel, &configuration.base.join(saved))?;
+    }
+    kernel.inhabit(&mut Bare).map_err(failed)?;
+    Ok(kernel)
+}
+
 /// The lowest kernel, with a VM of `above` frames in at most `max` segments, which `allocator` chooses and which are returned if
 /// that was possible.
 pub(crate) fn add_vm_in_segments(
     stack: &mut Stack,
-    config: &KernelConfig,
+    mut kernel: Kernel,
     above: PageCount,
     (max, allocator): (usize, AllocatorKind),
 ) -> Result<(Floor, Option<Vec<FrameRange>>), OsError> {
-    let mut kernel = Kernel::new(config)?;
     let (process, base, segments) = kernel.host_vm_in_segments(above, max, allocator, &mut Bare)?;
     let kernel = stack.add(kernel);
     Ok((Floor { kernel, process, base, first_cpu: Cpu(0), paging: None }, segments))
@@ -173,7 +207,18 @@ pub(crate) fn add_kernel(
     above: Option<PageCount>,
     first_cpu: Cpu,
 ) -> Result<Floor, OsError> {
-    let kernel = stack.add(Kernel::new(config)?);
+    add_made(stack, under, Kernel::new(config)?, above, first_cpu)
+}
+
+/// The same with a kernel that is made already, and has no process yet.
+fn add_made(
+    stack: &mut Stack,
+    under: &[Floor],
+    kernel: Kernel,
+    above: Option<PageCount>,
+    first_cpu: Cpu,
+) -> Result<Floor, OsError> {
+    let kernel = stack.add(kernel);
     let floor = Floor { kernel, process: ProcessId::default(), base: Vpn(0), first_cpu, paging: None };
     add_process(stack, &[under, &[floor]].concat(), above)
 }

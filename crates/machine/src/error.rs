@@ -46,6 +46,14 @@ pub enum MachineError {
         /// What is wrong and what would be right.
         what: String,
     },
+    /// A saved memory is not what it should be.
+    #[error("{}: {what}", path.display())]
+    Saved {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what would be right.
+        what: String,
+    },
     /// The parts of a scenario do not fit together.
     #[error("{place}: {what}")]
     Scenario {

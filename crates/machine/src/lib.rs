@@ -39,6 +39,7 @@ pub mod reserved;
 pub mod result;
 mod run;
 mod sampler;
+pub mod saved;
 pub mod scenario;
 mod schedule;
 pub mod spread;

@@ -110,6 +110,8 @@ pub struct KernelScenario {
     pub tables: TablesConfig,
     /// What its memory looks like before anything runs.
     pub start: StartState,
+    /// A memory that `nestwalk memory` has saved: the file (relative to the scenario). It begins in that state, in place of `start`.
+    pub saved: Option<String>,
     /// Memory that is kept free (sysctl `min_free_kbytes`); as much as Linux keeps if nothing is said.
     #[serde(with = "nestwalk_mem::size::optional_pages")]
     #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
@@ -261,6 +263,9 @@ impl Configuration {
         for (layer, kernel) in scenario.kernels.iter().enumerate() {
             if kernel.dump.is_some() && layer + 1 < scenario.kernels.len() {
                 return self.refuse("dump is a key of the last of the [[kernels]], on which the program runs".into());
+            }
+            if kernel.saved.is_some() && kernel.start != StartState::Fresh {
+                return self.refuse("saved and start: give one of the two, either says how the memory begins".into());
             }
             if matches!(kernel.paging, PagingConfig::Segments { .. }) && matches!(kernel.start, StartState::Frag { .. })
             {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why a kernel cannot do what it was asked for.
 
-use nestwalk_mem::physical::MemoryError;
+use nestwalk_mem::physical::{MemoryError, SavedError};
 use nestwalk_mem::{Frame, PageCount, Vpn, VpnRange};
 
 use crate::process::ProcessId;
@@ -64,6 +64,9 @@ pub enum OsError {
     /// The physical memory cannot be made.
     #[error("physical memory: {0}")]
     Memory(#[from] MemoryError),
+    /// A saved memory cannot be taken.
+    #[error("saved memory: {0}")]
+    Saved(#[from] SavedError),
     /// A value in the configuration is impossible.
     #[error("kernel configuration, `{key}`: {what}")]
     Config {

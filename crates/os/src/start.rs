@@ -45,6 +45,25 @@ pub(crate) fn free_huge_blocks(memory: &PhysicalMemory) -> u64 {
 }
 
 impl Kernel {
+    /// The state of its memory as bytes; what processes have there is page cache in them ([`PhysicalMemory::save`]).
+    pub fn save_memory(&self) -> Vec<u8> {
+        self.state.memory.save()
+    }
+
+    /// Its memory begins in the state that `saved` was made of. There must be no process yet.
+    ///
+    /// # Errors
+    /// When `saved` is not a saved memory of this size with as many processors.
+    ///
+    /// # Panics
+    /// When there is a process.
+    pub fn restore_memory(&mut self, saved: &[u8]) -> Result<(), OsError> {
+        assert!(self.state.processes.iter().next().is_none(), "the memory is in use");
+        let in_use = self.state.memory.restore(saved)?;
+        (self.state.cache, self.state.pinned) = (in_use.cache, in_use.kernel);
+        Ok(())
+    }
+
     /// What has to happen before the first program, as the configuration asks for: with [`StartState::Frag`] a process
     /// writes all memory, keeps the last pages of each 2 MiB, and stays.
     ///

@@ -86,8 +86,8 @@ fn panic_now(py: Python<'_>) -> PyResult<()> {
 mod _native {
     #[pymodule_export]
     use super::{
-        benchmark, benchmark_names, catalogue, check, clock_ghz, configuration, model, panic_now, ratio, run, scenario,
-        touched_regions, version,
+        benchmark, benchmark_names, catalogue, check, clock_ghz, configuration, model, panic_now, ratio, run,
+        save_memory, scenario, touched_regions, version,
     };
 
     #[pymodule_export]
@@ -183,6 +183,22 @@ fn run(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf, progress: Opt
         let outcome =
             nestwalk_machine::run(text, &path, &traces, &mut |now| listener.hear(now.accesses, now.accesses_total));
         json(&listener.conclude(outcome)?)
+    })
+}
+
+/// The memory with which kernel `layer` of the scenario `text` begins: what it is, as JSON, and the bytes of its file.
+#[pyfunction]
+fn save_memory(
+    py: Python<'_>,
+    text: &str,
+    path: PathBuf,
+    traces: PathBuf,
+    layer: usize,
+) -> PyResult<(String, std::borrow::Cow<'static, [u8]>)> {
+    guarded(py, || {
+        let configuration = Configuration::parse(text, &path).map_err(refuse)?;
+        let (saved, packed) = nestwalk_machine::saved::save(&configuration, &traces, layer).map_err(refuse)?;
+        Ok((json(&saved)?, packed.into()))
     })
 }
 

@@ -31,7 +31,9 @@ pub enum SavedError {
     #[error("{0}: it is cut or damaged, make it again")]
     Damaged(&'static str),
     /// It is of another machine.
-    #[error("it is of {frames} frames and {cpus} processors, the kernel has {own_frames} and {own_cpus}: give it the same memory and cpus")]
+    #[error(
+        "it is of {frames} frames and {cpus} processors, the kernel has {own_frames} and {own_cpus}: give it the same memory and cpus"
+    )]
     Other {
         /// Frames of the saved memory.
         frames: u64,
@@ -117,7 +119,11 @@ impl Reader<'_> {
     }
 
     fn below(&mut self, bound: u64) -> Result<u32, SavedError> {
-        self.number()?.try_into().ok().filter(|&n| u64::from(n) < bound).ok_or(SavedError::Damaged("a number is too large"))
+        self.number()?
+            .try_into()
+            .ok()
+            .filter(|&n| u64::from(n) < bound)
+            .ok_or(SavedError::Damaged("a number is too large"))
     }
 
     fn sequence(&mut self, bound: u64) -> Result<Vec<u32>, SavedError> {

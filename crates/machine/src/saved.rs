@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memories that were saved (`nestwalk memory`): a file that the state of a kernel's physical memory is in, packed by zstd.
+//!
+//! The bytes are those of [`nestwalk_os::Kernel::save_memory`], with their checksum; the format is described in docs/scenarios.md.
+
+use std::path::Path;
+
+use nestwalk_os::{Kernel, OsError};
+
+use crate::build;
+use crate::error::MachineError;
+use crate::neighbours::Neighbours;
+use crate::scenario::Configuration;
+
+/// The most that a file may unpack to: 16 TiB of memory, every other frame in use.
+const UNPACKED_MAX: u64 = 1 << 34;
+
+/// `kernel`, which has no process yet, begins with the memory of the file `path`.
+///
+/// # Errors
+/// When the file cannot be read, or is no saved memory of that size.
+pub(crate) fn restore(kernel: &mut Kernel, path: &Path) -> Result<(), MachineError> {
+    let refused = |what: String| MachineError::Saved { path: path.to_owned(), what };
+    let packed = std::fs::read(path).map_err(|source| MachineError::Io { path: path.to_owned(), source })?;
+    let bytes = unpack(&packed).map_err(|error| refused(format!("{error}: it is no saved memory, or damaged")))?;
+    kernel.restore_memory(&bytes).map_err(|error| match error {
+        OsError::Saved(error) => refused(error.to_string()),
+        other => refused(other.to_string()),
+    })
+}
+
+fn unpack(packed: &[u8]) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    zstd::Decoder::new(packed)?.take(UNPACKED_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What was saved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Saved {
+    /// Frames of the memory.
+    pub frames: u64,
+    /// Processors, each with its lists of free pages.
+    pub cpus: u16,
+    /// Frames that are free.
+    pub free_frames: u64,
+    /// Free blocks of each order, 4 KiB first.
+    pub free_blocks: [u64; 11],
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// The memory with which kernel `layer` of the scenario begins, before the program or the VM on it, packed for a file.
+///
+/// # Errors
+/// When the scenario cannot be made, or has no such kernel.
+pub fn save(configuration: &Configuration, traces: &Path, layer: usize) -> Result<(Saved, Vec<u8>), MachineError> {
+    let depth = configuration.scenario.kernels.len();
+    if layer >= depth {
+        return Err(configuration.scenario_error(format!("there is no kernel {layer}: it has {depth}, count from 0")));
+    }
+    let facts = build::workload(configuration, traces)?.facts();
+    let beside = Neighbours::open(configuration, facts.threads.max(1), traces)?;
+    let kernel = build::start_of(configuration, &facts, &beside, layer)?;
+    let packed = zstd::encode_all(&kernel.save_memory()[..], 3).expect("memory can be written to");
+    let memory = kernel.memory();
+    let saved = Saved {
+        frames: memory.frames().0,
+        cpus: kernel.config().cpus,
+        free_frames: memory.free_frames().0,
+        free_blocks: memory.free_blocks(),
+        bytes: packed.len() as u64,
+    };
+    Ok((saved, packed))
+}
