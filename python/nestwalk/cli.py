@@ -208,6 +208,30 @@ def run(
 
 
 @app.command()
+def memory(
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO.toml", help="A scenario file, or a bundled one's name.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.nwm", help="Where to write it.")],
+    *,
+    kernel: Annotated[int, typer.Option(help="Which of the [[kernels]], from 0 (the host's).", min=0, max=2)] = 0,
+    json_: Json = False,
+) -> None:
+    """Save the memory with which a scenario's kernel begins: fragmented or aged, for the key ``saved`` of others."""
+    from nestwalk import engine, files
+
+    files.check_file(file)
+    about, content = engine.save_memory(scenario, kernel)
+    files.write_file(file, content)
+    if json_:
+        output.show_json({"schema": 1, **about, "file": str(file)})
+        return
+    huge = sum(count << order for order, count in enumerate(about["free_blocks"][9:]))
+    say.note(
+        f"wrote {file} ({about['bytes']} bytes): memory = {about['frames'] * 4096}, cpus = {about['cpus']}; "
+        f"{about['free_frames']} of {about['frames']} frames are free, and {huge} blocks of 2 MiB"
+    )
+
+
+@app.command()
 def reproduce(
     paper: Annotated[
         str, typer.Argument(metavar="PAPER", help="ptemagnet, hugegpt, asap, compromis-mmu, compromis or quicksilver.")

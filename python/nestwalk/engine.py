@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, checks, data, scenario
 from nestwalk.result import Result
@@ -39,6 +39,25 @@ def run(
     _native.check(written.scenario, str(written.path), str(data.TRACES))  # its messages name the lines of the file
     job = scenario.adapt(written, quick=quick, seed=seed)
     return Result(json.loads(_native.run(job.scenario, str(job.path), str(data.TRACES), progress)))
+
+
+def save_memory(name: str | Path, kernel: int) -> tuple[dict[str, Any], bytes]:
+    """The memory with which a kernel of a scenario begins, as the key ``saved`` of another scenario's kernel reads it.
+
+    Args:
+        name: A scenario file, or the name of a bundled scenario.
+        kernel: Which of the ``[[kernels]]``, from 0, the host's.
+
+    Returns:
+        ``frames``, ``cpus``, ``free_frames``, ``free_blocks`` (by order) and ``bytes``; and the content of the file.
+
+    Raises:
+        NestwalkError: When something is wrong with the scenario, or it has no such kernel.
+    """
+    written = scenario.read(checks.text("scenario", name))
+    layer = checks.whole("kernel", kernel, 0, 2)
+    about, content = _native.save_memory(written.scenario, str(written.path), str(data.TRACES), layer)
+    return json.loads(about), content
 
 
 def catalog() -> dict[str, list[dict[str, str]]]:
