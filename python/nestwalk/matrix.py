@@ -108,11 +108,12 @@ class Cell:
     def scenario(self) -> dict[str, Any]:
         """The parts of both."""
         merged = merge(self.configuration.scenario, self.variant.scenario)
-        if "kernels" in merged:
-            kernels = [merge(kernel, self.variant.every_kernel) for kernel in merged["kernels"]]
-            if kernels:
-                kernels[0] = merge(kernels[0], self.variant.host_kernel)
-                kernels[-1] = merge(kernels[-1], self.variant.guest_kernel)
+        kernels = merged.get("kernels")
+        # What is no list of tables is refused with its line when it is run.
+        if isinstance(kernels, list) and kernels and all(isinstance(kernel, dict) for kernel in kernels):
+            kernels = [merge(kernel, self.variant.every_kernel) for kernel in kernels]
+            kernels[0] = merge(kernels[0], self.variant.host_kernel)
+            kernels[-1] = merge(kernels[-1], self.variant.guest_kernel)
             merged["kernels"] = kernels
         return merged
 

@@ -23,8 +23,8 @@ MATRICES = [
     (
         'schema = 1\ncolour = "red"\n',
         (
-            "m.toml:2:1: unknown key 'colour'; there are schema, title, baseline, variant, configuration, limit, "
-            "left_out, program"
+            "m.toml:2:1: unknown key 'colour'; there are schema, title, baseline, variant, configuration, host, guest, "
+            "limit, left_out, program"
         ),
     ),
     ("schema = 1\nconfiguration = 3\n", "m.toml:2:17: configuration = 3: give tables, each headed [[configuration]]"),
