@@ -90,6 +90,7 @@ const DAYS: Upper = assumed("eleven days");
 const LINUX_PTES: Upper = limit("Linux: HPAGE_PMD_NR - 1");
 /// Why a block has no more pages.
 const BLOCK_PAGES: Upper = limit("the pages of a block of 2 MiB");
+const GROUP_PAGES: Upper = limit("the pages of 64 KiB");
 /// Why there are no more pages.
 const ALL_PAGES: Upper = limit("the pages of 64 TiB");
 
@@ -183,6 +184,7 @@ macro_rules! kernel_keys {
             key(concat!($before, ".manager.khugepaged.max_ptes_swap"), 0, 511, "entries", LINUX_PTES),
             key(concat!($before, ".manager.khugepaged.max_ptes_shared"), 0, 511, "entries", LINUX_PTES),
             key(concat!($before, ".manager.threshold"), 1, 512, "pages", BLOCK_PAGES),
+            key(concat!($before, ".manager.small_threshold"), 0, 16, "pages", GROUP_PAGES),
             key(concat!($before, ".manager.inactive_ms"), 0, 1_000_000_000, "ms", DAYS),
             key(concat!($before, ".manager.evicted_pages_per_s"), 0, 1 << 34, "pages/s", ALL_PAGES),
             key(concat!($before, ".manager.utilized_pages"), 1, 512, "pages", BLOCK_PAGES),

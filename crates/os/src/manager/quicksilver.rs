@@ -6,6 +6,10 @@
 //! Mappings are relaxed: clean and dirty pages become one superpage, which is dirty. A block of which the mapping holds a
 //! part only (a heap that grows) is filled page by page until it is whole.
 //!
+//! With `small_threshold` there is a lower level, as on arm64: 64 KiB of the reservation are prepared and mapped, by PTEs, in
+//! the fault in which so many of their 16 pages are in use. Both levels are on one map of 512 bits. No TLB is told: one that
+//! holds neighbours in an entry (a Clustered TLB) finds them by their frames.
+//!
 //! Left out: reservations for files, and the asynchronous variants (Async-64, Async-256). Gaps between pages that are in
 //! use are counted as pages zeroed one by one (`zeroed_4k`), though they are zeroed by run; a whole block is one of
 //! `zeroed_2m`.
@@ -16,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::error::OsError;
 use crate::manager::linux4k::map_one_page;
-use crate::manager::reservation::{Number, Reservations, map_zeroed};
+use crate::manager::reservation::{GROUP_ORDER, GROUP_PAGES, Number, Reservations, map_zeroed};
 use crate::manager::{Cause, Deallocation, Facts, Fault, Fill, MemoryManager, Preparation, Promotion, When};
 use crate::process::ProcessId;
 use crate::state::{KernelState, Moved};
@@ -42,6 +46,9 @@ pub const FACTS_SYNC_1: Facts = Facts { preparation: Preparation::Full, ..FACTS 
 pub struct QuicksilverConfig {
     /// Pages of the 512 in use from which on the rest is prepared at once: 1 for Sync-1, 64 for Sync-64.
     pub threshold: u16,
+    /// Pages of an aligned 64 KiB of the reservation (16 pages) in use from which on the rest of it is prepared and mapped: 1 at
+    /// the first touch. 0: never.
+    pub small_threshold: u16,
     /// A reservation is inactive when its population has not changed for this long (5 s in the paper's runs).
     pub inactive_ms: u64,
     /// Pages of inactive reservations that the daemon moves in a second, at most: 262144 are 1 GiB, as in the paper's
@@ -51,17 +58,21 @@ pub struct QuicksilverConfig {
 
 impl Default for QuicksilverConfig {
     fn default() -> Self {
-        Self { threshold: 64, inactive_ms: 5000, evicted_pages_per_s: 1 << 18 }
+        Self { threshold: 64, small_threshold: 0, inactive_ms: 5000, evicted_pages_per_s: 1 << 18 }
     }
 }
 
 impl QuicksilverConfig {
     pub(crate) fn check(&self) -> Result<(), OsError> {
-        if (1..=512).contains(&self.threshold) {
-            return Ok(());
+        if !(1..=512).contains(&self.threshold) {
+            let what = format!("{}: a 2 MiB block has 512 pages, give 1 to 512", self.threshold);
+            return Err(OsError::Config { key: "manager.threshold", what });
         }
-        let what = format!("{}: a 2 MiB block has 512 pages, give 1 to 512", self.threshold);
-        Err(OsError::Config { key: "manager.threshold", what })
+        if u64::from(self.small_threshold) > GROUP_PAGES {
+            let what = format!("{}: 64 KiB have 16 pages, give 0 to 16", self.small_threshold);
+            return Err(OsError::Config { key: "manager.small_threshold", what });
+        }
+        Ok(())
     }
 }
 
@@ -76,6 +87,8 @@ pub struct Quicksilver {
     wakes_ns: u64,
     /// Superpages made in a fault before all their pages had been touched.
     completed: u64,
+    /// Groups of 64 KiB that were mapped before all their pages had been touched.
+    completed_small: u64,
     /// Pages prepared for them that had not been touched.
     prepared_ahead: u64,
     /// Reservations that the daemon emptied, and pages that it moved for that.
@@ -91,6 +104,7 @@ impl Quicksilver {
             reservations: Reservations::default(),
             wakes_ns: PERIOD_NS,
             completed: 0,
+            completed_small: 0,
             prepared_ahead: 0,
             evicted: 0,
             evicted_pages: 0,
@@ -137,6 +151,38 @@ impl Quicksilver {
         self.prepared_ahead += PageSize::Huge.pages() - population;
         self.completed += 1;
         cx.promote(fault.process, first, base, placed.all | Entry::ACCESSED | placed.any & Entry::DIRTY)
+    }
+
+    /// Prepares and maps the rest of the 64 KiB of the fault, which has been mapped itself, once enough of them are in use.
+    /// Where there is no memory for that, what has been done stays.
+    #[inline(never)]
+    fn complete_small(&mut self, cx: &mut Context<'_>, fault: &Fault, number: Number) -> Result<(), OsError> {
+        let (block, first) = (self.reservations.block(number), fault.page.align_down(GROUP_ORDER));
+        let used = block.group(fault.page);
+        let missing: Vec<Vpn> =
+            (0..GROUP_PAGES).filter(|place| used >> place & 1 == 0).map(|place| first + place).collect();
+        let table = &cx.state.processes.get(fault.process)?.table;
+        let due = used.count_ones() >= u32::from(self.config.small_threshold)
+            && !block.barred
+            && fault.vma.holds_block(fault.page, GROUP_ORDER)
+            && missing.iter().all(|&page| table.is_bare(page, 0));
+        if !due || missing.is_empty() {
+            return Ok(());
+        }
+        for page in missing {
+            let Some(frame) = self.reservations.frame_for_fill(cx.state.now_ns, fault.process, page) else {
+                return Ok(());
+            };
+            let zeroed = cx.zero(FrameRange::single(frame));
+            if zeroed.and_then(|()| cx.map(fault.process, page, frame, PageSize::Small, fault.leaf_flags())).is_err() {
+                self.reservations.give_back(cx, number, frame);
+                self.reservations.bar(number);
+                return Ok(());
+            }
+            self.prepared_ahead += 1;
+        }
+        self.completed_small += 1;
+        Ok(())
     }
 
     /// The daemon: empties inactive reservations, those that have not changed for longest first. Stops at the first
@@ -193,7 +239,15 @@ impl MemoryManager for Quicksilver {
                 self.reservations.give_back(cx, number, frame);
                 Err(error)
             }
-            Ok(PageSize::Small) if due && self.complete(cx, fault, number)? => Ok(PageSize::Huge),
+            Ok(PageSize::Small) => {
+                let mut due = due;
+                if self.config.small_threshold > 0 {
+                    self.complete_small(cx, fault, number)?;
+                    due = self.is_due(fault, number);
+                }
+                let huge = due && self.complete(cx, fault, number)?;
+                Ok(if huge { PageSize::Huge } else { PageSize::Small })
+            }
             mapped => mapped,
         }
     }
@@ -245,6 +299,7 @@ impl MemoryManager for Quicksilver {
         let mut all = self.reservations.statistics();
         all.extend([
             ("completed", self.completed),
+            ("completed_64k", self.completed_small),
             ("prepared_ahead", self.prepared_ahead),
             ("evicted", self.evicted),
             ("evicted_pages", self.evicted_pages),

@@ -22,6 +22,11 @@ use crate::vma::VmaKind;
 const PAGES: u64 = PageSize::Huge.pages();
 const ORDER: u32 = PageSize::Huge.order();
 
+/// log2 of the pages of a group: 64 KiB, the lower level of reservations on arm64 (`VM_LEVEL_0_ORDER` with 4 KiB pages).
+pub(super) const GROUP_ORDER: u32 = 4;
+/// Pages of a group.
+pub(super) const GROUP_PAGES: u64 = 1 << GROUP_ORDER;
+
 /// A reservation: the number of its physical block (`frame >> 9`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Number(u32);
@@ -85,6 +90,13 @@ impl Block {
     #[inline]
     pub const fn is_full(&self) -> bool {
         self.population as u64 == PAGES
+    }
+
+    /// Which frames of the 64 KiB group that `page` lies in are in use, a bit for each (`vm_reserv_is_sublevel_full`).
+    #[inline]
+    pub const fn group(&self, page: Vpn) -> u16 {
+        let place = page.0 & (PAGES - 1) & !(GROUP_PAGES - 1);
+        (self.used[(place >> 6) as usize] >> (place & 63)) as u16
     }
 
     /// Stretches of frames that are not in use: first place and length.

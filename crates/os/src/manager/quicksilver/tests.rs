@@ -219,3 +219,69 @@ fn a_threshold_that_no_block_has_is_refused() {
         assert_eq!(Kernel::new(&config).is_ok(), possible, "{threshold}");
     }
 }
+
+fn small(threshold: u16, small_threshold: u16, pages: u64) -> Test {
+    Test::new(QuicksilverConfig { threshold, small_threshold, ..QuicksilverConfig::default() }, pages)
+}
+
+#[test]
+fn a_group_of_64_kib_is_mapped_when_so_many_of_its_pages_are_in_use() {
+    for small_threshold in [1, 4, 16] {
+        let mut test = small(512, small_threshold, 512);
+        let pages: Vec<u64> = (0..u64::from(small_threshold)).map(|n| FIRST + 32 + n * 5 % 16).collect();
+        for &page in &pages[..pages.len() - 1] {
+            test.touch(page, true);
+        }
+        let mapped = |test: &Test| (FIRST..FIRST + 512).filter(|&page| test.size(page).is_some()).count();
+        assert_eq!(mapped(&test), pages.len() - 1);
+        test.touch(pages[pages.len() - 1], true);
+        assert_eq!(mapped(&test), 16, "threshold {small_threshold}");
+        let base = test.frame(FIRST + 32);
+        assert!((0..16).all(|place| test.frame(FIRST + 32 + place) == base + place) && base.is_aligned(4));
+        let done = test.kernel.counters();
+        assert_eq!(
+            (done.faults_4k, done.zeroed_4k - done.nodes_made, done.promotions),
+            (u64::from(small_threshold), 16, 0)
+        );
+        let ahead = 16 - u64::from(small_threshold);
+        assert_eq!((test.statistic("completed_64k"), test.statistic("prepared_ahead")), (u64::from(ahead > 0), ahead));
+        assert_eq!(test.kernel.manager().reserved(), PageCount(512 - 16));
+        test.kernel.check_invariants();
+    }
+}
+
+#[test]
+fn both_levels_are_on_one_map() {
+    let mut test = small(64, 1, 512);
+    for group in 0..3 {
+        test.touch(FIRST + group * 16, true);
+    }
+    assert_eq!((test.size(FIRST), test.statistic("completed_64k")), (Some(PageSize::Small), 3));
+    test.touch(FIRST + 100, true);
+    assert_eq!(test.size(FIRST), Some(PageSize::Huge), "four groups are 64 pages");
+    let done = test.kernel.counters();
+    assert_eq!((done.faults_4k + done.faults_2m, done.zeroed_4k - done.nodes_made), (4, 512));
+    test.kernel.check_invariants();
+}
+
+#[test]
+fn what_is_not_the_groups_to_map_stays_as_it_is() {
+    // The mapping ends within the group; without the lower level nothing is mapped ahead.
+    for (mut test, mapped) in [(small(512, 1, 24), 17), (small(512, 0, 512), 2)] {
+        test.touch(FIRST, true);
+        test.touch(FIRST + 20, true);
+        assert_eq!((FIRST..FIRST + 512).filter(|&page| test.size(page).is_some()).count(), mapped);
+        test.kernel.check_invariants();
+    }
+    // A page that was given back is the group's to map again with the next fault in it, and memory is conserved.
+    let mut test = small(512, 2, 512);
+    (0..2).for_each(|page| test.touch(FIRST + page, true));
+    test.kernel.munmap(test.process, VpnRange::new(Vpn(FIRST + 3), PageCount(2)), &mut test.metal).unwrap();
+    test.map(FIRST + 3, 2);
+    assert_eq!((test.size(FIRST + 3), test.kernel.manager().reserved()), (None, PageCount(512 - 14)));
+    test.touch(FIRST + 3, true);
+    assert_eq!(test.size(FIRST + 4), Some(PageSize::Small));
+    test.kernel.exit(test.process, &mut test.metal).unwrap();
+    test.kernel.check_invariants();
+    assert_eq!(test.kernel.memory().free_frames(), test.kernel.memory().frames());
+}
