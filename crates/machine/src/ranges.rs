@@ -197,8 +197,8 @@ macro_rules! kernel_keys {
     };
 }
 
-const KERNEL: [Key; 35] = kernel_keys!("kernels[]");
-const COLOCATED_KERNEL: [Key; 35] = kernel_keys!("colocated[].kernel");
+const KERNEL: [Key; 36] = kernel_keys!("kernels[]");
+const COLOCATED_KERNEL: [Key; 36] = kernel_keys!("colocated[].kernel");
 
 /// The numbers of a generator, wherever it is.
 macro_rules! generator_keys {

@@ -10,7 +10,14 @@ mod oracle;
 mod strategy;
 
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
+use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::{KernelConfig, ManagerConfig, TablesConfig};
+
+/// Every manager as it is by default, and reservations with a lower level of 64 KiB.
+fn managers() -> Vec<ManagerConfig> {
+    let small = QuicksilverConfig { threshold: 512, small_threshold: 2, ..QuicksilverConfig::default() };
+    ManagerConfig::all().into_iter().chain([ManagerConfig::Quicksilver(small)]).collect()
+}
 
 /// Every manager with every placement, over `memory` with swap of the same size.
 fn configurations(memory: PageCount) -> Vec<KernelConfig> {
@@ -22,7 +29,7 @@ fn configurations(memory: PageCount) -> Vec<KernelConfig> {
             config
         })
     };
-    ManagerConfig::all().into_iter().flat_map(all).collect()
+    managers().into_iter().flat_map(all).collect()
 }
 
 fn pages(start: u64, count: u64) -> VpnRange {
