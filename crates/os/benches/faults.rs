@@ -3,12 +3,15 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use nestwalk_mem::{Cpu, PageCount, Vpn, VpnRange};
+use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::manager::thp::ThpConfig;
 use nestwalk_os::{Bare, HostMemory, Kernel, KernelConfig, ManagerConfig, ProcessId, VmaFlags};
 
 /// 1 GiB.
 const PAGES: PageCount = PageCount(1 << 18);
 const START: Vpn = Vpn(1 << 20);
+/// Odd, so that all pages are touched, and without a pattern that a prefetcher follows.
+const RANDOM: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn kernel(pages: u64, manager: ManagerConfig) -> Kernel {
     let mut config = KernelConfig::new(PageCount(pages));
@@ -63,10 +66,14 @@ fn faults(criterion: &mut Criterion) {
             BatchSize::PerIteration,
         );
     });
+    // Fills reservations page by page.
+    let reserving = ManagerConfig::Quicksilver(QuicksilverConfig { threshold: 512, ..QuicksilverConfig::default() });
     let huge = ManagerConfig::Thp(ThpConfig::default());
     for (name, manager, step) in [
         ("two_levels", ManagerConfig::Linux4k, 1),
-        ("two_levels_random", ManagerConfig::Linux4k, 0x9e37_79b9_7f4a_7c15),
+        ("two_levels_random", ManagerConfig::Linux4k, RANDOM),
+        ("two_levels_random_freebsd", ManagerConfig::FreeBsd, RANDOM),
+        ("two_levels_random_quicksilver", reserving, RANDOM),
         ("two_levels_thp", huge, 1),
     ] {
         group.bench_function(name, |bencher| {

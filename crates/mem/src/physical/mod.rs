@@ -293,6 +293,14 @@ impl PhysicalMemory {
         }
     }
 
+    /// A hint that `frame` is about to get an owner. Beyond the memory it says nothing.
+    #[inline]
+    pub fn prefetch(&self, frame: Frame) {
+        if frame.0 < u64::from(self.zone.table.len()) {
+            self.zone.table.prefetch(frame.0 as Pfn32);
+        }
+    }
+
     /// Says who has `frame`, which must be allocated.
     ///
     /// # Panics

@@ -157,6 +157,8 @@ impl Reservations {
             Some(number) => number,
             None => self.reserve(cx, fault)?,
         };
+        // Of scattered pages the frame's record is in no cache: it is fetched while the page is zeroed.
+        cx.state.memory.prefetch(number.base() + (fault.page.0 & (PAGES - 1)));
         let frame = self.take(cx.state.now_ns, number, fault.page)?;
         self.hits += u64::from(found.is_some());
         Some((number, frame))
