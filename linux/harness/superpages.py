@@ -6,7 +6,6 @@
 import concurrent.futures
 import itertools
 import json
-import os
 import re
 import sys
 
@@ -88,5 +87,4 @@ def main():
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("NESTWALK_JOBS", str(os.cpu_count() or 2))
     main()
