@@ -6,6 +6,7 @@
 //! switch, and a second core uses the same last-level cache.
 
 mod caches;
+mod captured;
 #[path = "../common/mod.rs"]
 mod common;
 mod machine;
@@ -22,7 +23,7 @@ use nestwalk_mmu::{
 use proptest::prelude::*;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
-use tables::Table;
+use tables::{Leaf, Table};
 
 /// Cores of the machine. Both run the same two programs.
 const CORES: usize = 2;
@@ -105,8 +106,13 @@ impl Program {
             }
             host
         });
+        Self { places, ..Self::over(asid, own, host) }
+    }
+
+    /// A program that finds these tables.
+    fn over(asid: (u16, u16), own: TestTable, host: Option<TestTable>) -> Self {
         let model = Tables { own: Table::of(&own.table), host: host.as_ref().map(|host| Table::of(&host.table)) };
-        Self { asid, own, host, model, places, next_frame: 1 << 22 }
+        Self { asid, own, host, model, places: Vec::new(), next_frame: 1 << 22 }
     }
 
     /// The kernel in question handles a fault: maps the page, or makes it writable.
@@ -120,16 +126,16 @@ impl Program {
             }
             Fault::Boundary { .. } => unreachable!("nobody has segments here"),
         };
-        if let Some(leaf) = model.leaf_mut(page) {
-            assert!(!leaf.writable);
-            leaf.writable = true;
-            table.table.update(Vpn(page), |entry| entry.with(WRITABLE)).unwrap();
-        } else {
+        let Some(leaf) = model.leaf_mut(page) else {
+            // What was not present is in no TLB.
             table.map(page, next, PageSize::Small, WRITABLE);
             model.take_nodes(&table.table);
-            let leaf = tables::leaves(&table.table)[&page];
-            model.leaves.insert(page, leaf);
-        }
+            model.leaves.insert(page, Leaf::new(next, PageSize::Small, true));
+            return;
+        };
+        assert!(!leaf.writable);
+        leaf.writable = true;
+        table.table.update(Vpn(page), |entry| entry.with(WRITABLE)).unwrap();
         if guest {
             core.invalidate(VpnRange::new(Vpn(page), PageCount(1)));
             reference.invalidate(number, page..page + 1);

@@ -16,6 +16,11 @@ pub struct Leaf {
 }
 
 impl Leaf {
+    /// One that was not used yet.
+    pub fn new(frame: u64, size: PageSize, writable: bool) -> Self {
+        Self { frame, size, writable, accessed: false, dirty: false }
+    }
+
     /// What hardware sets after a load or a store.
     pub fn mark(&mut self, store: bool) {
         self.accessed = true;
