@@ -92,17 +92,17 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// [`Context::map`] of a small page for a fault, whose spot in the table is known already.
+    /// [`Context::map`] of a small page for a fault, whose slot in the table is known already.
     ///
     /// # Errors
     /// As [`Context::map`].
     #[inline(always)]
     pub fn map_fault(&mut self, fault: &Fault, frame: Frame) -> Result<(), OsError> {
-        let Fault { process, page, spot, .. } = *fault;
+        let Fault { process, page, slot, .. } = *fault;
         let entry = Entry::leaf(frame, fault.leaf_flags());
         let space = self.state.processes.get_mut(process)?;
-        if spot.level == Level::PTE && is_written(space, space.table.node_frame(spot.node), self.below) {
-            space.table.set_at(spot, page, entry);
+        if slot.level == Level::PTE && is_written(space, space.table.node_frame(slot.node), self.below) {
+            space.table.set_at(slot, page, entry);
         } else {
             self.map_entry_anew(process, page, Level::PTE, entry)?;
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Page faults (`handle_mm_fault`).
 
-use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Leaf, Level, Owner, PageCount, PageSize, Spot, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Entry, EntrySlot, Frame, FrameRange, Leaf, Level, Owner, PageCount, PageSize, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::error::OsError;
@@ -39,8 +39,8 @@ impl Kernel {
         cpu: Cpu,
         below: &mut dyn Below,
     ) -> Result<FaultKind, OsError> {
-        let (spot, entry) = self.state.processes.get(process)?.table.find(page);
-        let result = self.fault_at(process, page, (spot, entry), store, cpu, below);
+        let (slot, entry) = self.state.processes.get(process)?.table.find(page);
+        let result = self.fault_at(process, page, (slot, entry), store, cpu, below);
         self.fault_done(result, process, page, store, cpu, below)
     }
 
@@ -59,13 +59,13 @@ impl Kernel {
         below: &mut dyn Below,
     ) -> Result<(), OsError> {
         let table = &mut self.state.processes.get_mut(process)?.table;
-        let (spot, entry) = table.find(page);
+        let (slot, entry) = table.find(page);
         let (needs, marks) = hardware_bits(store);
         if entry.has(needs) {
-            table.mark_at(spot, marks);
+            table.mark_at(slot, marks);
             return Ok(());
         }
-        let result = self.fault_at(process, page, (spot, entry), store, cpu, below);
+        let result = self.fault_at(process, page, (slot, entry), store, cpu, below);
         self.fault_done(result, process, page, store, cpu, below).map(drop)
     }
 
@@ -117,7 +117,7 @@ impl Kernel {
         &mut self,
         process: ProcessId,
         page: Vpn,
-        (spot, entry): (Spot, Entry),
+        (slot, entry): (EntrySlot, Entry),
         store: bool,
         cpu: Cpu,
         below: &mut dyn Below,
@@ -131,7 +131,7 @@ impl Kernel {
         if store && !vma.flags.writable {
             return Err(OsError::ReadOnly { process, page });
         }
-        let fault = Fault { process, page, store, vma, spot };
+        let fault = Fault { process, page, store, vma, slot };
         if !entry.is_none() {
             return self.fault_mapped(&fault, cpu, below);
         }

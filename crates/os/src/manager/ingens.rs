@@ -159,7 +159,7 @@ impl MemoryManager for Ingens {
 
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
         let table = &cx.state.processes.get(fault.process)?.table;
-        let before = if fault.spot.level == Level::PTE { table.used_at(fault.spot) } else { 0 };
+        let before = if fault.slot.level == Level::PTE { table.used_at(fault.slot) } else { 0 };
         let size = map_one_page(cx, fault)?;
         let order = PageSize::Huge.order();
         if before + 1 == self.config.utilized_pages && allows(&fault.vma) && fault.vma.holds_block(fault.page, order) {

@@ -21,7 +21,7 @@ pub mod thp;
 
 use std::fmt;
 
-use nestwalk_mem::{Frame, FrameRange, PageCount, PageSize, Spot, Vpn, VpnRange};
+use nestwalk_mem::{EntrySlot, Frame, FrameRange, PageCount, PageSize, Vpn, VpnRange};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -163,8 +163,8 @@ pub struct Fault {
     pub store: bool,
     /// The mapping.
     pub vma: Vma,
-    /// Where in the table the page's entry stands, or the one that has to point to a missing node.
-    pub spot: Spot,
+    /// The slot of the page's entry, or of the one that has to point to a missing node.
+    pub slot: EntrySlot,
 }
 
 impl Fault {

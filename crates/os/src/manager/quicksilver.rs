@@ -228,7 +228,7 @@ impl MemoryManager for Quicksilver {
             return map_one_page(cx, fault);
         };
         let due = self.is_due(fault, number);
-        let whole = due && fault.spot.level > Level::PTE && self.reservations.block(number).population == 1;
+        let whole = due && fault.slot.level > Level::PTE && self.reservations.block(number).population == 1;
         let mapped = if whole {
             self.map_whole(cx, fault, number)
         } else {

@@ -189,7 +189,7 @@ impl Reservations {
     fn reserve(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Option<Number> {
         let first = fault.page.align_down(ORDER);
         let table = &cx.state.processes.get(fault.process).ok()?.table;
-        let in_use = fault.spot.level == Level::PTE && table.used_at(fault.spot) > 0;
+        let in_use = fault.slot.level == Level::PTE && table.used_at(fault.slot) > 0;
         if in_use || first < fault.vma.range.start || table.geometry().index_bits() != ORDER {
             return None;
         }
