@@ -11,12 +11,12 @@
 use nestwalk_mem::{Frame, FrameRange, Level, Order, Owner, PageCount, PageSize, Vpn};
 
 use crate::context::Context;
+use crate::context::event::{Cause, Fault};
 use crate::error::OsError;
 use crate::manager::radix::Radix;
-use crate::manager::{Cause, Fault};
-use crate::process::ProcessId;
 use crate::state::KernelState;
-use crate::vma::VmaKind;
+use crate::state::process::ProcessId;
+use crate::state::vma::VmaKind;
 
 /// Pages of a block.
 const PAGES: u64 = PageSize::Huge.pages();
