@@ -64,16 +64,38 @@ fn an_smt_co_runner_makes_walks_longer_but_no_more_frequent() {
     assert!(shared.walk_latency_cycles > alone.walk_latency_cycles);
 }
 
+/// The machine `broadwell-asap` without page-walk caches, as a file.
+fn machine_without_pwc() -> String {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("without-pwc.toml");
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/broadwell-asap.toml"));
+    let mut machine: toml::Table = text.unwrap().parse().unwrap();
+    let mmu = machine["mmu"].as_table_mut().unwrap();
+    assert!(mmu.remove("guest_pwc").is_some() && mmu.remove("host_pwc").is_some());
+    std::fs::write(&file, machine.to_string()).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
 #[test]
-fn five_levels_cost_no_less_than_four() {
-    let nested = |more: &str| {
-        let text = format!(
-            "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n[workload.generator]\n{GUPS}\n[[kernels]]\n{more}\n[[kernels]]\n{more}"
-        );
-        let run = nestwalk_machine::run(&text, Path::new("t"), Path::new("."), &mut |_| ControlFlow::Continue(()));
-        run.unwrap().row
+fn without_page_walk_caches_every_walk_has_the_references_of_its_levels() {
+    let machine = machine_without_pwc();
+    let references = |levels: &[u8]| {
+        let kernels: String = levels.iter().map(|levels| format!("[[kernels]]\nlevels = {levels}\n")).collect();
+        let text = format!("schema = 1\nname = 'test'\nmachine = '{machine}'\n[workload.generator]\n{GUPS}\n{kernels}");
+        let row =
+            nestwalk_machine::run(&text, Path::new("test.toml"), Path::new("."), &mut |_| ControlFlow::Continue(()))
+                .unwrap()
+                .row;
+        (row.guest_references_per_walk.unwrap(), row.host_references_per_walk.unwrap())
     };
-    assert!(nested("levels = 5").references_per_walk >= nested("levels = 4").references_per_walk);
+    // A guest of n levels over a host of m: n of its own, and n + 1 walks of the host.
+    assert_eq!(references(&[4]), (4.0, 0.0));
+    assert_eq!(references(&[5]), (5.0, 0.0));
+    assert_eq!(references(&[4, 4]), (4.0, 20.0));
+    assert_eq!(references(&[5, 5]), (5.0, 30.0));
+    // Bottom first: the host has five, the guest four, and the other way round.
+    assert_eq!(references(&[5, 4]), (4.0, 25.0));
+    assert_eq!(references(&[4, 5]), (5.0, 24.0));
 }
 
 #[test]
