@@ -6,8 +6,9 @@ use nestwalk_mmu::{Asap, Core, Levels, SortedNodes};
 use nestwalk_os::{ProcessId, TableRegion, TablesConfig};
 use serde::{Deserialize, Serialize};
 
+use crate::chain::{Floor, KernelChain};
 use crate::scenario::{Configuration, KernelScenario};
-use crate::stack::{Floor, Place, Stack};
+use crate::stack::Stack;
 
 /// ASAP's hardware (`[asap]` in a scenario). The kernels whose levels it prefetches need `tables = { kind = "asap" }`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
@@ -107,7 +108,7 @@ struct Loaded {
 impl Follower {
     /// Loads the registers of `core` anew if another program runs there now, or regions have changed.
     #[inline]
-    pub fn follow(&mut self, stack: &Stack, place: &Place, core: &mut Core<Asap>) {
+    pub fn follow(&mut self, stack: &Stack, place: &KernelChain, core: &mut Core<Asap>) {
         let ends = [place.floors()[0], place.floors()[place.top()]];
         let now = Some(Loaded {
             processes: ends.map(|floor| (floor.kernel, floor.process)),
@@ -121,7 +122,7 @@ impl Follower {
 }
 
 #[cold]
-fn load(stack: &Stack, place: &Place, core: &mut Core<Asap>) {
+fn load(stack: &Stack, place: &KernelChain, core: &mut Core<Asap>) {
     let regions = |floor: &Floor| stack.kernel(floor).table_regions(floor.process);
     let sorted = |region: &TableRegion, base: Frame| SortedNodes {
         pages: region.pages,

@@ -4,6 +4,7 @@
 use nestwalk_mem::Cpu;
 use nestwalk_mmu::Counters;
 
+use crate::chain::KernelChain;
 use crate::colocated::{ColocatedConfig, UntilConfig, VmConfig};
 use crate::crowd::Crowd;
 use crate::error::MachineError;
@@ -13,7 +14,7 @@ use crate::meter::Work;
 use crate::neighbours::Neighbours;
 use crate::scenario::Configuration;
 use crate::schedule::{Schedule, Seat};
-use crate::stack::{Place, Stack};
+use crate::stack::Stack;
 
 /// Steps between two looks at the clock while nobody is measured.
 const LEAD_STEPS: usize = 1 << 12;
@@ -50,7 +51,7 @@ pub(crate) struct Companion {
     /// What their cores counted; `None` where their accesses were not simulated.
     pub counters: Option<Counters>,
     /// Those that are alive at the end.
-    pub places: Vec<Place>,
+    pub places: Vec<KernelChain>,
 }
 
 impl Beside {
@@ -61,7 +62,7 @@ impl Beside {
     pub fn new(
         configuration: &Configuration,
         neighbours: Neighbours<'_>,
-        place: &Place,
+        place: &KernelChain,
         threads: u16,
         stack: &mut Stack,
         hardware: &mut Hardware,
@@ -71,7 +72,7 @@ impl Beside {
                 format!("costs {}: no [scheduler], which programs beside each other need", configuration.costs.name);
             return Err(configuration.scenario_error(what));
         };
-        let cpus = stack.kernels()[0].config().cpus;
+        let cpus = stack.kernel(place.bottom_floor()).config().cpus;
         let schedule = Schedule::new(cpus.into(), times, configuration.machine.frequency_mhz);
         let mut crowd = Crowd::new(schedule, configuration.machine.timing.clone());
         let names = neighbours.names();
@@ -163,7 +164,7 @@ impl Beside {
         let mut companions = Vec::new();
         for (entry, Entry { name, members, .. }) in self.entries.iter().enumerate() {
             let alive: Vec<&Member> = members.iter().filter_map(|&n| self.crowd.members()[n].as_ref()).collect();
-            let places: Vec<Place> = alive.iter().map(|member| *member.program.place()).collect();
+            let places: Vec<KernelChain> = alive.iter().map(|member| *member.program.place()).collect();
             let dead: Vec<Member> = gone.extract_if(.., |(of, _)| *of == entry).map(|(_, member)| member).collect();
             let all = || alive.iter().copied().chain(&dead);
             let mut companion = Companion {

@@ -10,12 +10,13 @@ use nestwalk_workload::churn::{Churn, ChurnConfig};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Workload, WorkloadFacts};
 
+use crate::chain::{Floor, KernelChain, role};
 use crate::dump::{self, Dumped};
 use crate::error::MachineError;
 use crate::neighbours::Neighbours;
 use crate::paging::{PagingConfig, VmPaging};
 use crate::scenario::{Configuration, KernelScenario, WorkloadConfig};
-use crate::stack::{Floor, Place, Stack};
+use crate::stack::Stack;
 
 const GIB: u64 = 1 << 18;
 
@@ -84,7 +85,7 @@ pub(crate) fn stack(
     configuration: &Configuration,
     facts: &WorkloadFacts,
     beside: &Neighbours<'_>,
-) -> Result<(Stack, Place), MachineError> {
+) -> Result<(Stack, KernelChain), MachineError> {
     let found = found_table(configuration)?;
     if facts.kernel_half && found.as_ref().is_none_or(|found| found.kernel.leaves.is_empty()) {
         return Err(configuration.scenario_error(
@@ -112,19 +113,19 @@ pub(crate) fn stack(
         let floor = match (kernel.paging, above) {
             (PagingConfig::Segments { max, allocator, .. }, Some(above)) => {
                 let added = add_vm_in_segments(&mut stack, made, above, (max, allocator));
-                let (mut floor, segments) = added.map_err(failed)?;
+                let (floor, segments) = added.map_err(failed)?;
                 if let Some(segments) = segments {
                     let latency = configuration.machine.mmu.segment_latency_cycles.unwrap_or_default();
                     let registers = registers(&segments, latency);
                     let registers = registers.map_err(|error| configuration.scenario_error(error.to_string()))?;
-                    stack.add_paging(&mut floor, VmPaging::Segments(registers));
+                    stack.add_paging(&floor, VmPaging::Segments(registers));
                 }
                 floor
             }
             (_, Some(_)) => add_made(&mut stack, &floors, made, above, Cpu(0)).map_err(failed)?,
             (_, None) => {
                 let floor = Floor { kernel: stack.add(made), ..Floor::default() };
-                let place = Place::new(&[&floors[..], &[floor]].concat());
+                let place = KernelChain::new(&[&floors[..], &[floor]].concat());
                 let process = stack.with(&place, layer, Cpu(0), |kernel, _, below| {
                     kernel.inhabit(below)?;
                     match &found {
@@ -139,12 +140,12 @@ pub(crate) fn stack(
     }
     let host = scenario.kernels[0].paging;
     let composes = depth > 2 || host == PagingConfig::Shadow || host.falls_back_to_shadow();
-    if composes && floors[0].paging.is_none() {
+    if composes && stack.paging(&floors[0]).is_none() {
         let above = stack.kernel(&floors[1]).config().geometry;
         let vm = (floors[0].process, floors[0].base);
-        stack.add_paging(&mut floors[0], VmPaging::Shadow(Box::new(Shadows::new(vm, above, depth > 2))));
+        stack.add_paging(&floors[0], VmPaging::Shadow(Box::new(Shadows::new(vm, above, depth > 2))));
     }
-    Ok((stack, Place::new(&floors)))
+    Ok((stack, KernelChain::new(&floors)))
 }
 
 /// The configuration of kernel `layer`, whose memory has so many frames.
@@ -190,7 +191,7 @@ pub(crate) fn add_vm_in_segments(
 ) -> Result<(Floor, Option<Vec<FrameRange>>), OsError> {
     let (process, base, segments) = kernel.host_vm_in_segments(above, max, allocator, &mut Bare)?;
     let kernel = stack.add(kernel);
-    Ok((Floor { kernel, process, base, first_cpu: Cpu(0), paging: None }, segments))
+    Ok((Floor { kernel, process, base, first_cpu: Cpu(0) }, segments))
 }
 
 /// The registers of a VM in `segments`, whose translations take `latency_cycles`.
@@ -219,13 +220,13 @@ fn add_made(
     first_cpu: Cpu,
 ) -> Result<Floor, OsError> {
     let kernel = stack.add(kernel);
-    let floor = Floor { kernel, process: ProcessId::default(), base: Vpn(0), first_cpu, paging: None };
+    let floor = Floor { kernel, process: ProcessId::default(), base: Vpn(0), first_cpu };
     add_process(stack, &[under, &[floor]].concat(), above)
 }
 
 /// A process on the topmost of `floors`: a program, or a VM of `above` frames. Returns that floor with the process.
 pub(crate) fn add_process(stack: &mut Stack, floors: &[Floor], above: Option<PageCount>) -> Result<Floor, OsError> {
-    let place = Place::new(floors);
+    let place = KernelChain::new(floors);
     let (process, base) = stack.with(&place, place.top(), Cpu(0), |kernel, _, below| {
         if kernel.processes().next().is_none() {
             kernel.inhabit(below)?;
@@ -236,17 +237,7 @@ pub(crate) fn add_process(stack: &mut Stack, floors: &[Floor], above: Option<Pag
         }
     })?;
     let floor = floors[place.top()];
-    Ok(Floor { process, base, paging: floor.paging.filter(|_| above.is_none()), ..floor })
-}
-
-/// What the kernel of `layer` is called in results and messages.
-pub(crate) fn role(layer: usize, depth: usize) -> &'static str {
-    match (layer, depth) {
-        (0, 1) => "native",
-        (0, _) => "host",
-        (layer, depth) if layer + 1 == depth => "guest",
-        _ => "middle",
-    }
+    Ok(Floor { process, base, ..floor })
 }
 
 /// The shape of the page tables that were found.

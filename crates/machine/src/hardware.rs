@@ -8,13 +8,14 @@ use nestwalk_mmu::{
     Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, Prefetcher, RandomCoRunner,
     RunEnd, Segmented,
 };
-use nestwalk_os::{Invalidation, ProcessId, Scope};
+use nestwalk_os::{Invalidation, OsError, ProcessId, Scope};
 use nestwalk_workload::Batch;
 
 use crate::asap::{AsapScenario, Follower};
+use crate::chain::KernelChain;
 use crate::error::MachineError;
 use crate::scenario::{CoRunnerConfig, Configuration};
-use crate::stack::{Place, Stack, Translation};
+use crate::stack::{Stack, Translation};
 use crate::warm_up::Fill;
 
 /// How closely accesses are looked at.
@@ -186,8 +187,13 @@ impl Hardware {
     ///
     /// # Errors
     /// When the machine cannot be built.
-    pub fn of(configuration: &Configuration, stack: &Stack, place: &Place, threads: u16) -> Result<Self, MachineError> {
-        let memory_end: Hpa = Frame(stack.kernels()[0].memory().frames().0).address().into();
+    pub fn of(
+        configuration: &Configuration,
+        stack: &Stack,
+        place: &KernelChain,
+        threads: u16,
+    ) -> Result<Self, MachineError> {
+        let memory_end: Hpa = Frame(stack.kernel(place.bottom_floor()).memory().frames().0).address().into();
         let Configuration { scenario, machine, .. } = configuration;
         let asap = scenario.asap.as_ref().map(AsapScenario::build).transpose();
         let asap = asap.map_err(|what| configuration.scenario_error(what))?;
@@ -202,7 +208,7 @@ impl Hardware {
     ///
     /// # Errors
     /// When a core cannot be built.
-    pub fn add(&mut self, place: &Place, threads: u16) -> Result<Tenant, MmuError> {
+    pub fn add(&mut self, place: &KernelChain, threads: u16) -> Result<Tenant, MmuError> {
         let first = self.cores.len();
         for _ in 0..threads {
             self.cores.push(&self.config)?;
@@ -212,13 +218,13 @@ impl Hardware {
     }
 
     /// A program whose threads are the second hardware threads of the measured program's cores, in turn.
-    pub fn add_sharing(&mut self, place: &Place, threads: u16) -> Tenant {
+    pub fn add_sharing(&mut self, place: &KernelChain, threads: u16) -> Tenant {
         let cores = &self.tenants[Tenant::MEASURED.0].cores;
         let shared = (0..usize::from(threads)).map(|thread| cores[thread % cores.len()]).collect();
         self.settle(place, shared)
     }
 
-    fn settle(&mut self, place: &Place, cores: Vec<usize>) -> Tenant {
+    fn settle(&mut self, place: &KernelChain, cores: Vec<usize>) -> Tenant {
         let tenant = Tenant(self.tenants.len());
         let vm = match place.floors() {
             [.., host, _] => Asid(host.process.0),
@@ -233,7 +239,7 @@ impl Hardware {
     }
 
     /// The program is another process now: nothing of the one before may be used.
-    pub fn replace(&mut self, tenant: Tenant, place: &Place) {
+    pub fn replace(&mut self, tenant: Tenant, place: &KernelChain) {
         self.tenants[tenant.0].processes = processes(place);
         self.forget(tenant, Forget::Process);
     }
@@ -260,15 +266,18 @@ impl Hardware {
     }
 
     /// Runs `accesses` of a program's `thread` over its tables, until they are done or one needs a page fault.
+    ///
+    /// # Errors
+    /// When the program has exited.
     pub fn run(
         &mut self,
         tenant: Tenant,
         thread: u16,
         stack: &mut Stack,
-        place: &Place,
+        place: &KernelChain,
         accesses: Accesses<'_>,
         detail: Detail,
-    ) -> RunEnd {
+    ) -> Result<RunEnd, OsError> {
         let cores = &self.tenants[tenant.0].cores;
         let core = cores[usize::from(thread) % cores.len()];
         self.use_core(tenant, core);
@@ -370,9 +379,9 @@ fn run_on<P: Prefetcher>(
     core: &mut Core<P>,
     how: How<'_>,
     stack: &mut Stack,
-    place: &Place,
+    place: &KernelChain,
     accesses: Accesses<'_>,
-) -> RunEnd {
+) -> Result<RunEnd, OsError> {
     let (How { detail, llc, corunner }, Accesses { all, absorbed }) = (how, accesses);
     macro_rules! with_walker {
         ($walker:expr) => {
@@ -386,13 +395,13 @@ fn run_on<P: Prefetcher>(
             }
         };
     }
-    match stack.translation(place) {
+    Ok(match stack.translation(place)? {
         Translation::OneTable(table) => with_walker!(&mut Native { table }),
         Translation::TwoTables { guest, host, base } => with_walker!(&mut Nested { guest, host, base }),
         Translation::Segments(guest, segments) => with_walker!(&mut Segmented { guest, segments }),
-    }
+    })
 }
 
-fn processes(place: &Place) -> Vec<(usize, ProcessId)> {
+fn processes(place: &KernelChain) -> Vec<(usize, ProcessId)> {
     place.floors().iter().map(|floor| (floor.kernel, floor.process)).collect()
 }

@@ -3,11 +3,12 @@
 
 use nestwalk_os::OsCounters;
 
-use crate::stack::{Place, Stack};
+use crate::chain::KernelChain;
+use crate::stack::Stack;
 use crate::timing::CostWeights;
 
 /// What kernels did for one program, by floor of its place, bottom first.
-pub(crate) type Work = [OsCounters; Place::DEPTH_MAX];
+pub(crate) type Work = [OsCounters; KernelChain::DEPTH_MAX];
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -24,7 +25,7 @@ impl Meter {
     }
 
     /// Adds to `work` what the kernels of `place` did since they were read last. Returns what that cost, in cycles.
-    pub fn read(&mut self, stack: &Stack, place: &Place, work: &mut Work) -> u64 {
+    pub fn read(&mut self, stack: &Stack, place: &KernelChain, work: &mut Work) -> u64 {
         let mut cycles = 0;
         for (layer, floor) in place.floors().iter().enumerate() {
             if self.seen.len() <= floor.kernel {
@@ -43,7 +44,7 @@ impl Meter {
     }
 
     /// What `work` of a program on `place` cost, in cycles.
-    pub fn cycles(&self, stack: &Stack, place: &Place, work: &Work) -> u64 {
+    pub fn cycles(&self, stack: &Stack, place: &KernelChain, work: &Work) -> u64 {
         let layers = work.iter().take(place.depth()).enumerate();
         layers.map(|(layer, done)| self.weights.cycles(done, faults_exit(stack, place, layer))).sum()
     }
@@ -52,7 +53,7 @@ impl Meter {
 /// Whether each fault that the kernel of `layer` takes is a VM exit of its own. Under shadow paging it comes within that of the fill
 /// that needs it.
 #[inline]
-pub(crate) fn faults_exit(stack: &Stack, place: &Place, layer: usize) -> bool {
+pub(crate) fn faults_exit(stack: &Stack, place: &KernelChain, layer: usize) -> bool {
     layer < place.top() && !(place.depth() == 2 && stack.shadows(place))
 }
 

@@ -13,6 +13,7 @@ use nestwalk_mem::{Cpu, PageCount, size};
 use nestwalk_os::{KernelConfig, OsError};
 
 use crate::build::{add_kernel, add_process, kernel_config, open, roomy};
+use crate::chain::{Floor, KernelChain};
 use crate::colocated::{ColocatedConfig, CoresConfig, VmConfig};
 use crate::crowd::Crowd;
 use crate::error::MachineError;
@@ -20,7 +21,7 @@ use crate::hardware::{Hardware, Tenant};
 use crate::member::{Joining, Source};
 use crate::program::Program;
 use crate::scenario::Configuration;
-use crate::stack::{Floor, Place, Stack};
+use crate::stack::Stack;
 
 /// A program beside the measured one that has not yet a place.
 struct Neighbour {
@@ -105,7 +106,7 @@ impl<'a> Neighbours<'a> {
     /// When a kernel or a core cannot be made, or a kernel has no room.
     pub fn settle(
         self,
-        measured: &Place,
+        measured: &KernelChain,
         measured_threads: u16,
         stack: &mut Stack,
         hardware: &mut Hardware,
@@ -120,7 +121,7 @@ impl<'a> Neighbours<'a> {
             let (place, among) = placed?;
             let tenant = tenant(self.configuration, entry, &one, &place, hardware)?;
             let program = Program::new(self.configuration.scenario.name.clone(), place);
-            let program = program.limited(entry.cgroup_limit, stack);
+            let program = program.limited(entry.cgroup_limit, stack)?;
             let joining = Joining { program, tenant, among, again: true, source: one.source };
             members[one.entry].push(crowd.join(stack, joining)?);
         }
@@ -180,10 +181,10 @@ fn place(
     entry: &ColocatedConfig,
     one: &Neighbour,
     index: u64,
-    measured: &Place,
+    measured: &KernelChain,
     stack: &mut Stack,
     next: &mut Next,
-) -> Result<(Place, Option<Range<usize>>), MachineError> {
+) -> Result<(KernelChain, Option<Range<usize>>), MachineError> {
     let failed = |source| MachineError::Os {
         place: configuration.file(),
         kernel: format!("colocated program {}: its", one.entry + 1),
@@ -216,27 +217,32 @@ fn place(
 }
 
 /// A further process of the measured program's kernel.
-fn beside(stack: &mut Stack, measured: &Place, first_cpu: Cpu) -> Result<Place, OsError> {
+fn beside(stack: &mut Stack, measured: &KernelChain, first_cpu: Cpu) -> Result<KernelChain, OsError> {
     let mut floors = measured.floors().to_vec();
     let top = measured.top();
     floors[top].first_cpu = first_cpu;
     floors[top] = add_process(stack, &floors, None)?;
-    Ok(Place::new(&floors))
+    Ok(KernelChain::new(&floors))
 }
 
 /// A VM on the measured program's bottom kernel, with a process.
-fn in_vm(stack: &mut Stack, measured: &Place, config: &KernelConfig, first_cpu: Cpu) -> Result<Place, OsError> {
+fn in_vm(
+    stack: &mut Stack,
+    measured: &KernelChain,
+    config: &KernelConfig,
+    first_cpu: Cpu,
+) -> Result<KernelChain, OsError> {
     let host = Floor { first_cpu, ..measured.floors()[0] };
     let host = add_process(stack, &[host], Some(config.memory))?;
     let guest = add_kernel(stack, &[host], config, None, Cpu(0))?;
-    Ok(Place::new(&[host, guest]))
+    Ok(KernelChain::new(&[host, guest]))
 }
 
 fn tenant(
     configuration: &Configuration,
     entry: &ColocatedConfig,
     one: &Neighbour,
-    place: &Place,
+    place: &KernelChain,
     hardware: &mut Hardware,
 ) -> Result<Option<Tenant>, MachineError> {
     Ok(match entry.cores() {

@@ -14,6 +14,7 @@ use nestwalk_workload::{Batch, MemoryEvent, Step, Workload, WorkloadError, Workl
 
 use crate::build::{add_kernel, add_process};
 use crate::catalog::Shelf;
+use crate::chain::{Floor, KernelChain};
 use crate::crowd::Crowd;
 use crate::error::MachineError;
 use crate::hardware::Detail;
@@ -22,7 +23,7 @@ use crate::meter::Meter;
 use crate::program::Program;
 use crate::scenario::MachineConfig;
 use crate::schedule::Schedule;
-use crate::stack::{Floor, Place, Stack};
+use crate::stack::Stack;
 use crate::timing::Costs;
 
 /// Memory of the guest.
@@ -75,7 +76,7 @@ pub fn boot(manager: ManagerConfig, seed: u64) -> Result<Vec<Measurement>, Machi
         guest.stop_corunners(&members)?;
     }
     guest.both_orders("aged", seed, &mut all)?;
-    guest.stack.kernels()[0].check_invariants();
+    guest.stack.kernel(&guest.floor).check_invariants();
     Ok(all)
 }
 
@@ -104,7 +105,7 @@ impl Guest {
 
     fn join(&mut self, source: Source, again: bool) -> Result<usize, MachineError> {
         let floor = add_process(&mut self.stack, &[self.floor], None).map_err(failed)?;
-        let program = Program::new("patterns".into(), Place::new(&[floor]));
+        let program = Program::new("patterns".into(), KernelChain::new(&[floor]));
         let among = Some(0..usize::from(CPUS));
         self.crowd.join(&self.stack, Joining { program, tenant: None, among, again, source })
     }
@@ -170,7 +171,7 @@ impl Guest {
             let member = self.join(source, false)?;
             self.run_to_end(member)?;
             let place = *self.crowd.members()[member].as_ref().expect("it has ended, but is there").program.place();
-            let table = self.stack.table(&place, 0);
+            let table = self.stack.table(&place, 0).map_err(failed)?;
             let fragmentation = Fragmentation::of_small(table, VpnRange::new(FIRST, MEASURED));
             all.push(Measurement { tag, order, fragmentation });
             self.kill(member)?;

@@ -137,7 +137,7 @@ impl Populated {
             self.system.program.rename(&configuration.scenario.name);
         }
         let outcome = Run::new(&configuration, self).run(on_progress)?;
-        Ok(summary::summarise(configuration, outcome))
+        summary::summarise(configuration, outcome)
     }
 }
 

@@ -3,20 +3,20 @@
 
 use nestwalk_mem::{Cpu, Gfn, PageCount, Va, Vpn, VpnRange};
 use nestwalk_mmu::{Fault, RunEnd};
-use nestwalk_os::{HugeAdvice, Kernel, OsError, ProcessId, VmaFlags, VmaKind};
+use nestwalk_os::{Below, HugeAdvice, Kernel, OsError, ProcessId, VmaFlags, VmaKind};
 use nestwalk_workload::{MemoryEvent, ThreadId};
 
-use crate::build::role;
+use crate::chain::KernelChain;
 use crate::error::MachineError;
 use crate::hardware::{Accesses, Detail, Hardware, Tenant};
 use crate::meter::{Meter, Work};
-use crate::stack::{Place, Stack};
+use crate::stack::Stack;
 
 /// See the [module's documentation](self).
 #[derive(Debug)]
 pub(crate) struct Program {
     scenario: String,
-    place: Place,
+    place: KernelChain,
     /// Children that are alive, oldest first.
     children: Vec<ProcessId>,
     /// Parents that wait for the child that goes on in their place, oldest first.
@@ -32,7 +32,7 @@ pub(crate) struct Program {
 
 impl Program {
     /// A program of the scenario of that name, on `place`.
-    pub fn new(scenario: String, place: Place) -> Self {
+    pub fn new(scenario: String, place: KernelChain) -> Self {
         Self {
             scenario,
             place,
@@ -53,17 +53,20 @@ impl Program {
     }
 
     /// The same in a cgroup with that memory limit, if it has one.
-    pub fn limited(mut self, limit: Option<PageCount>, stack: &mut Stack) -> Self {
+    ///
+    /// # Errors
+    /// When its process is gone.
+    pub fn limited(mut self, limit: Option<PageCount>, stack: &mut Stack) -> Result<Self, MachineError> {
         self.cgroup_limit = limit;
-        self.set_limit(stack);
-        self
+        self.set_limit(stack)?;
+        Ok(self)
     }
 
-    fn set_limit(&self, stack: &mut Stack) {
+    fn set_limit(&self, stack: &mut Stack) -> Result<(), MachineError> {
         let limit = self.cgroup_limit;
-        stack
-            .with(&self.place, self.place.top(), Cpu(0), |kernel, process, _| kernel.set_cgroup_limit(process, limit))
-            .expect("the program's process is alive");
+        let top = self.place.top();
+        let set = |kernel: &mut Kernel, process, _: &mut dyn Below| kernel.set_cgroup_limit(process, limit);
+        stack.with(&self.place, top, Cpu(0), set).map_err(|error| self.failed(top, error))
     }
 
     /// It goes on in the scenario of that name.
@@ -72,7 +75,7 @@ impl Program {
     }
 
     /// Where it runs.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &KernelChain {
         &self.place
     }
 
@@ -225,7 +228,8 @@ impl Program {
         let cpu = stack.cpu(&self.place, thread.0);
         let mut done = 0;
         loop {
-            match hardware.run(tenant, thread.0, stack, &self.place, accesses.from(done), detail) {
+            let ran = hardware.run(tenant, thread.0, stack, &self.place, accesses.from(done), detail);
+            match ran.map_err(|error| self.failed(self.place.top(), error))? {
                 RunEnd::Done => return Ok(()),
                 RunEnd::Fault { index, fault } => {
                     done += index;
@@ -329,8 +333,7 @@ impl Program {
         let top = self.place.top();
         let process = stack.with(&self.place, top, cpu, |kernel, _, below| kernel.spawn(below));
         self.place.become_process(process.map_err(|error| self.failed(top, error))?);
-        self.set_limit(stack);
-        Ok(())
+        self.set_limit(stack)
     }
 
     /// Lets the daemons of its kernels work until `now_ns`, bottom first.
@@ -361,10 +364,10 @@ impl Program {
 }
 
 #[cold]
-fn failed(scenario: &str, place: &Place, layer: usize, source: OsError) -> MachineError {
+fn failed(scenario: &str, place: &KernelChain, layer: usize, source: OsError) -> MachineError {
     MachineError::Os {
         place: format!("scenario {}", scenario.escape_debug()),
-        kernel: role(layer, place.depth()).into(),
+        kernel: place.role(layer).into(),
         source,
     }
 }
@@ -379,7 +382,7 @@ fn madvise(
     process: ProcessId,
     range: VpnRange,
     advice: u32,
-    below: &mut dyn nestwalk_os::Below,
+    below: &mut dyn Below,
 ) -> Result<(), OsError> {
     match nestwalk_os::Advice::from_linux(advice) {
         Some(advice) => kernel.madvise(process, range, advice, below),

@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::asap::AsapScenario;
 use crate::catalog::Shelf;
+use crate::chain::KernelChain;
 use crate::colocated::{self, ColocatedConfig};
 use crate::error::MachineError;
 use crate::paging::PagingConfig;
 use crate::preset::PresetChoice;
 use crate::ranges::{self, File};
-use crate::stack::Place;
 use crate::timing::{Costs, Timing};
 
 /// A run, as written down by its user.
@@ -254,7 +254,7 @@ impl Configuration {
             let length = scenario.name.len();
             return self.refuse(format!("name has {length} bytes: it names files, give 1 to {NAME_BYTES_MAX}"));
         }
-        if !(1..=Place::DEPTH_MAX).contains(&scenario.kernels.len()) {
+        if !(1..=KernelChain::DEPTH_MAX).contains(&scenario.kernels.len()) {
             return self.refuse(format!(
                 "kernels: there are {}: give one ([[kernels]] once: native), two (the host's first, then the guest's) or three (a VM on a VM)",
                 scenario.kernels.len()

@@ -4,12 +4,13 @@
 use nestwalk_mem::{Level, PageTable};
 use nestwalk_mmu::{Counters, LatencyHistogram, Served, Table};
 use nestwalk_os::alignment::Alignment;
-use nestwalk_os::{Kernel, ProcessId, fragmentation};
+use nestwalk_os::{Kernel, OsError, ProcessId, fragmentation};
 use serde_json::{Value, json};
 
 use crate::beside::Companion;
-use crate::build::role;
+use crate::chain::{Floor, KernelChain};
 use crate::colocated::ColocatedConfig;
+use crate::error::MachineError;
 use crate::paging::VmPaging;
 use crate::result::{
     self, ColocatedStatistics, Fragmentation, KernelStatistics, References, RunResult, SCHEMA, Statistics,
@@ -17,19 +18,23 @@ use crate::result::{
 };
 use crate::run::Outcome;
 use crate::scenario::Configuration;
-use crate::stack::{Floor, Place, Stack};
+use crate::stack::Stack;
 
 /// Range registers for which it is said how many walks they would cover.
 const COVERAGES: [usize; 4] = [1, 4, 8, 16];
 
-pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunResult {
+/// # Errors
+/// When a process of the outcome has exited.
+pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> Result<RunResult, MachineError> {
     let (adopted_pages, refused_events) = (outcome.program.adopted_pages(), outcome.program.refused_events());
     let whole_run = outcome.whole_run;
     let (stack, place) = (&outcome.stack, outcome.program.place());
     // With a shadow table or segments the hardware walks no table of the host's.
     let walks_host = place.depth() > 1 && stack.paging(&place.floors()[0]).is_none();
-    let host_pt_fragmentation = walks_host.then(|| measure_fragmentation(stack, place));
-    let alignment = walks_host.then(|| measure_alignment(stack, place));
+    let gone =
+        |source| MachineError::Os { place: configuration.file(), kernel: place.role(place.top()).into(), source };
+    let host_pt_fragmentation = walks_host.then(|| measure_fragmentation(stack, place)).transpose().map_err(gone)?;
+    let alignment = walks_host.then(|| measure_alignment(stack, place)).transpose().map_err(gone)?;
     let statistics = Statistics {
         total: outcome.windows.iter().fold(Window::default(), |sum, window| sum.plus(window)),
         references: references(&outcome.measured),
@@ -39,16 +44,16 @@ pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunRe
             counts: outcome.measured.latency.buckets.to_vec(),
         },
         mmu: mmu_counters(&outcome.measured),
-        kernels: kernels(stack, place),
+        kernels: kernels(stack, place).map_err(gone)?,
         reserved: outcome.reserved.clone(),
-        colocated: colocated(&configuration, stack, &outcome.companions),
+        colocated: colocated(&configuration, stack, &outcome.companions).map_err(gone)?,
         windows: outcome.windows,
         warm_accesses: outcome.warm_accesses,
         populated_pages: outcome.populated_pages,
         adopted_pages,
         refused_events,
     };
-    RunResult {
+    Ok(RunResult {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
         name: configuration.scenario.name.clone(),
@@ -60,19 +65,20 @@ pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunRe
         contiguity: outcome.contiguity,
         host_pt_fragmentation,
         alignment,
-    }
+    })
 }
 
 /// Of the program's pages, in the table that maps them and in that of the kernel below.
-fn measure_alignment(stack: &Stack, place: &Place) -> Alignment {
+fn measure_alignment(stack: &Stack, place: &KernelChain) -> Result<Alignment, OsError> {
     let below = place.top() - 1;
-    Alignment::of(stack.table(place, place.top()), stack.table(place, below), place.floors()[below].base)
+    let (guest, host) = (stack.table(place, place.top())?, stack.table(place, below)?);
+    Ok(Alignment::of(guest, host, place.floors()[below].base))
 }
 
-fn measure_fragmentation(stack: &Stack, place: &Place) -> Fragmentation {
-    let table = stack.table(place, place.top());
+fn measure_fragmentation(stack: &Stack, place: &KernelChain) -> Result<Fragmentation, OsError> {
+    let table = stack.table(place, place.top())?;
     let measured = fragmentation::Fragmentation::of_small(table, fragmentation::everything(table));
-    spread_of(&measured)
+    Ok(spread_of(&measured))
 }
 
 fn spread_of(measured: &fragmentation::Fragmentation) -> Fragmentation {
@@ -187,23 +193,19 @@ fn by_name(counts: Vec<(&'static str, u64)>) -> Value {
     counts.into_iter().map(|(name, count)| (name, json!(count))).collect()
 }
 
-const ALIVE: &str = "a place's processes live as long as the place";
-
-fn kernels(stack: &Stack, place: &Place) -> Vec<KernelStatistics> {
+fn kernels(stack: &Stack, place: &KernelChain) -> Result<Vec<KernelStatistics>, OsError> {
     let describe = |(layer, floor): (usize, &Floor)| {
         let paging = stack.paging(floor).map_or_else(|| "ept".to_owned(), VmPaging::name);
-        KernelStatistics {
-            paging: (layer < place.top()).then_some(paging),
-            ..kernel_statistics(stack.kernel(floor), role(layer, place.depth()), floor.process)
-        }
+        let statistics = kernel_statistics(stack.kernel(floor), place.role(layer), floor.process)?;
+        Ok(KernelStatistics { paging: (layer < place.top()).then_some(paging), ..statistics })
     };
     place.floors().iter().enumerate().map(describe).collect()
 }
 
 /// Of `kernel`, of which `process` is the program or the VM.
-fn kernel_statistics(kernel: &Kernel, role: &'static str, process: ProcessId) -> KernelStatistics {
-    let table = kernel.table(process).expect(ALIVE);
-    KernelStatistics {
+fn kernel_statistics(kernel: &Kernel, role: &'static str, process: ProcessId) -> Result<KernelStatistics, OsError> {
+    let table = kernel.table(process)?;
+    Ok(KernelStatistics {
         role,
         paging: None,
         manager: kernel.manager().facts().name.to_owned(),
@@ -211,12 +213,12 @@ fn kernel_statistics(kernel: &Kernel, role: &'static str, process: ProcessId) ->
         free_frames: kernel.memory().free_frames().0,
         table_nodes: table.node_count(),
         table_runs: runs_of_frames(table),
-        vmas: count_vmas(kernel.vmas(process).expect(ALIVE).map(|vma| vma.range.len()).collect()),
+        vmas: count_vmas(kernel.vmas(process)?.map(|vma| vma.range.len()).collect()),
         counters: serde_json::to_value(kernel.counters()).expect("counters are plain numbers"),
         reserved_frames: kernel.manager().reserved().0,
         manager_counters: by_name(kernel.manager().statistics()),
         table_counters: by_name(kernel.table_placement().statistics()),
-    }
+    })
 }
 
 /// On how many runs of neighbouring frames the nodes of `table` lie.
@@ -242,19 +244,27 @@ fn count_vmas(mut pages: Vec<u64>) -> [u64; 2] {
 }
 
 /// What ran beside the program, by entry of the scenario.
-fn colocated(configuration: &Configuration, stack: &Stack, companions: &[Companion]) -> Vec<ColocatedStatistics> {
+fn colocated(
+    configuration: &Configuration,
+    stack: &Stack,
+    companions: &[Companion],
+) -> Result<Vec<ColocatedStatistics>, OsError> {
     let entries = configuration.scenario.colocated.iter().zip(companions);
     entries.map(|(config, companion)| colocated_entry(config, stack, companion)).collect()
 }
 
-fn colocated_entry(config: &ColocatedConfig, stack: &Stack, companion: &Companion) -> ColocatedStatistics {
+fn colocated_entry(
+    config: &ColocatedConfig,
+    stack: &Stack,
+    companion: &Companion,
+) -> Result<ColocatedStatistics, OsError> {
     let mut spread = fragmentation::Fragmentation::default();
     for place in companion.places.iter().filter(|place| place.depth() > 1) {
-        let table = stack.table(place, place.top());
+        let table = stack.table(place, place.top())?;
         spread.add(&fragmentation::Fragmentation::of_small(table, fragmentation::everything(table)));
     }
     let counters = |work| serde_json::to_value(work).expect("counters are plain numbers");
-    ColocatedStatistics {
+    Ok(ColocatedStatistics {
         workload: companion.name.clone(),
         count: config.count,
         touches: companion.tally.touches,
@@ -264,7 +274,7 @@ fn colocated_entry(config: &ColocatedConfig, stack: &Stack, companion: &Companio
         kernels: companion.work.iter().take(companion.depth).map(counters).collect(),
         mmu: companion.counters.as_ref().map(mmu_counters),
         host_pt_fragmentation: (companion.depth > 1 && !companion.places.is_empty()).then(|| spread_of(&spread)),
-    }
+    })
 }
 
 #[cfg(test)]

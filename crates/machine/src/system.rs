@@ -59,7 +59,7 @@ impl System {
         };
         let system = Self {
             program: Program::new(scenario.name.clone(), place)
-                .limited(scenario.cgroup_limit, &mut stack)
+                .limited(scenario.cgroup_limit, &mut stack)?
                 .frozen(scenario.kernels.last().is_some_and(|kernel| kernel.dump.is_some())),
             stack,
             meter: Meter::new(configuration.costs.weights()?),

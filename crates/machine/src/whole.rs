@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use nestwalk_os::OsCounters;
 use serde::Serialize;
 
-use crate::build::role;
+use crate::chain::KernelChain;
 use crate::meter::{Meter, Work, faults_exit, since};
-use crate::stack::{Place, Stack};
+use crate::stack::Stack;
 use crate::timing::{FAULTS, Kind, kind_of};
 
 /// What the kernels did for the program in the whole run. Counts of all its kernels together, unless said otherwise.
@@ -84,7 +84,7 @@ pub(crate) struct Parts<'a> {
 }
 
 /// Counters of the kernels of `place`, by layer.
-pub(crate) fn snapshot(stack: &Stack, place: &Place) -> Work {
+pub(crate) fn snapshot(stack: &Stack, place: &KernelChain) -> Work {
     let mut work = Work::default();
     for (counters, floor) in work.iter_mut().zip(place.floors()) {
         counters.add(stack.kernel(floor).counters());
@@ -93,7 +93,7 @@ pub(crate) fn snapshot(stack: &Stack, place: &Place) -> Work {
 }
 
 /// The whole of `work`, which was done for the program on `place`.
-pub(crate) fn whole_run(stack: &Stack, place: &Place, meter: &Meter, work: &Work, parts: Parts<'_>) -> WholeRun {
+pub(crate) fn whole_run(stack: &Stack, place: &KernelChain, meter: &Meter, work: &Work, parts: Parts<'_>) -> WholeRun {
     let Parts { boot, windows, extent } = parts;
     let own = since(work, boot);
     let mut whole = WholeRun { boot_cycles: meter.cycles(stack, place, boot), ..Default::default() };
@@ -117,7 +117,7 @@ pub(crate) fn whole_run(stack: &Stack, place: &Place, meter: &Meter, work: &Work
 }
 
 /// Cycles of what recurs without a first touch, in the accesses that were skipped; `windows` is what was done while measuring.
-fn unseen(stack: &Stack, place: &Place, meter: &Meter, windows: &Work, extent: Extent) -> u64 {
+fn unseen(stack: &Stack, place: &KernelChain, meter: &Meter, windows: &Work, extent: Extent) -> u64 {
     if extent.measured == 0 {
         return 0;
     }
@@ -132,7 +132,7 @@ fn unseen(stack: &Stack, place: &Place, meter: &Meter, windows: &Work, extent: E
     (u128::from(seen) * u128::from(extent.skipped) / u128::from(extent.measured)) as u64
 }
 
-fn of_kernel(stack: &Stack, place: &Place, meter: &Meter, layer: usize, done: &OsCounters) -> WholeKernel {
+fn of_kernel(stack: &Stack, place: &KernelChain, meter: &Meter, layer: usize, done: &OsCounters) -> WholeKernel {
     let under_guest = faults_exit(stack, place, layer);
     let (mut faults, mut exits) = (0, 0);
     let mut cycles: BTreeMap<&'static str, u64> = BTreeMap::new();
@@ -148,7 +148,7 @@ fn of_kernel(stack: &Stack, place: &Place, meter: &Meter, layer: usize, done: &O
             }
         }
     }
-    WholeKernel { role: role(layer, place.depth()), faults, exits, counters, cycles }
+    WholeKernel { role: place.role(layer), faults, exits, counters, cycles }
 }
 
 /// What is an exit each time, besides a fault below a guest.

@@ -8,6 +8,7 @@ use nestwalk_workload::{Batch, MemoryEvent, Step, Workload, WorkloadError, Workl
 use super::{FIRST_PAGE, Scale, Watch, repeat};
 use crate::build::{add_kernel, add_process};
 use crate::catalog::Shelf;
+use crate::chain::{Floor, KernelChain};
 use crate::crowd::Crowd;
 use crate::error::MachineError;
 use crate::hardware::Detail;
@@ -16,7 +17,7 @@ use crate::meter::Meter;
 use crate::program::Program;
 use crate::scenario::MachineConfig;
 use crate::schedule::Schedule;
-use crate::stack::{Floor, Place, Stack};
+use crate::stack::Stack;
 use crate::timing::Costs;
 
 /// Programs, and processors.
@@ -93,7 +94,7 @@ fn machine(scale: Scale) -> Result<Machine, MachineError> {
     for number in 0..PROGRAMS {
         let floor = Floor { first_cpu: Cpu(number), ..guest };
         let floor = add_process(&mut stack, &[host, floor], None).map_err(failed)?;
-        let program = Program::new("bench".into(), Place::new(&[host, floor]));
+        let program = Program::new("bench".into(), KernelChain::new(&[host, floor]));
         let pages = scale.footprint.0 / u64::from(PROGRAMS);
         let source: Source = Box::new(move || Ok(Box::new(Toucher { pages, next: 0, mapped: false })));
         crowd.join(&stack, Joining { program, tenant: None, among: None, again: false, source })?;
