@@ -28,12 +28,13 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
+use crate::accesses::{Accesses, Detail};
 use crate::asap::AsapScenario;
 use crate::build::{add_kernel, add_vm_in_segments, registers};
 use crate::catalog::Shelf;
 use crate::chain::KernelChain;
 use crate::error::MachineError;
-use crate::hardware::{Accesses, Detail, Hardware};
+use crate::hardware::Hardware;
 use crate::paging::{Fallback, PagingConfig, VmPaging};
 use crate::scenario::{CoRunnerConfig, MachineConfig};
 use crate::stack::Stack;
@@ -341,18 +342,18 @@ fn virtual_machine(scale: Scale, technique: &Technique) -> Result<(Stack, Kernel
     let manager = technique.guest_manager.clone();
     let guest_config = KernelConfig { tables: guest_tables, manager, ..KernelConfig::new(scale.guest()) };
     let guest = add_kernel(&mut stack, &[host], &guest_config, None, first).map_err(failed)?;
-    let place = KernelChain::new(&[host, guest]);
+    let chain = KernelChain::new(&[host, guest]);
     let range = VpnRange::new(FIRST_PAGE, scale.footprint);
     stack
-        .with(&place, 1, first, |kernel, process, below| kernel.mmap(process, range, VmaFlags::ANONYMOUS, below))
+        .with(&chain, 1, first, |kernel, process, below| kernel.mmap(process, range, VmaFlags::ANONYMOUS, below))
         .map_err(failed)?;
-    Ok((stack, place))
+    Ok((stack, chain))
 }
 
-fn populate(stack: &mut Stack, place: &KernelChain, scale: Scale) -> Result<(), MachineError> {
+fn populate(stack: &mut Stack, chain: &KernelChain, scale: Scale) -> Result<(), MachineError> {
     let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
     for page in 0..scale.footprint.0 {
-        stack.fault(place, 1, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
+        stack.fault(chain, 1, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
     }
     Ok(())
 }
@@ -384,12 +385,12 @@ fn walks(
 ) -> Result<u64, MachineError> {
     let machine: MachineConfig = Shelf::Machines.load("broadwell-asap", Path::new(""))?;
     let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
-    let (mut stack, place) = virtual_machine(scale, technique)?;
-    populate(&mut stack, &place, scale)?;
-    if stack.shadows(&place) {
+    let (mut stack, chain) = virtual_machine(scale, technique)?;
+    populate(&mut stack, &chain, scale)?;
+    if stack.shadows(&chain) {
         let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
         for page in 0..scale.footprint.0 {
-            stack.shadow_fault(&place, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
+            stack.shadow_fault(&chain, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
         }
     }
     let memory_end = Hpa(scale.host().bytes());
@@ -401,8 +402,8 @@ fn walks(
     };
     let prepare = || {
         let mut hardware = Hardware::new(&mmu, prefetcher.clone(), CoRunnerConfig::None, memory_end, 1)?;
-        let tenant = hardware.add(&place, 1)?;
-        Ok((hardware, tenant))
+        let user = hardware.add(&chain, 1)?;
+        Ok((hardware, user))
     };
     let whole = Accesses { all: accesses, absorbed: &[] };
     let lost = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
@@ -410,7 +411,7 @@ fn walks(
         repetitions,
         watch,
         || prepare().map_err(failed),
-        |(hardware, tenant)| match hardware.run(*tenant, 0, &mut stack, &place, whole, Detail::Full).map_err(lost)? {
+        |(hardware, user)| match hardware.run(*user, 0, &mut stack, whole, Detail::Full).map_err(lost)? {
             RunEnd::Done => Ok(accesses.len() as u64),
             RunEnd::Fault { index, fault } => unreachable!("access {index} of a populated guest: {fault:?}"),
         },
@@ -419,7 +420,7 @@ fn walks(
 
 fn faults(scale: Scale, technique: &Technique, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {
     let prepare = || virtual_machine(scale, technique);
-    repeat(repetitions, watch, prepare, |(stack, place)| populate(stack, place, scale).map(|()| scale.footprint.0))
+    repeat(repetitions, watch, prepare, |(stack, chain)| populate(stack, chain, scale).map(|()| scale.footprint.0))
 }
 
 fn decode(traces: &Path, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {

@@ -1,80 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Builds what a scenario describes: its workload and its kernels.
-
-use std::path::{Path, PathBuf};
+//! Builds the kernels that a scenario describes.
 
 use nestwalk_mem::{Cpu, FrameRange, Geometry, PageCount, Pfn, Vpn, size};
 use nestwalk_mmu::{Segments, SegmentsError};
 use nestwalk_os::{AllocatorKind, Bare, FrozenTable, Kernel, KernelConfig, OsError, ProcessId, Shadows};
-use nestwalk_workload::churn::{Churn, ChurnConfig};
-use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
-use nestwalk_workload::{Workload, WorkloadFacts};
+use nestwalk_workload::WorkloadFacts;
 
 use crate::chain::{Floor, KernelChain, role};
+use crate::configuration::Configuration;
 use crate::dump::{self, Dumped};
 use crate::error::MachineError;
-use crate::neighbours::Neighbours;
+use crate::kernel_scenario::KernelScenario;
 use crate::paging::{PagingConfig, VmPaging};
-use crate::scenario::{Configuration, KernelScenario, WorkloadConfig};
+use crate::restore::restore;
 use crate::stack::Stack;
 
 const GIB: u64 = 1 << 18;
 
-/// The measured program of `configuration`. Bundled traces lie in the folder `traces`.
-///
-/// # Errors
-/// When there is no such trace, it cannot be read, or a generator's parameters are impossible.
-pub fn workload(configuration: &Configuration, traces: &Path) -> Result<Box<dyn Workload>, MachineError> {
-    open(&configuration.scenario.workload, configuration.scenario.seed, &configuration.base, traces)
-}
-
-/// The program that `config` describes, with the seed of a run.
-///
-/// # Errors
-/// When there is no such trace, it cannot be read, or a generator's parameters are impossible.
-pub(crate) fn open(
-    config: &WorkloadConfig,
-    seed: u64,
-    base: &Path,
-    traces: &Path,
-) -> Result<Box<dyn Workload>, MachineError> {
-    match config {
-        WorkloadConfig::Generator(generator) => Ok(generator.clone().reseeded(seed).build()?),
-        WorkloadConfig::Preset(choice) => Ok(choice.resolve(base)?.reseeded(seed).build()?),
-        WorkloadConfig::Trace(name) => {
-            let path = trace_path(name, base, traces)?;
-            Ok(Box::new(TraceWorkload::open(&path, PlayOptions::default())?))
-        }
-        WorkloadConfig::Churn(churn) => {
-            let seed = churn.seed.wrapping_add(seed.wrapping_sub(1));
-            Ok(Box::new(Churn::new(&ChurnConfig { seed, ..churn.clone() })?))
-        }
-    }
-}
-
-/// The file of the trace `name`: a bundled one, or a path (relative to `base`), which is what has a folder or an extension.
-///
-/// # Errors
-/// When it is neither.
-pub fn trace_path(name: &str, base: &Path, traces: &Path) -> Result<PathBuf, MachineError> {
-    if name.contains('/') || Path::new(name).extension().is_some() {
-        return Ok(base.join(name));
-    }
-    [traces.join(name).with_extension("nwt"), base.join(name)]
-        .into_iter()
-        .find(|path| path.is_file())
-        .ok_or_else(|| MachineError::unknown("trace", name, bundled_traces(traces)))
-}
-
-/// The names of the bundled traces, in order.
-pub fn bundled_traces(traces: &Path) -> Vec<String> {
-    let files = std::fs::read_dir(traces).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut names: Vec<String> = files
-        .filter(|path| path.extension().is_some_and(|extension| extension == "nwt"))
-        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
-        .collect();
-    names.sort_unstable();
-    names
+/// What the tenants beside the measured program need of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Needs {
+    /// Threads on the measured program's kernel.
+    pub threads: u16,
+    /// Memory of those.
+    pub footprint: PageCount,
+    /// Processors of the VMs beside the measured program's.
+    pub vm_cpus: u16,
+    /// Memory of those VMs.
+    pub vm_memory: PageCount,
 }
 
 /// The kernels of `configuration` under the measured program, with a process for it on top, and for what stands beside it.
@@ -84,7 +37,7 @@ pub fn bundled_traces(traces: &Path) -> Vec<String> {
 pub(crate) fn stack(
     configuration: &Configuration,
     facts: &WorkloadFacts,
-    beside: &Neighbours<'_>,
+    needs: &Needs,
 ) -> Result<(Stack, KernelChain), MachineError> {
     let found = found_table(configuration)?;
     if facts.kernel_half && found.as_ref().is_none_or(|found| found.kernel.leaves.is_empty()) {
@@ -94,12 +47,12 @@ pub(crate) fn stack(
                 .into(),
         ));
     }
-    let sizes = memory_sizes(configuration, facts, beside, found.as_ref())?;
+    let sizes = memory_sizes(configuration, facts, needs, found.as_ref())?;
     let scenario = &configuration.scenario;
     let depth = scenario.kernels.len();
     let (mut stack, mut floors) = (Stack::default(), Vec::new());
     for (layer, (kernel, &frames)) in scenario.kernels.iter().zip(&sizes).enumerate() {
-        let mut config = config_of(configuration, facts, beside, (layer, frames))?;
+        let mut config = config_of(configuration, facts, needs, (layer, frames))?;
         if let Some(found) = found.as_ref().filter(|_| layer + 1 == depth && kernel.levels.is_none()) {
             config.geometry = geometry_of(&found.user);
         }
@@ -108,7 +61,7 @@ pub(crate) fn stack(
             |source| MachineError::Os { place: configuration.file(), kernel: role(layer, depth).into(), source };
         let mut made = Kernel::new(&config).map_err(failed)?;
         if let Some(saved) = &kernel.saved {
-            crate::saved::restore(&mut made, &configuration.base.join(saved))?;
+            restore(&mut made, &configuration.base.join(saved))?;
         }
         let floor = match (kernel.paging, above) {
             (PagingConfig::Segments { max, allocator, .. }, Some(above)) => {
@@ -152,11 +105,11 @@ pub(crate) fn stack(
 fn config_of(
     configuration: &Configuration,
     facts: &WorkloadFacts,
-    beside: &Neighbours<'_>,
+    needs: &Needs,
     (layer, frames): (usize, PageCount),
 ) -> Result<KernelConfig, MachineError> {
     let scenario = &configuration.scenario;
-    let threads = facts.threads.max(1) + beside.threads() + if layer == 0 { beside.vm_cpus() } else { 0 };
+    let threads = facts.threads.max(1) + needs.threads + if layer == 0 { needs.vm_cpus } else { 0 };
     kernel_config(&scenario.kernels[layer], frames, threads, scenario.seed + layer as u64)
         .map_err(|what| configuration.scenario_error(what))
 }
@@ -165,17 +118,17 @@ fn config_of(
 pub(crate) fn start_of(
     configuration: &Configuration,
     facts: &WorkloadFacts,
-    beside: &Neighbours<'_>,
+    needs: &Needs,
     layer: usize,
 ) -> Result<Kernel, MachineError> {
     let kernels = &configuration.scenario.kernels;
-    let frames = memory_sizes(configuration, facts, beside, None)?[layer];
-    let config = config_of(configuration, facts, beside, (layer, frames))?;
+    let frames = memory_sizes(configuration, facts, needs, None)?[layer];
+    let config = config_of(configuration, facts, needs, (layer, frames))?;
     let failed =
         |source| MachineError::Os { place: configuration.file(), kernel: role(layer, kernels.len()).into(), source };
     let mut kernel = Kernel::new(&config).map_err(failed)?;
     if let Some(saved) = &kernels[layer].saved {
-        crate::saved::restore(&mut kernel, &configuration.base.join(saved))?;
+        restore(&mut kernel, &configuration.base.join(saved))?;
     }
     kernel.inhabit(&mut Bare).map_err(failed)?;
     Ok(kernel)
@@ -256,17 +209,17 @@ fn found_table(configuration: &Configuration) -> Result<Option<Dumped>, MachineE
 fn memory_sizes(
     configuration: &Configuration,
     facts: &WorkloadFacts,
-    beside: &Neighbours<'_>,
+    needs: &Needs,
     found: Option<&Dumped>,
 ) -> Result<Vec<PageCount>, MachineError> {
     let kernels = &configuration.scenario.kernels;
     let own =
         found.map_or(facts.footprint, |found| facts.footprint.max(found.user.memory()).max(found.kernel.memory()));
-    let mut needed = PageCount(own.0 + beside.footprint().0);
+    let mut needed = PageCount(own.0 + needs.footprint.0);
     let mut sizes = Vec::new();
     for (layer, kernel) in kernels.iter().enumerate().rev() {
         if layer == 0 {
-            needed.0 += beside.vm_memory().0;
+            needed.0 += needs.vm_memory.0;
         }
         let frames = kernel.memory.unwrap_or(roomy(needed));
         if frames <= needed {

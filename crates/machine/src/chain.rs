@@ -4,6 +4,8 @@
 use nestwalk_mem::{Cpu, Vpn};
 use nestwalk_os::{Kernel, ProcessId};
 
+use crate::kernel_scenario::KERNELS_MAX;
+
 /// A kernel of a chain, and what the next kernel (or the program) is to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Floor {
@@ -34,8 +36,8 @@ pub struct KernelChain {
 }
 
 impl KernelChain {
-    /// The most kernels on top of each other: as many as the hardware has a walk for.
-    pub const DEPTH_MAX: usize = 3;
+    /// The most kernels on top of each other.
+    pub const DEPTH_MAX: usize = KERNELS_MAX;
 
     /// These kernels, bottom first.
     ///

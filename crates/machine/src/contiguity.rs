@@ -42,9 +42,9 @@ pub struct Contiguity {
     pub ended: FreeMemory,
 }
 
-/// Of the kernels of `place`, bottom first.
-pub(crate) fn look(stack: &Stack, place: &KernelChain) -> Vec<FreeMemory> {
-    place.floors().iter().map(|floor| FreeMemory::of(stack.kernel(floor).memory())).collect()
+/// Of the kernels of `chain`, bottom first.
+pub(crate) fn look(stack: &Stack, chain: &KernelChain) -> Vec<FreeMemory> {
+    chain.floors().iter().map(|floor| FreeMemory::of(stack.kernel(floor).memory())).collect()
 }
 
 /// The three moments together.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What lies under a kernel's memory on this machine, looked up as far as it is needed.
 //!
-//! A kernel tells [`Below`] of each frame that it uses. Most frames are backed already, so the
-//! kernels below are not prepared in advance: [`LowerKernels`] holds the floors that are left, and
-//! each use splits off the topmost of them. That kernel gets the rest as its own `Below`, to any
-//! depth; bare metal is the end of the list.
+//! A kernel tells [`Below`] of each frame that it uses. [`LowerKernels`] is the kernel right below,
+//! with the floors that are left: where that kernel uses a frame of its own, the next one is split
+//! off in the same way, to any depth. Bare metal is the end of the list.
 
-use nestwalk_mem::{Cpu, FrameRange};
+use nestwalk_mem::{Cpu, Frame, FrameRange};
 use nestwalk_os::{Below, HostMemory, Hypercall, HypercallReply, Kernel, OsError, ProcessId, ShadowedMemory};
 
 use crate::chain::{Floor, cpu_of};
@@ -34,51 +33,118 @@ impl Host {
     #[inline]
     pub fn parts(&mut self, vm: ProcessId) -> (&mut Kernel, Option<&mut VmPaging>) {
         let Self { kernel, pagings } = self;
+        if pagings.is_empty() {
+            return (kernel, None);
+        }
         (kernel, pagings.iter_mut().find(|paged| paged.vm == vm).map(|paged| &mut paged.how))
     }
 }
 
 /// The kernels under one kernel of a chain.
-pub(crate) struct LowerKernels<'a> {
-    /// All kernels of the machine with smaller numbers than that kernel.
-    pub hosts: &'a mut [Host],
-    /// Those that it runs on, bottom first.
-    pub floors: &'a [Floor],
-    /// Its processor that works.
-    pub cpu: Cpu,
+pub(crate) enum LowerKernels<'a> {
+    /// None: the kernel runs on bare metal.
+    Metal,
+    /// The kernel runs in a VM.
+    Vm(Vm<'a>),
 }
 
-impl LowerKernels<'_> {
-    /// Calls `act` with the memory of the VM on the topmost of the floors; without one, there is
-    /// bare metal, and the answer is `metal`.
+/// A VM, as the kernel in it sees what is below.
+pub(crate) struct Vm<'a> {
+    /// The kernel that hosts it.
+    host: &'a mut Kernel,
+    /// How its memory is translated; `None` is EPT.
+    paging: Option<&'a mut VmPaging>,
+    /// Its floor in the chain.
+    floor: &'a Floor,
+    /// The processor of the host that works.
+    cpu: Cpu,
+    /// What the host runs on: all kernels with smaller numbers, and the floors that are left.
+    hosts: &'a mut [Host],
+    floors: &'a [Floor],
+}
+
+impl<'a> LowerKernels<'a> {
+    /// Those of `floors`, bottom first, under a kernel whose processor `cpu` works. `hosts` are all
+    /// kernels with smaller numbers than that one.
     #[inline(always)]
-    fn with<R>(&mut self, metal: R, act: impl FnOnce(&mut dyn Below) -> R) -> R {
-        let Some((floor, floors)) = self.floors.split_last() else { return metal };
-        let (hosts, upper) = self.hosts.split_at_mut(floor.kernel);
+    pub fn new(hosts: &'a mut [Host], floors: &'a [Floor], cpu: Cpu) -> Self {
+        let Some((floor, floors)) = floors.split_last() else { return Self::Metal };
+        let (hosts, upper) = hosts.split_at_mut(floor.kernel);
         let (host, paging) = upper[0].parts(floor.process);
-        let cpu = cpu_of(host, floor.first_cpu, self.cpu);
-        let below = &mut LowerKernels { hosts, floors, cpu };
-        let mut memory = HostMemory { host, process: floor.process, base: floor.base, cpu, below };
-        match paging {
+        let cpu = cpu_of(host, floor.first_cpu, cpu);
+        Self::Vm(Vm { host, paging, floor, cpu, hosts, floors })
+    }
+}
+
+impl Vm<'_> {
+    /// Calls `act` with the VM's memory, as its kernel reaches it.
+    fn with_memory<R>(&mut self, act: impl FnOnce(&mut dyn Below) -> R) -> R {
+        let Self { host, floor, cpu, .. } = self;
+        let below = &mut LowerKernels::new(self.hosts, self.floors, *cpu);
+        let mut memory = HostMemory { host, process: floor.process, base: floor.base, cpu: *cpu, below };
+        match &mut self.paging {
             Some(VmPaging::Shadow(shadows)) => act(&mut ShadowedMemory { memory: &mut memory, shadows }),
             _ => act(&mut memory),
         }
+    }
+
+    // A function of its own, so that the answer of bare metal costs nothing.
+    #[inline(never)]
+    fn touch(&mut self, frames: FrameRange, store: bool) -> Result<(), OsError> {
+        if self.paging.is_some() || frames.count.0 != 1 {
+            return self.touch_any(frames, store);
+        }
+        // One frame, which is what nearly all touches are: as `HostMemory` does it.
+        let (frame, Floor { process, base, .. }) = (frames.start, *self.floor);
+        let below = &mut LowerKernels::new(self.hosts, self.floors, self.cpu);
+        match self.host.touch(process, base + frame.0, store, self.cpu, below) {
+            Ok(()) => Ok(()),
+            Err(source) => Err(not_backed(frame, source)),
+        }
+    }
+
+    /// Several frames at once, or with a shadow table to keep.
+    #[inline(never)]
+    fn touch_any(&mut self, frames: FrameRange, store: bool) -> Result<(), OsError> {
+        self.with_memory(|memory| memory.touch(frames, store))
     }
 }
 
 impl Below for LowerKernels<'_> {
     #[inline]
     fn touch(&mut self, frames: FrameRange, store: bool) -> Result<(), OsError> {
-        self.with(Ok(()), |memory| memory.touch(frames, store))
+        match self {
+            Self::Metal => Ok(()),
+            Self::Vm(vm) => vm.touch(frames, store),
+        }
+    }
+
+    #[inline]
+    fn zero(&mut self, frames: FrameRange) -> Result<(), OsError> {
+        match self {
+            Self::Metal => Ok(()),
+            Self::Vm(vm) => vm.touch(frames, true),
+        }
     }
 
     #[inline]
     fn epoch(&self) -> Option<u64> {
-        let Some(floor) = self.floors.last() else { return Some(0) };
-        Some(self.hosts[floor.kernel].kernel.epoch())
+        match self {
+            Self::Metal => Some(0),
+            Self::Vm(vm) => Some(vm.host.epoch()),
+        }
     }
 
     fn hypercall(&mut self, call: Hypercall) -> HypercallReply {
-        self.with(HypercallReply::Unsupported, |memory| memory.hypercall(call))
+        match self {
+            Self::Metal => HypercallReply::Unsupported,
+            Self::Vm(vm) => vm.with_memory(|memory| memory.hypercall(call)),
+        }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn not_backed(frame: Frame, source: OsError) -> OsError {
+    OsError::Host { frame, source: Box::new(source) }
 }

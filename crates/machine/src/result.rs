@@ -4,10 +4,10 @@
 use nestwalk_os::alignment::Alignment;
 use serde::Serialize;
 
+use crate::configuration::Configuration;
 use crate::contiguity::Contiguity;
 use crate::estimate::{Estimate, ratio};
 use crate::reserved::Reserved;
-use crate::scenario::Configuration;
 use crate::warm_up::WarmUp;
 use crate::whole::WholeRun;
 

@@ -100,7 +100,7 @@ impl Stack {
     ) -> R {
         let (floors, floor) = (&chain.floors()[..layer], &chain.floors()[layer]);
         let (hosts, upper) = self.hosts.split_at_mut(floor.kernel);
-        act(&mut upper[0].kernel, floor.process, &mut LowerKernels { hosts, floors, cpu })
+        act(&mut upper[0].kernel, floor.process, &mut LowerKernels::new(hosts, floors, cpu))
     }
 
     /// The latest of the clocks of the kernels of `chain`, ns.

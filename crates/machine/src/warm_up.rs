@@ -10,6 +10,7 @@
 
 use serde::Serialize;
 
+use crate::hardware::Fill;
 use crate::result::Window;
 
 /// Change between the two quarters that is no drift.
@@ -64,15 +65,6 @@ pub struct Drift {
     pub llc_filling: f64,
     /// Lines that the last-level cache held, as a share of its places.
     pub llc_held: f64,
-}
-
-/// The last-level cache at some moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Fill {
-    /// Lines that it holds.
-    pub held: u64,
-    /// Lines that it has room for.
-    pub places: u64,
 }
 
 /// Judges one warm-up.
