@@ -58,6 +58,13 @@ impl KernelChain {
         &self.floors[..self.depth]
     }
 
+    /// The floor `layer`, and those below it, bottom first.
+    #[inline]
+    pub fn up_to(&self, layer: usize) -> (&Floor, &[Floor]) {
+        debug_assert!(layer < self.depth, "floor {layer} of {}", self.depth);
+        (&self.floors[layer], &self.floors[..layer])
+    }
+
     /// The lowest kernel.
     #[inline]
     pub fn bottom_floor(&self) -> &Floor {

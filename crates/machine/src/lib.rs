@@ -11,6 +11,7 @@ mod asap;
 mod assembly;
 pub mod bench;
 mod build;
+pub mod by_name;
 pub mod catalog;
 mod chain;
 mod checks;
@@ -63,7 +64,7 @@ pub mod touched;
 mod traces;
 pub mod warm_up;
 pub mod whole;
-mod windows;
+pub mod windows;
 mod workload_config;
 mod workloads;
 

@@ -40,6 +40,12 @@ impl Host {
     }
 }
 
+/// The kernel of that number, and those with smaller ones.
+#[inline(always)]
+pub(crate) fn split(hosts: &mut [Host], kernel: usize) -> (&mut Host, &mut [Host]) {
+    hosts[..=kernel].split_last_mut().expect("it has one at least")
+}
+
 /// The kernels under one kernel of a chain.
 pub(crate) enum LowerKernels<'a> {
     /// None: the kernel runs on bare metal.
@@ -69,8 +75,8 @@ impl<'a> LowerKernels<'a> {
     #[inline(always)]
     pub fn new(hosts: &'a mut [Host], floors: &'a [Floor], cpu: Cpu) -> Self {
         let Some((floor, floors)) = floors.split_last() else { return Self::Metal };
-        let (hosts, upper) = hosts.split_at_mut(floor.kernel);
-        let (host, paging) = upper[0].parts(floor.process);
+        let (host, hosts) = split(hosts, floor.kernel);
+        let (host, paging) = host.parts(floor.process);
         let cpu = cpu_of(host, floor.first_cpu, cpu);
         Self::Vm(Vm { host, paging, floor, cpu, hosts, floors })
     }

@@ -8,9 +8,8 @@ use nestwalk_mmu::Counters;
 use crate::configuration::Configuration;
 use crate::machine::{Machine, TenantId};
 use crate::meter::{Work, since};
-use crate::result::{Cycles, Window};
 use crate::scenario::MachineConfig;
-use crate::windows::Windows;
+use crate::windows::{Cycles, Window, Windows};
 
 /// Windows into which a run without windows of its own is cut: enough for batches of several ([`crate::estimate`]).
 const PIECES: u64 = 80;
@@ -115,7 +114,7 @@ impl Pieces {
 /// What was counted, with the time that it took: `os` cycles of it in the kernels.
 pub(crate) fn window(machine: &MachineConfig, counted: &Counters, instructions: u64, os: u64) -> Window {
     let timing = &machine.timing;
-    let beyond_l1 = counted.data_cycles - u64::from(machine.mmu.l1d.latency_cycles) * counted.tlb.accesses;
+    let beyond_l1 = counted.caches.data_cycles - u64::from(machine.mmu.l1d.latency_cycles) * counted.tlb.accesses;
     Window {
         accesses: counted.tlb.accesses,
         instructions,

@@ -10,7 +10,7 @@ use nestwalk_mmu::Segments;
 use nestwalk_os::{Bare, Below, FaultKind, Filled, Invalidation, Kernel, Miss, OsError, ProcessId};
 
 use crate::chain::{Floor, KernelChain, cpu_of};
-use crate::lower_kernels::{Host, LowerKernels, Paged};
+use crate::lower_kernels::{Host, LowerKernels, Paged, split};
 use crate::paging::VmPaging;
 
 /// All kernels of a machine. Each runs on bare metal or on one with a smaller number.
@@ -98,9 +98,9 @@ impl Stack {
         cpu: Cpu,
         act: impl FnOnce(&mut Kernel, ProcessId, &mut dyn Below) -> R,
     ) -> R {
-        let (floors, floor) = (&chain.floors()[..layer], &chain.floors()[layer]);
-        let (hosts, upper) = self.hosts.split_at_mut(floor.kernel);
-        act(&mut upper[0].kernel, floor.process, &mut LowerKernels::new(hosts, floors, cpu))
+        let (floor, floors) = chain.up_to(layer);
+        let (host, hosts) = split(&mut self.hosts, floor.kernel);
+        act(&mut host.kernel, floor.process, &mut LowerKernels::new(hosts, floors, cpu))
     }
 
     /// The latest of the clocks of the kernels of `chain`, ns.

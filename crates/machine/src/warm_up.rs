@@ -11,7 +11,7 @@
 use serde::Serialize;
 
 use crate::hardware::Fill;
-use crate::result::Window;
+use crate::windows::Window;
 
 /// Change between the two quarters that is no drift.
 const TOLERANCE: f64 = 0.01;
@@ -129,7 +129,7 @@ impl Judge {
             accesses: b.accesses - a.accesses,
             walks: b.walks - a.walks,
             walk_cycles: b.walk_cycles - a.walk_cycles,
-            cycles: crate::result::Cycles {
+            cycles: crate::windows::Cycles {
                 work: b.cycles.work - a.cycles.work,
                 data: b.cycles.data - a.cycles.data,
                 walk: b.cycles.walk - a.cycles.walk,
@@ -156,7 +156,7 @@ fn change(before: f64, after: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Cycles;
+    use crate::windows::Cycles;
 
     const FULL: Fill = Fill { held: 1000, places: 1000 };
 

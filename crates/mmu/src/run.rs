@@ -13,17 +13,18 @@
 //!   [`Walker::hint_first`].
 //! - Page faults leave the loop, so it contains nothing of them.
 
+use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Access, Gva, Hpa, PageSize};
 
 use crate::corunner::CoRunner;
-use crate::counters::{Counters, TlbCounters};
+use crate::counters::Counters;
 use crate::hierarchy::Llc;
 use crate::mapping::Mapping;
 use crate::prefetcher::Prefetcher;
 use crate::processor::{Core, RunEnd};
 use crate::simd::{Plain, Simd};
 use crate::tape::Tape;
-use crate::tlb::{Lookup, SmallPages, Tlbs};
+use crate::tlb::{Lookup, SmallPages, TlbCounters, Tlbs};
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Walker};
 
@@ -37,7 +38,7 @@ const HINT_WALKS_MIN: usize = 2;
 #[derive(Clone, Copy)]
 struct Last {
     gva: u64,
-    /// log2 of the bytes of its L1 TLB entry's page.
+    /// log2 of the bytes around it that its L1 TLB entry certainly serves: see [`Tlbs::served_shift`].
     shift: u32,
     size: PageSize,
     /// Whether a store needs nothing more than this entry.
@@ -51,14 +52,8 @@ impl Last {
     const NONE: Self = Self { gva: 1 << 63, shift: 12, size: PageSize::Small, store_ok: false, start: Hpa(0) };
 
     #[inline(always)]
-    fn new(gva: Gva, mapping: Mapping) -> Self {
-        Self {
-            gva: gva.0,
-            shift: mapping.size().order() + 12,
-            size: mapping.size(),
-            store_ok: mapping.takes_stores(),
-            start: mapping.start(),
-        }
+    fn new(gva: Gva, mapping: Mapping, shift: u32) -> Self {
+        Self { gva: gva.0, shift, size: mapping.size(), store_ok: mapping.takes_stores(), start: mapping.start() }
     }
 
     #[inline(always)]
@@ -79,7 +74,7 @@ impl Last {
     /// Where it lies.
     #[inline(always)]
     fn hpa(&self) -> Hpa {
-        self.start + (self.gva & ((1 << self.shift) - 1))
+        self.start + (self.gva & (self.size.bytes() - 1))
     }
 }
 
@@ -230,7 +225,7 @@ fn first_level_hits<const N: usize, P: Prefetcher, S: Simd, D: Detail>(
             next = Next::NotSmall;
             break;
         };
-        let now = Last::new(access.gva(), mapping);
+        let now = Last::new(access.gva(), mapping, PAGE_SHIFT);
         if !now.allows(access) {
             next = Next::Unknown;
             break;
@@ -346,7 +341,7 @@ impl<P: Prefetcher> Core<P> {
                     },
                 };
                 walks += usize::from(hit.is_none());
-                *last = Last::new(access.gva(), mapping);
+                *last = Last::new(access.gva(), mapping, self.tlbs.served_shift(mapping.size()));
             }
             refer(&mut self.unit, detail, *last);
             index += 1;
