@@ -334,3 +334,126 @@ fn run_on<P: Prefetcher>(
         Translation::Segments(guest, segments) => with_walker!(&mut Segmented { guest, segments }),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::add_process;
+    use crate::testing::{FIRST, kernels, load, machine_config, map};
+    use nestwalk_mem::{Access, Cpu, PageCount};
+    use nestwalk_os::ProcessId;
+
+    const PAGES: u64 = 8;
+
+    fn populate(stack: &mut Stack, chain: &KernelChain) {
+        map(stack, chain, PAGES);
+        (0..PAGES).for_each(|page| drop(stack.fault(chain, chain.top(), FIRST + page, true, Cpu(0)).unwrap()));
+    }
+
+    /// A VM with two programs whose pages are all there.
+    fn two_programs() -> (Stack, [KernelChain; 2]) {
+        let (mut stack, first) = kernels(2);
+        let floor = add_process(&mut stack, first.floors(), None).unwrap();
+        let second = KernelChain::new(&[*first.bottom_floor(), floor]);
+        let chains = [first, second];
+        chains.iter().for_each(|chain| populate(&mut stack, chain));
+        stack.drain_invalidations(|_, _| {});
+        (stack, chains)
+    }
+
+    fn hardware(corunner: CoRunnerConfig) -> Hardware {
+        Hardware::new(&machine_config().mmu, None, corunner, Hpa(1 << 28), 1).unwrap()
+    }
+
+    fn run(hardware: &mut Hardware, stack: &mut Stack, user: Asid, pages: u64) {
+        let all: Vec<Access> = (0..pages).map(load).collect();
+        let accesses = Accesses { all: &all, absorbed: &[] };
+        assert_eq!(hardware.run(user, 0, stack, accesses, Detail::Full).unwrap(), RunEnd::Done);
+    }
+
+    /// Walks of one more access to each of the first `pages`.
+    fn walks(hardware: &mut Hardware, stack: &mut Stack, user: Asid, pages: u64) -> u64 {
+        let before = hardware.counters(user).tlb.walks();
+        run(hardware, stack, user, pages);
+        hardware.counters(user).tlb.walks() - before
+    }
+
+    #[test]
+    fn programs_that_share_a_core_count_apart() {
+        let (mut stack, [first, second]) = two_programs();
+        let mut hardware = hardware(CoRunnerConfig::None);
+        let first = hardware.add(&first, 1).unwrap();
+        let second = hardware.add_sharing(&second, 3);
+        let mut sum = 0;
+        for _ in 0..3 {
+            run(&mut hardware, &mut stack, first, 5);
+            run(&mut hardware, &mut stack, second, 2);
+            hardware.count_absorbed_stores(second, 0, 7, Detail::Full);
+            sum += 1;
+            let counted = [first, second].map(|user| hardware.counters(user).tlb.accesses);
+            assert_eq!(counted, [sum * 5, sum * 2]);
+        }
+        let counters = [first, second].map(|user| hardware.counters(user));
+        assert_eq!(counters.each_ref().map(|counters| counters.tlb.walks()), [5, 2], "each has its own entries");
+        assert_eq!(counters.map(|counters| counters.tlb.stores), [0, 21]);
+    }
+
+    #[test]
+    fn a_shootdown_reaches_those_on_the_process_and_in_the_vm() {
+        let (mut stack, chains) = two_programs();
+        let mut hardware = hardware(CoRunnerConfig::None);
+        let [first, second] = chains.map(|chain| hardware.add(&chain, 1).unwrap());
+        let mut walked = |hardware: &mut Hardware| [first, second].map(|user| walks(hardware, &mut stack, user, PAGES));
+        assert_eq!(walked(&mut hardware), [PAGES; 2]);
+        assert_eq!(walked(&mut hardware), [0; 2]);
+        let (guest, host) = (chains[0].top_floor(), chains[0].bottom_floor());
+        let scope = Scope::Pages(VpnRange::new(FIRST, PageCount(3)));
+        hardware.shoot_down(guest.kernel, &Invalidation { process: guest.process, scope, nodes: false });
+        assert_eq!(walked(&mut hardware), [3, 0]);
+        let scope = Scope::All;
+        hardware.shoot_down(guest.kernel, &Invalidation { process: guest.process, scope, nodes: true });
+        assert_eq!(walked(&mut hardware), [PAGES, 0]);
+        hardware.shoot_down(host.kernel, &Invalidation { process: host.process, scope, nodes: true });
+        assert_eq!(walked(&mut hardware), [PAGES; 2], "both are in the VM");
+        let other = ProcessId(host.process.0 + 1);
+        hardware.shoot_down(host.kernel, &Invalidation { process: other, scope, nodes: true });
+        assert_eq!(walked(&mut hardware), [0; 2]);
+    }
+
+    #[test]
+    fn a_program_that_becomes_another_process_uses_nothing_of_the_one_before() {
+        let (mut stack, [first, second]) = two_programs();
+        let mut hardware = hardware(CoRunnerConfig::None);
+        let user = hardware.add(&first, 1).unwrap();
+        assert_eq!(walks(&mut hardware, &mut stack, user, PAGES), PAGES);
+        hardware.load(user, &second);
+        assert_eq!(walks(&mut hardware, &mut stack, user, PAGES), PAGES);
+        assert_eq!(walks(&mut hardware, &mut stack, user, PAGES), 0);
+    }
+
+    #[test]
+    fn threads_have_cores_of_their_own_in_turn() {
+        let (mut stack, [first, _]) = two_programs();
+        let mut hardware = hardware(CoRunnerConfig::None);
+        let user = hardware.add(&first, 2).unwrap();
+        let all: Vec<Access> = (0..PAGES).map(load).collect();
+        let accesses = Accesses { all: &all, absorbed: &[] };
+        let walks = [0, 1, 0, 3].map(|thread| {
+            let before = hardware.counters(user).tlb.walks();
+            let _ = hardware.run(user, thread, &mut stack, accesses, Detail::Full).unwrap();
+            hardware.counters(user).tlb.walks() - before
+        });
+        assert_eq!(walks, [PAGES, PAGES, 0, 0]);
+    }
+
+    #[test]
+    fn the_random_co_runner_is_beside_the_first_program_only() {
+        let (mut stack, chains) = two_programs();
+        let mut hardware = hardware(CoRunnerConfig::Random);
+        let [first, second] = chains.map(|chain| hardware.add(&chain, 1).unwrap());
+        run(&mut hardware, &mut stack, first, 6);
+        run(&mut hardware, &mut stack, second, 6);
+        let of = |user| hardware.counters(user).caches.corunner.iter().sum::<u64>();
+        assert_eq!((of(first), of(second)), (6, 0));
+    }
+}

@@ -59,6 +59,8 @@ mod stack;
 mod stream;
 mod summary;
 mod tenant;
+#[cfg(test)]
+mod testing;
 mod timing;
 pub mod touched;
 mod traces;

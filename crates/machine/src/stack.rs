@@ -240,3 +240,113 @@ impl Stack {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::{add_kernel, add_process};
+    use crate::testing::{FIRST, kernels, map};
+    use nestwalk_mem::{Frame, PageCount};
+    use nestwalk_os::{KernelConfig, Shadows};
+
+    fn frame_of(stack: &Stack, chain: &KernelChain, layer: usize, page: Vpn) -> Option<Frame> {
+        stack.table(chain, layer).unwrap().translate(page)
+    }
+
+    #[test]
+    fn a_fault_is_served_by_all_kernels_below() {
+        for depth in 1..=KernelChain::DEPTH_MAX {
+            let (mut stack, chain) = kernels(depth);
+            map(&mut stack, &chain, 4);
+            stack.fault(&chain, chain.top(), FIRST + 2, true, Cpu(1)).unwrap();
+            let mut page = FIRST + 2;
+            for layer in (0..depth).rev() {
+                let frame = frame_of(&stack, &chain, layer, page);
+                let frame = frame.unwrap_or_else(|| panic!("{depth} kernels: floor {layer} backs {page:?}"));
+                if layer > 0 {
+                    page = chain.floors()[layer - 1].base + frame.0;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_below_cannot_back_is_an_error_that_names_the_frame() {
+        let (mut stack, chain) = kernels(2);
+        map(&mut stack, &chain, 4);
+        let vm = chain.floors()[0];
+        stack.with(&chain, 0, Cpu(0), |kernel, _, below| kernel.exit(vm.process, below)).unwrap();
+        let error = stack.fault(&chain, 1, FIRST, true, Cpu(0)).unwrap_err();
+        let OsError::Host { source, .. } = error else { panic!("{error}") };
+        assert_eq!(*source, OsError::NoProcess(vm.process));
+    }
+
+    #[test]
+    fn a_program_that_has_exited_has_no_translation() {
+        let (mut stack, chain) = kernels(2);
+        let gone = OsError::NoProcess(chain.process());
+        stack.with(&chain, 1, Cpu(0), |kernel, process, below| kernel.exit(process, below)).unwrap();
+        assert_eq!(stack.table(&chain, 1).unwrap_err(), gone);
+        assert_eq!(stack.translation(&chain).unwrap_err(), gone);
+        assert_eq!(stack.touch(&chain, FIRST, false, Cpu(0)).unwrap_err(), gone);
+    }
+
+    /// A second VM on the lowest kernel, beside that of `chain`.
+    fn second_vm(stack: &mut Stack, chain: &KernelChain) -> KernelChain {
+        let host = add_process(stack, &[*chain.bottom_floor()], Some(PageCount(1 << 12))).unwrap();
+        let guest = add_kernel(stack, &[host], &KernelConfig::new(PageCount(1 << 12)), None, Cpu(0)).unwrap();
+        KernelChain::new(&[host, guest])
+    }
+
+    #[test]
+    fn a_shadow_table_is_that_of_its_vm_only() {
+        let (mut stack, chain) = kernels(2);
+        let other = second_vm(&mut stack, &chain);
+        let vm = *chain.bottom_floor();
+        let geometry = stack.kernel(&vm).config().geometry;
+        let shadows = Shadows::new((vm.process, vm.base), geometry, false);
+        stack.add_paging(&vm, VmPaging::Shadow(Box::new(shadows)));
+        assert_eq!((stack.shadows(&chain), stack.shadows(&other)), (true, false));
+        for chain in [&chain, &other] {
+            map(&mut stack, chain, 4);
+            stack.fault(chain, 1, FIRST, true, Cpu(0)).unwrap();
+        }
+        assert!(stack.shadow_fault(&chain, FIRST, true, Cpu(0)).unwrap());
+        assert!(!stack.shadow_fault(&chain, FIRST + 3, true, Cpu(0)).unwrap(), "the guest's fault");
+        assert!(!stack.shadow_fault(&other, FIRST, true, Cpu(0)).unwrap(), "nothing is shadowed");
+        assert!(matches!(stack.translation(&chain), Ok(Translation::OneTable(_))));
+        assert!(matches!(stack.translation(&other), Ok(Translation::TwoTables { .. })));
+        // The frames that the shadowed VM's kernel uses are exits that fill its direct map.
+        let fills = stack.kernel(&vm).counters().shadow_fills;
+        stack.fault(&chain, 1, FIRST + 1, true, Cpu(0)).unwrap();
+        assert!(stack.kernel(&vm).counters().shadow_fills > fills);
+        let fills = stack.kernel(&vm).counters().shadow_fills;
+        stack.fault(&other, 1, FIRST + 1, true, Cpu(0)).unwrap();
+        assert_eq!(stack.kernel(&vm).counters().shadow_fills, fills);
+    }
+
+    #[test]
+    fn processors_are_counted_on_from_floor_to_floor() {
+        let (stack, chain) = kernels(3);
+        let mut floors = chain.floors().to_vec();
+        (floors[0].first_cpu, floors[1].first_cpu, floors[2].first_cpu) = (Cpu(1), Cpu(1), Cpu(2));
+        let chain = KernelChain::new(&floors);
+        assert_eq!(stack.cpu(&chain, 0), Cpu(2));
+        assert_eq!(stack.cpu(&chain, 2), Cpu(0), "each kernel has four");
+        assert_eq!(stack.machine_cpu(&chain, Cpu(1)), Cpu(3));
+    }
+
+    #[test]
+    fn shootdowns_are_handed_out_once_with_the_kernel_that_asks() {
+        let (mut stack, chain) = kernels(2);
+        map(&mut stack, &chain, 4);
+        stack.fault(&chain, 1, FIRST, true, Cpu(0)).unwrap();
+        stack.drain_invalidations(|_, _| {});
+        let range = nestwalk_mem::VpnRange::new(FIRST, PageCount(4));
+        stack.with(&chain, 1, Cpu(0), |kernel, process, below| kernel.munmap(process, range, below)).unwrap();
+        let mut asked = Vec::new();
+        stack.drain_invalidations(|kernel, invalidation| asked.push((kernel, invalidation.process)));
+        assert_eq!(asked, [(chain.top_floor().kernel, chain.process())]);
+        stack.drain_invalidations(|kernel, invalidation| panic!("{kernel}: {invalidation:?}"));
+    }
+}

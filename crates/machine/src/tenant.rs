@@ -329,3 +329,114 @@ impl Tenant {
         self.first_cpu.is_none().then(|| cpu().0.into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Line, Script, kernels, map, mmap, platform};
+
+    const SLICE: Budget = Budget::slice(Detail::TlbOnly);
+
+    fn tenant(lines: &[Line]) -> (Tenant, Platform) {
+        let (stack, chain) = kernels(2);
+        let tenant = Tenant::new(ProcessFamily::new("test".into(), chain), Script::new(lines), None);
+        (tenant, platform(stack))
+    }
+
+    fn free(tenant: &Tenant, platform: &Platform) -> u64 {
+        platform.stack.top_kernel(tenant.family.chain()).memory().free_frames().0
+    }
+
+    #[test]
+    fn a_slice_is_one_touch_and_alone_a_tenant_takes_all() {
+        let (mut sliced, mut shared) = tenant(&[mmap(8), Line::Touch(8, 8000)]);
+        sliced.step(0, SLICE, &mut shared).unwrap();
+        let slices: Vec<u64> = (0..8).map(|_| sliced.step(0, SLICE, &mut shared).unwrap().1).collect();
+        assert_eq!(sliced.tally.touches, 8);
+        assert_eq!(sliced.step(0, SLICE, &mut shared).unwrap().0, StepOutcome::Ended);
+        let (mut whole, mut own) = tenant(&[mmap(8), Line::Touch(8, 8000)]);
+        let alone = Budget::alone(Detail::TlbOnly);
+        let (outcome, of_event) = whole.step(0, alone, &mut own).unwrap();
+        assert_eq!((outcome, of_event), (StepOutcome::Asked, 0), "read with what comes next");
+        let (outcome, cycles) = whole.step(0, alone, &mut own).unwrap();
+        assert_eq!((outcome, whole.tally), (StepOutcome::Worked, sliced.tally));
+        assert!(cycles > slices.iter().sum(), "with the event's cost: {cycles} > {slices:?}");
+    }
+
+    #[test]
+    fn the_measured_tenants_instructions_come_after_its_last_touch() {
+        let lines = [mmap(4), Line::Touch(4, 4_000_000)];
+        let of_steps = |tenant: &mut Tenant, platform: &mut Platform| {
+            tenant.step(0, SLICE, platform).unwrap();
+            [(); 4].map(|()| {
+                let before = tenant.tally.instructions;
+                tenant.step(0, SLICE, platform).unwrap();
+                tenant.tally.instructions - before
+            })
+        };
+        let (mut other, mut platform) = tenant(&lines);
+        assert_eq!(of_steps(&mut other, &mut platform), [1_000_000; 4]);
+        let (measured, mut platform) = tenant(&lines);
+        assert_eq!(of_steps(&mut measured.measured(), &mut platform), [0, 0, 0, 4_000_000]);
+    }
+
+    #[test]
+    fn one_that_begins_anew_is_another_process_without_memory() {
+        let lines = vec![mmap(8), Line::Touch(8, 8)];
+        let (once, mut platform) = tenant(&lines);
+        let source: Source = Box::new(move || Ok(Script::new(&lines)));
+        let mut tenant = once.again(source);
+        let process = tenant.family.chain().process();
+        let before = free(&tenant, &platform);
+        for _ in 0..9 {
+            tenant.step(0, SLICE, &mut platform).unwrap();
+        }
+        assert!(free(&tenant, &platform) <= before - 8);
+        assert_eq!(tenant.step(0, SLICE, &mut platform).unwrap().0, StepOutcome::Asked);
+        assert_eq!((tenant.tally.restarts, free(&tenant, &platform)), (1, before));
+        assert_ne!(tenant.family.chain().process(), process);
+        assert!(platform.stack.table(tenant.family.chain(), 1).is_ok());
+    }
+
+    #[test]
+    fn a_signal_ends_a_tenant_when_the_child_that_it_waits_for_is_gone() {
+        let events = [MemoryEvent::ForkAndWait, MemoryEvent::ChildExit].map(Line::Event);
+        let [fork, exit] = events;
+        let (mut tenant, mut platform) = tenant(&[fork, mmap(4), exit, Line::Touch(1, 1)]);
+        let mut step = |tenant: &mut Tenant| tenant.step(0, SLICE, &mut platform).unwrap().0;
+        assert_eq!(step(&mut tenant), StepOutcome::Forked);
+        tenant.terminate();
+        assert_eq!(step(&mut tenant), StepOutcome::Asked, "the child");
+        assert_eq!(step(&mut tenant), StepOutcome::Returned);
+        assert_eq!(step(&mut tenant), StepOutcome::Ended);
+        assert_eq!(tenant.tally.touches, 0);
+        assert!(tenant.is_alive(), "its memory is still there");
+    }
+
+    #[test]
+    fn a_killed_tenants_processes_are_gone() {
+        let (mut tenant, mut platform) = tenant(&[mmap(8), Line::Touch(8, 8)]);
+        let before = free(&tenant, &platform);
+        (0..9).for_each(|_| drop(tenant.step(0, SLICE, &mut platform).unwrap()));
+        tenant.kill(&mut platform).unwrap();
+        assert!(!tenant.is_alive());
+        assert!(free(&tenant, &platform) > before, "the root of its table is free, too");
+        let gone = platform.stack.translation(tenant.family.chain()).unwrap_err();
+        assert!(matches!(gone, nestwalk_os::OsError::NoProcess(_)), "{gone}");
+        tenant.terminate();
+        assert!(!tenant.is_alive());
+    }
+
+    #[test]
+    fn accesses_without_cores_only_fault() {
+        let (mut tenant, mut platform) = tenant(&[Line::Load(600)]);
+        let chain = *tenant.family.chain();
+        map(&mut platform.stack, &chain, 600);
+        assert_eq!(tenant.step(0, SLICE, &mut platform).unwrap().0, StepOutcome::Worked);
+        assert_eq!(tenant.tally.accesses, 256);
+        let mapped = |platform: &Platform| platform.stack.table(&chain, 1).unwrap().leaf_count();
+        assert_eq!(mapped(&platform), 256);
+        (0..2).for_each(|_| drop(tenant.step(0, SLICE, &mut platform).unwrap()));
+        assert_eq!((tenant.tally.accesses, mapped(&platform)), (600, 600));
+    }
+}
