@@ -347,7 +347,9 @@ mod tests {
 
     fn populate(stack: &mut Stack, chain: &KernelChain) {
         map(stack, chain, PAGES);
-        (0..PAGES).for_each(|page| drop(stack.fault(chain, chain.top(), FIRST + page, true, Cpu(0)).unwrap()));
+        for page in 0..PAGES {
+            stack.fault(chain, chain.top(), FIRST + page, true, Cpu(0)).unwrap();
+        }
     }
 
     /// A VM with two programs whose pages are all there.
