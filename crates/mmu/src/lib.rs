@@ -25,6 +25,8 @@ mod error;
 mod familiar;
 mod filtered;
 mod hierarchy;
+#[cfg(target_arch = "x86_64")]
+mod levels;
 mod lru;
 mod mapping;
 mod native;
