@@ -27,7 +27,7 @@ pub(crate) struct Player {
     #[cfg(target_arch = "x86_64")]
     wide: Option<Wide>,
     #[cfg(target_arch = "x86_64")]
-    wider: Option<Wider>,
+    pub wider: Option<Wider>,
     #[cfg(target_arch = "x86_64")]
     levels: Option<Box<Levels>>,
 }

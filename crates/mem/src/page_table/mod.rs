@@ -15,6 +15,7 @@ mod lookaside;
 mod place;
 #[cfg(test)]
 mod tests;
+mod version;
 mod visit;
 
 use crate::addr::{ENTRY_BYTES, Frame, Pa, PageCount, Vpn, VpnRange};
@@ -24,6 +25,8 @@ use self::entries::Entries;
 pub use self::entry::Entry;
 use self::lookaside::Lookaside;
 use self::place::Place;
+use self::version::Identity;
+pub use self::version::Version;
 pub use self::visit::NodeView;
 
 /// A node of one table: an index that stays valid until the node is pruned or collapsed.
@@ -109,6 +112,10 @@ pub struct PageTable {
     pte_nodes: Lookaside,
     /// What software wrote since it was asked for last, while somebody watches.
     watched: Option<Vec<Write>>,
+    /// [`Version`], in its parts.
+    identity: Identity,
+    node_changes: u64,
+    leaf_changes: u64,
 }
 
 /// Something that software wrote to a table: where a hypervisor that write-protects its nodes would be trapped to.
@@ -132,6 +139,9 @@ impl PageTable {
             last: None,
             pte_nodes: Lookaside::new(),
             watched: None,
+            identity: Identity::new(),
+            node_changes: 0,
+            leaf_changes: 0,
         };
         table.add_node(root, NodeId(0));
         table
@@ -141,6 +151,12 @@ impl PageTable {
     #[inline]
     pub const fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// Which table this is, and how often something that was true of it ceased to be.
+    #[inline]
+    pub const fn version(&self) -> Version {
+        Version { table: self.identity.number(), node_changes: self.node_changes, leaf_changes: self.leaf_changes }
     }
 
     /// Notes down from now on what software writes (not what hardware does: [`PageTable::mark`]).
@@ -262,6 +278,12 @@ impl PageTable {
     /// The number of nodes, the root included.
     pub fn node_count(&self) -> u64 {
         (self.places.len() - self.free.len()) as u64
+    }
+
+    /// One more than the largest number that a node has, or had.
+    #[inline]
+    pub fn node_slots(&self) -> usize {
+        self.places.len()
     }
 
     /// The PTE node that covers `page`, if there is one and it is known without a way down, as nearly all are.
@@ -475,6 +497,7 @@ impl PageTable {
         let changed = change(entry);
         debug_assert!(!changed.is_none() && (changed.is_leaf() || !changed.is_present()));
         self.entries[slot] = changed;
+        self.leaf_changes += 1;
         self.written(node, level, page);
         Some(Leaf { entry, level, page: page.align_down(self.geometry.entry_order(level)) })
     }
@@ -487,6 +510,7 @@ impl PageTable {
         let slot = self.slot(node, self.geometry.index(page, level));
         self.entries[slot] = Entry::NONE;
         self.used[node.0 as usize] -= 1;
+        self.leaf_changes += 1;
         self.written(node, level, page);
         Some(leaf)
     }
@@ -534,6 +558,7 @@ impl PageTable {
     pub fn split(&mut self, page: Vpn, frame: Frame) -> Option<Leaf> {
         let leaf = self.leaf(page).filter(|leaf| leaf.level > Level::PTE && leaf.entry.is_present())?;
         let (node, level) = self.lowest_node(page);
+        self.leaf_changes += 1;
         let child = self.add_node(frame, node);
         let step = 1 << self.geometry.entry_order(level.down());
         for index in 0..self.geometry.entries() {
@@ -572,6 +597,7 @@ impl PageTable {
 
     /// Moves `node` to another frame (its contents move with it) and returns the frame where it was.
     pub fn relocate(&mut self, node: NodeId, frame: Frame) -> Frame {
+        self.node_changes += 1;
         let moved = Place::new(frame, self.parent(node));
         std::mem::replace(&mut self.places[node.0 as usize], moved).frame()
     }
@@ -600,6 +626,7 @@ impl PageTable {
         let first = self.slot(node, 0);
         self.entries[first..first + self.geometry.entries()].fill(Entry::NONE);
         self.used[node.0 as usize] = 0;
+        self.node_changes += 1;
         self.free.push(node);
         self.node_frame(node)
     }
