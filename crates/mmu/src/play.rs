@@ -136,7 +136,7 @@ fn count_walk(walk: &WalkSpan, waited: Waited, counters: &mut Counters) {
     counters.walk_cycles += guest + host;
     counters.guest_walk_cycles += guest;
     counters.host_walk_cycles += host;
-    counters.latency.add(guest + host);
+    counters.latency.record(guest + host);
 }
 
 /// Cycles that the references of a walk took.
