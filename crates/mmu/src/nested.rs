@@ -256,10 +256,15 @@ impl Walker for Nested<'_> {
     #[inline(always)]
     fn hint_first(&self, gva: Gva, memo: Option<&Memo>) -> NestedHint {
         let page = Va::from(gva).page();
-        let (node, level) = hint_leaf(self.guest, page);
-        if let Some(memo) = memo {
-            memo.fetch_node(node);
-        }
+        let (node, level) = match memo {
+            Some(memo) => {
+                let (node, level) = self.guest.lowest_node(page);
+                memo.fetch_node(node);
+                self.guest.prefetch_entry(node, index_of(page, level));
+                (node, level)
+            }
+            None => hint_leaf(self.guest, page),
+        };
         NestedHint { gva, node: node.0, level: level.0 }
     }
 
@@ -269,9 +274,13 @@ impl Walker for Nested<'_> {
         let entry = self.guest.entry(node, index_of(Va::from(hint.gva).page(), level));
         if entry.is_present() && entry.is_leaf() {
             let gpa = Found { entry, node, level }.gpa_of(hint.gva);
-            let (node, _) = hint_leaf(self.host, self.host_page(gpa));
+            let page = self.host_page(gpa);
             if let Some(memo) = memo {
+                let (node, level) = self.host.lowest_node(page);
                 memo.fetch_host(node);
+                self.host.prefetch_entry(node, index_of(page, level));
+            } else {
+                hint_leaf(self.host, page);
             }
         }
     }

@@ -30,6 +30,8 @@ pub(crate) struct Player {
     pub wider: Option<Wider>,
     #[cfg(target_arch = "x86_64")]
     levels: Option<Box<Levels>>,
+    /// What the references of a tape up to each took together.
+    waited: Vec<Waited>,
 }
 
 impl Player {
@@ -47,6 +49,7 @@ impl Player {
             wider: Wider::detect(),
             #[cfg(target_arch = "x86_64")]
             levels: Levels::new().map(Box::new),
+            waited: Vec::new(),
         })
     }
 
@@ -83,7 +86,11 @@ impl Player {
         let references = &tape.references()[..tape.len()];
         let done = self.caches.level_by_level(llc, levels, references, highest);
         if done {
-            count_served(tape, levels.served(), |served| self.caches.latency(served), counters);
+            let latencies = Served::ALL.map(|served| self.caches.latency(served));
+            wide.apart(
+                #[inline(always)]
+                || count_served(tape, levels.served(), latencies, &mut self.waited, counters),
+            );
         }
         done
     }
@@ -103,29 +110,34 @@ impl Player {
     }
 }
 
-/// Counts the references of `tape`, each served by one of `served`.
+/// Counts the references of `tape`, each served by one of `served`. `waited` is for the sums on the way.
 #[cfg(target_arch = "x86_64")]
-fn count_served(tape: &Tape, served: &[Served], latency: impl Fn(Served) -> u64, counters: &mut Counters) {
-    let latencies = Served::ALL.map(latency);
-    let references = &tape.references()[..served.len()];
-    let mut at = 0;
-    let count_each = |part: Range<usize>, counters: &mut Counters| {
-        let mut waited = Waited::default();
-        for (reference, &served) in references[part.clone()].iter().zip(&served[part]) {
-            let latency = latencies[served as usize];
-            waited.cycles += latency;
-            waited.host_cycles += latency & reference.host_mask();
-            counters.walk_events.0[usize::from(reference.code()) + served as usize] += 1;
-        }
-        waited
-    };
-    for walk in &tape.walks {
-        count_each(at..walk.begin as usize, counters);
-        at = walk.end as usize;
-        let waited = count_each(walk.begin as usize..at, counters);
-        count_walk(walk, waited, counters);
+#[inline(always)]
+fn count_served(
+    tape: &Tape,
+    served: &[Served],
+    latencies: [u64; 4],
+    waited: &mut Vec<Waited>,
+    counters: &mut Counters,
+) {
+    if waited.len() <= served.len() {
+        waited.resize((served.len() + 1).next_power_of_two(), Waited::default());
     }
-    count_each(at..references.len(), counters);
+    let mut sum = Waited::default();
+    waited[0] = sum;
+    // Sums up to each reference, so that no loop is as long as a walk, which nothing could foresee.
+    for ((reference, &served), after) in tape.references().iter().zip(served).zip(&mut waited[1..]) {
+        let latency = latencies[served as usize];
+        sum.cycles += latency;
+        sum.host_cycles += latency & reference.host_mask();
+        *after = sum;
+        counters.walk_events.0[usize::from(reference.code()) + served as usize] += 1;
+    }
+    for walk in &tape.walks {
+        let (before, after) = (waited[walk.begin as usize], waited[walk.end as usize]);
+        let cycles = after.cycles - before.cycles;
+        count_walk(walk, Waited { cycles, host_cycles: after.host_cycles - before.host_cycles }, counters);
+    }
 }
 
 /// Counts a walk whose references took so long.
@@ -140,7 +152,7 @@ fn count_walk(walk: &WalkSpan, waited: Waited, counters: &mut Counters) {
 }
 
 /// Cycles that the references of a walk took.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Waited {
     cycles: u64,
     /// The part spent on host entries.

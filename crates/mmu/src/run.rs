@@ -283,16 +283,19 @@ impl<P: Prefetcher> Core<P> {
         self.memo = if D::FULL { self.memo_for(walker) } else { None };
         let mut last = Last::NONE;
         let mut done = 0;
+        let mut hints = Hints::default();
+        self.hint_first(walker, accesses, &mut hints);
+        self.hint_second(walker, &hints);
         while done < accesses.len() {
             let rest = &accesses[done..];
-            let mut batch = &rest[..rest.len().min(Tape::BATCH)];
-            if self.hints && self.recent_walks >= HINT_WALKS_MIN {
-                batch = &batch[..self.hint(walker, batch)];
-            }
+            let batch = &rest[..hints.len];
             let end = self.translate(simd, walker, batch, &mut detail, &mut last);
+            // What the next batch needs comes while this one's walks are done, and its references played.
+            self.hint_first(walker, &rest[batch.len()..], &mut hints);
             if D::FULL {
                 self.finish_walks(simd, walker);
             }
+            self.hint_second(walker, &hints);
             detail.finish(self);
             let in_batch = end.map_or(batch.len(), |(index, _)| index);
             let counters = D::tlb(&mut self.unit.counters);
@@ -461,24 +464,48 @@ impl<P: Prefetcher> Core<P> {
         Some(at)
     }
 
-    /// Fetches ahead what the walks of `batch` will need of the simulation's own memory, and says how far in `batch` that
-    /// goes. Changes nothing.
+    /// The next batch is the beginning of `accesses`: says how far it goes, and fetches ahead what its walks need first of the
+    /// simulation's own memory. Changes no result.
     #[inline(always)]
-    fn hint<W: Walker>(&mut self, walker: &W, batch: &[Access]) -> usize {
+    fn hint_first<W: Walker>(&mut self, walker: &W, accesses: &[Access], hints: &mut Hints<W::Hint>) {
+        let batch = &accesses[..accesses.len().min(Tape::BATCH)];
+        (hints.count, hints.len) = (0, batch.len());
+        if !self.hints || self.recent_walks < HINT_WALKS_MIN {
+            return;
+        }
         let memo = self.memo.map(|memo| &self.memos[memo]);
-        let mut hints = [W::Hint::default(); HINTS];
-        let (mut count, mut seen) = (0, 0);
-        for access in batch {
+        for (index, access) in batch.iter().enumerate() {
             let page = access.gva().page();
             if !self.familiar.knows(page) {
-                let Some(hint) = hints.get_mut(count) else { break };
+                let Some(hint) = hints.hints.get_mut(hints.count) else {
+                    hints.len = index;
+                    break;
+                };
                 *hint = walker.hint_first(access.gva(), memo);
                 self.familiar.meet(page);
-                count += 1;
+                hints.count += 1;
             }
-            seen += 1;
         }
-        hints[..count].iter().for_each(|&hint| walker.hint_second(hint, memo));
-        seen
+    }
+
+    /// Fetches what they need next: uses what the first stage has brought.
+    #[inline(always)]
+    fn hint_second<W: Walker>(&self, walker: &W, hints: &Hints<W::Hint>) {
+        let memo = self.memo.map(|memo| &self.memos[memo]);
+        hints.hints[..hints.count].iter().for_each(|&hint| walker.hint_second(hint, memo));
+    }
+}
+
+/// What is fetched ahead for a batch.
+struct Hints<H> {
+    hints: [H; HINTS],
+    count: usize,
+    /// Accesses of the batch.
+    len: usize,
+}
+
+impl<H: Copy + Default> Default for Hints<H> {
+    fn default() -> Self {
+        Self { hints: [H::default(); HINTS], count: 0, len: 0 }
     }
 }

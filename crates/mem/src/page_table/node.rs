@@ -108,6 +108,12 @@ impl Nodes {
         if let Some(place) = self.places.get(node.0 as usize) {
             crate::prefetch::prefetch(place);
         }
+        self.prefetch_entry(node, index);
+    }
+
+    /// Prefetches entry `index` of `node`.
+    #[inline]
+    pub(super) fn prefetch_entry(&self, node: NodeId, index: usize) {
         if let Some(entry) = self.entries.get(self.slot(node, index)) {
             crate::prefetch::prefetch(entry);
         }

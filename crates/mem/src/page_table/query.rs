@@ -90,6 +90,12 @@ impl PageTable {
         self.nodes.prefetch(node, index);
     }
 
+    /// The same of the entry only.
+    #[inline]
+    pub fn prefetch_entry(&self, node: NodeId, index: usize) {
+        self.nodes.prefetch_entry(node, index);
+    }
+
     /// The PTE node that covers `page`, if one look finds it, as it nearly always does.
     #[inline(always)]
     pub fn known_pte_node(&self, page: Vpn) -> Option<NodeId> {
