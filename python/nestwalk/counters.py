@@ -271,6 +271,45 @@ class CountersNestedTlb(TypedDict):
     """Look-ups that missed. (look-ups)"""
 
 
+CountersPomTlbHits = TypedDict(
+    "CountersPomTlbHits",
+    {
+        "2MiB": int,
+        "4KiB": int,
+    },
+)
+
+
+class CountersPomTlbReferences(TypedDict):
+    """Counters by name."""
+
+    l1d: int
+    """References to its lines, by what served them. Those before a page fault are not in here. (references)"""
+
+    l2: int
+    """References to its lines, by what served them. Those before a page fault are not in here. (references)"""
+
+    llc: int
+    """References to its lines, by what served them. Those before a page fault are not in here. (references)"""
+
+    memory: int
+    """References to its lines, by what served them. Those before a page fault are not in here. (references)"""
+
+
+class CountersPomTlb(TypedDict):
+    """Counters by name."""
+
+    hits: CountersPomTlbHits
+
+    misses: int
+    """Misses in both parts, after which a walk found the translation. (look-ups)"""
+
+    references: CountersPomTlbReferences
+
+    size_mispredicted: int
+    """Hits in the part that was not predicted: they took two references. (look-ups)"""
+
+
 CountersPrefetchesWalksCoveredByRegisters = TypedDict(
     "CountersPrefetchesWalksCoveredByRegisters",
     {
@@ -380,7 +419,9 @@ class Counters(TypedDict):
     guest_pwc: CountersGuestPwc
 
     guest_walk_cycles: int
-    """The part of them spent on guest entries and the guest's page-walk caches. (cycles)"""
+    """The part of them spent on guest entries, the guest's page-walk caches, and what is asked before a walk.
+    (cycles)
+    """
 
     host_pwc: CountersHostPwc
 
@@ -388,6 +429,8 @@ class Counters(TypedDict):
     """The part of them spent on host entries, the host's page-walk caches and the nested TLB. (cycles)"""
 
     nested_tlb: CountersNestedTlb
+
+    pom_tlb: NotRequired[CountersPomTlb]
 
     prefetches: CountersPrefetches
 

@@ -83,6 +83,10 @@ UNSEEN = {
         *("mmu.guest_pwc.hits.pl5_hits", "mmu.host_pwc.hits.pl5_hits"),
     ),
     "all bundled machines have registers for all that ASAP asks for": ("mmu.prefetches.dropped",),
+    "no golden run has it; crates/machine/tests/techniques.rs holds it": (
+        *("mmu.pom_tlb.hits.4KiB", "mmu.pom_tlb.hits.2MiB", "mmu.pom_tlb.misses", "mmu.pom_tlb.size_mispredicted"),
+        *(f"mmu.pom_tlb.references.{server}" for server in ("l1d", "l2", "llc", "memory")),
+    ),
 }
 """Counters that are 0 in all golden runs, by the reason."""
 
