@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a processor says of itself, whoever made it.
+//! What a processor of any vendor says of itself.
 
 use serde::Serialize;
 
@@ -19,7 +19,8 @@ pub struct Processor {
     pub model: u32,
     /// Stepping.
     pub stepping: u32,
-    /// The hypervisor's signature, such as `"KVMKVMKVM"`, if CPUID says that there is one. It may have masked the rest.
+    /// The hypervisor's signature, such as `"KVMKVMKVM"`, if CPUID says that there is one. It may
+    /// have masked the rest.
     pub hypervisor: Option<String>,
     /// Frequency without turbo, MHz, if CPUID says (Intel's leaf 16h).
     pub base_mhz: Option<u32>,
@@ -29,7 +30,8 @@ pub struct Processor {
     pub caches: Vec<Cache>,
     /// Arrays of TLBs that loads use, nearest first.
     pub tlbs: Vec<Tlb>,
-    /// Whether CPUID was asked for the TLBs of 1 GiB pages and answered; a hypervisor may mask that leaf on its own.
+    /// Whether CPUID was asked for the TLBs of 1 GiB pages and answered; a hypervisor may mask that
+    /// leaf on its own.
     pub giant_tlb_known: bool,
     /// What could not be read, or had to be interpreted: a sentence each.
     pub notes: Vec<String>,
@@ -56,7 +58,7 @@ pub struct Cache {
     pub bytes: u64,
     /// Ways of a set; all lines, if it is fully associative.
     pub ways: u32,
-    /// Whether it holds all that the levels before it hold; none where that is not said.
+    /// Whether it holds all that the levels before it hold; none where that is not known.
     pub inclusive: Option<bool>,
     /// Where CPUID says so.
     pub source: String,
@@ -172,8 +174,9 @@ fn plain_array(tlb: &Tlb, notes: &mut Vec<String>) -> bool {
     plain
 }
 
-/// The arrays such that each page size is in at most one of a level, which is what a machine file can say. Where a size may go
-/// into several arrays, each size gets an array of its own with all entries that it can have while it is alone.
+/// The arrays such that each page size is in at most one of a level, which is what a machine file
+/// can say. Where a size may go into several arrays, each size gets an array of its own with all
+/// entries that it can have while it is alone.
 fn one_array_a_size(tlbs: Vec<Tlb>, notes: &mut Vec<String>) -> Vec<Tlb> {
     let mut kept: Vec<Tlb> = Vec::new();
     let mut levels: Vec<u8> = tlbs.iter().map(|tlb| tlb.level).collect();

@@ -127,7 +127,7 @@ impl Program {
         let top = self.place.top();
         loop {
             let frame = stack.with(&self.place, top, cpu, |kernel, process, _| {
-                let backed = kernel.backed_span(process, page, store) > PageCount(0);
+                let backed = kernel.backed_span(process, page, store).is_ok_and(|span| span > PageCount(0));
                 kernel.table(process).ok().and_then(|table| table.translate(page)).filter(|_| backed)
             });
             match frame {
@@ -350,7 +350,8 @@ impl Program {
     }
 
     fn tick_layer(&mut self, stack: &mut Stack, layer: usize, now_ns: u64) -> Result<(), MachineError> {
-        let ticked = stack.with(&self.place, layer, Cpu(0), |kernel, _, below| kernel.tick(now_ns, below));
+        let ticked = stack
+            .with(&self.place, layer, Cpu(0), |kernel, _, below| kernel.tick(nestwalk_mem::Nanoseconds(now_ns), below));
         ticked.map_err(|error| self.failed(layer, error))
     }
 

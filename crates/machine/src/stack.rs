@@ -232,7 +232,7 @@ impl Stack {
 
     /// The latest of the clocks of the kernels of `place`, ns.
     pub fn clock(&self, place: &Place) -> u64 {
-        place.floors().iter().map(|floor| self.kernel(floor).clock()).max().unwrap_or_default()
+        place.floors().iter().map(|floor| self.kernel(floor).clock().0).max().unwrap_or_default()
     }
 
     /// A page fault in the kernel of floor `layer`, on that kernel's processor `cpu`.

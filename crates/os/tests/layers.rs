@@ -83,7 +83,8 @@ fn paths(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The file that holds what `path` names: that of the longest path of a module which it begins with.
+/// The file that holds what `path` names: that of the longest path of a module which it begins
+/// with.
 fn file_of(path: &str, all: &BTreeMap<String, String>) -> Option<String> {
     let mut path = path;
     loop {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! DynamicOptionSelec (VEE'21, section on the cloud scheduler).
 //!
-//! At the end of each period the starts and stops of that period are replayed under both options of Compromis' allocator,
-//! from the fleet's state at its beginning. All hypervisors get the option that made more DS-n VMs; at equal numbers
-//! they keep the one they have. What the option in force would make is what it did make: only the other one is replayed.
+//! At the end of each period the starts and stops of that period are replayed under both options of
+//! Compromis' allocator, from the fleet's state at its beginning. All hypervisors get the option
+//! that made more DS-n VMs; at equal numbers they keep the one they have. What the option in force
+//! would make is what it did make: only the other one is replayed.
 
 use std::ops::Range;
 

@@ -33,21 +33,25 @@ pub struct Options {
     pub ds_segments: u32,
     /// When two neighbouring pieces of memory are one segment.
     pub counting: CountingRule,
-    /// VMs that arrive before this time are placed, but not counted in shares: those that ran already.
+    /// VMs that arrive before this time are placed, but not counted in shares: those that ran
+    /// already.
     pub measure_from_s: Option<i64>,
-    /// DynamicOptionSelec. For the two allocators of Compromis only, of which `allocator` is the first in force.
+    /// DynamicOptionSelec. For the two allocators of Compromis only, of which `allocator` is the
+    /// first in force.
     pub dynamic: Option<DynamicOptions>,
     /// Live migration that makes room for VMs in at most `ds_segments` segments.
     pub migration: Option<Migration>,
     /// VMs whose memory changes while they run.
     pub resize: Option<Resize>,
-    /// Whether VMs that need more than `ds_segments` segments, and so run under EPT, get the smallest free segments.
+    /// Whether VMs that need more than `ds_segments` segments, and so run under EPT, get the
+    /// smallest free segments.
     pub ept_takes_small: bool,
     /// Points of the series over time, equally far apart.
     pub samples: u32,
     /// The host whose memory map is kept.
     pub map_host: u32,
-    /// When its map is kept. Without it: at `measure_from_s` (or a tenth into the trace), and at the last creation.
+    /// When its map is kept. Without it: at `measure_from_s` (or a tenth into the trace), and at
+    /// the last creation.
     pub map_times_s: Option<Vec<i64>>,
 }
 

@@ -8,8 +8,8 @@ use crate::geometry::Level;
 
 /// A position in a table: the entry for `page` in `node`, a node of `level` that covers it.
 ///
-/// Query and mutation descend once, to the lowest node, and work from there. The path above needs no
-/// room here: each node knows its parent.
+/// Query and mutation descend once, to the lowest node, and work from there. The path above needs
+/// no room here: each node knows its parent.
 ///
 /// A cursor holds no borrow. It is right until its node is pruned or collapsed.
 #[derive(Clone, Copy, Debug)]

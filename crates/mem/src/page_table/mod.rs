@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A radix page table, whose pages are allocated from simulated physical memory.
 //!
-//! One type serves guest and host, 4 and 5 levels and the odd shapes of tests: its [`Geometry`] says
-//! which. A page of the table is a *node*. All nodes lie in one flat array, so a step of a walk is one
-//! load. Each node has a parent and a [`Frame`]: the caches see the physical addresses of entries.
-//! Entries look like x86-64's, but a pointer to a lower node holds its [`NodeId`], not its frame.
+//! One type serves guest and host, 4 and 5 levels and the odd shapes of tests: its [`Geometry`]
+//! says which. A page of the table is a *node*. All nodes lie in one flat array, so a step of a
+//! walk is one load. Each node has a parent and a [`Frame`]: the caches see the physical addresses
+//! of entries. Entries look like x86-64's, but a pointer to a lower node holds its [`NodeId`], not
+//! its frame.
 //!
-//! The table neither allocates nor frees frames: the caller of [`PageTable::map`] passes a source of
-//! node frames, and [`PageTable::prune`] hands them back. That is the seam for table placement
+//! The table neither allocates nor frees frames: the caller of [`PageTable::map`] passes a source
+//! of node frames, and [`PageTable::prune`] hands them back. That is the seam for table placement
 //! (HugeGPT's pool, ASAP's sorted regions).
 //!
 //! A file has one job: `node` stores nodes, `cursor` navigates, `query` reads, `mutation` maps and
@@ -39,8 +40,8 @@ pub use self::visit::NodeView;
 pub use self::write_log::Write;
 use self::write_log::WriteLog;
 
-/// The slot of a page's entry, in the lowest node that covers it. Valid until that node is pruned or
-/// collapsed, or a lower one is made.
+/// The slot of a page's entry, in the lowest node that covers it. Valid until that node is pruned
+/// or collapsed, or a lower one is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntrySlot {
     /// The node.

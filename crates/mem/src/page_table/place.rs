@@ -4,8 +4,8 @@
 use super::NodeId;
 use crate::addr::Frame;
 
-/// Where a node is, in one word, since a walk needs that of each of its nodes: the frame in which it sits, above the node that points
-/// to it (of the root, the root; of nodes that are free, any).
+/// Where a node is, in one word, since a walk needs that of each of its nodes: the frame in which
+/// it sits, above the node that points to it (of the root, the root; of nodes that are free, any).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place(u64);
 

@@ -211,7 +211,8 @@ proptest! {
                 Change::Map(page, level) => {
                     let first = Vpn(page % end).align_down(order(level)).0;
                     let pages = first..first + (1 << order(level));
-                    // A node of the table may be in the way of a large page even where nothing is mapped.
+                    // A node of the table may be in the way of a large page even where nothing is
+                    // mapped.
                     t.prune(VpnRange { start: Vpn(0), end: geometry.end() }, |_, _, _| ());
                     if pages.clone().all(|page| covering(&model, page).is_none()) {
                         let frame = Frame(1 << 20 | first);

@@ -19,7 +19,8 @@ pub struct NodeView {
 }
 
 impl PageTable {
-    /// Visits every leaf that covers part of `range`, in order of address, swapped pages' notes included.
+    /// Visits every leaf that covers part of `range`, in order of address, swapped pages' notes
+    /// included.
     pub fn for_each_leaf(&self, range: VpnRange, mut visit: impl FnMut(Leaf)) {
         self.visit_leaves(self.root(), self.geometry().root(), Vpn(0), range, &mut visit);
     }
@@ -57,7 +58,8 @@ impl PageTable {
         }
     }
 
-    /// The entries of a node of `level` whose first page is `first` that cover part of `range`: index and first page.
+    /// The entries of a node of `level` whose first page is `first` that cover part of `range`:
+    /// index and first page.
     pub(super) fn entries_over(
         &self,
         level: Level,

@@ -6,7 +6,8 @@ use super::node::Nodes;
 use super::{NodeId, PageTable};
 use crate::addr::{PageCount, VpnRange};
 
-/// Something that software wrote to a table. A hypervisor that write-protects the node is trapped to.
+/// Something that software wrote to a table. A hypervisor that write-protects the node is trapped
+/// to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Write {
     /// The node that was written to.
