@@ -16,6 +16,7 @@ from nestwalk import checks
 from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
+    from nestwalk.counters import CountersGuestPwc
     from nestwalk.result import Result
 
 LATENCY_MAX = 1_000_000
@@ -121,8 +122,7 @@ def limit_row(result: Result, kind: str) -> dict[str, Any]:
     return row
 
 
-def _lookups(pwc: dict[str, Any]) -> int:
-    """How often page-walk caches were asked."""
-    hits: dict[str, int] = pwc["hits"]
-    misses: int = pwc["misses"]
-    return misses + sum(hits.values())
+def _lookups(pwc: CountersGuestPwc) -> int:
+    """How often the page-walk caches of a table were asked."""
+    hits = pwc["hits"]
+    return pwc["misses"] + hits["pl2_hits"] + hits["pl3_hits"] + hits["pl4_hits"] + hits["pl5_hits"]

@@ -10,6 +10,7 @@ mod asap;
 pub mod bench;
 mod beside;
 mod build;
+pub mod by_name;
 pub mod catalog;
 mod clock;
 pub mod colocated;

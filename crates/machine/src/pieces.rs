@@ -119,7 +119,7 @@ pub(crate) fn window(
     work: &Work,
 ) -> Window {
     let timing = &machine.timing;
-    let beyond_l1 = counted.data_cycles - u64::from(machine.mmu.l1d.latency_cycles) * counted.tlb.accesses;
+    let beyond_l1 = counted.caches.data_cycles - u64::from(machine.mmu.l1d.latency_cycles) * counted.tlb.accesses;
     Window {
         accesses: counted.tlb.accesses,
         instructions,

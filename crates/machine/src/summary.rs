@@ -5,10 +5,10 @@ use nestwalk_mem::{Level, PageTable};
 use nestwalk_mmu::{Counters, LatencyHistogram, Served, Table};
 use nestwalk_os::alignment::Alignment;
 use nestwalk_os::{Kernel, ProcessId, fragmentation};
-use serde_json::{Value, json};
 
 use crate::beside::Companion;
 use crate::build::role;
+use crate::by_name::ByName;
 use crate::colocated::ColocatedConfig;
 use crate::paging::VmPaging;
 use crate::result::{
@@ -18,9 +18,6 @@ use crate::result::{
 use crate::run::Outcome;
 use crate::scenario::Configuration;
 use crate::stack::{Floor, Place, Stack};
-
-/// Range registers for which it is said how many walks they would cover.
-const COVERAGES: [usize; 4] = [1, 4, 8, 16];
 
 pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunResult {
     let (adopted_pages, refused_events) = (outcome.program.adopted_pages(), outcome.program.refused_events());
@@ -38,7 +35,7 @@ pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunRe
             bucket_cycles: LatencyHistogram::WIDTH_CYCLES,
             counts: outcome.measured.latency.buckets.to_vec(),
         },
-        mmu: mmu_counters(&outcome.measured),
+        mmu: ByName(outcome.measured),
         kernels: kernels(stack, place),
         reserved: outcome.reserved.clone(),
         colocated: colocated(&configuration, stack, &outcome.companions),
@@ -87,12 +84,7 @@ const fn table_name(table: Table) -> &'static str {
 }
 
 const fn served_name(served: Served) -> &'static str {
-    match served {
-        Served::L1d => "l1d",
-        Served::L2 => "l2",
-        Served::Llc => "llc",
-        Served::Memory => "memory",
-    }
+    Served::NAMES[served as usize]
 }
 
 fn references(counters: &Counters) -> Vec<References> {
@@ -128,65 +120,6 @@ fn steps(counters: &Counters) -> Vec<StepReferences> {
     rows
 }
 
-fn mmu_counters(counters: &Counters) -> Value {
-    let by_size = |counts: [u64; 3]| json!({ "4KiB": counts[0], "2MiB": counts[1], "1GiB": counts[2] });
-    let by_server =
-        |counts: [u64; 4]| json!({ "l1d": counts[0], "l2": counts[1], "llc": counts[2], "memory": counts[3] });
-    let pwc = |table| {
-        let hits: serde_json::Map<String, Value> = (2..=5)
-            .map(|level| (format!("pl{level}_hits"), counters.walk_events.pwc_hits(table, Level(level)).into()))
-            .collect();
-        json!({ "misses": counters.walk_events.pwc_misses(table), "hits": hits })
-    };
-    let tlb = &counters.tlb;
-    json!({
-        "accesses": tlb.accesses,
-        "stores": tlb.stores,
-        "tlb": {
-            "l1_hits": by_size(tlb.l1_hits),
-            "l2_hits": by_size(tlb.l2_hits),
-            "misses": by_size(tlb.misses),
-        },
-        "walk_cycles": counters.walk_cycles,
-        "guest_walk_cycles": counters.guest_walk_cycles,
-        "host_walk_cycles": counters.host_walk_cycles,
-        "guest_pwc": pwc(Table::Guest),
-        "host_pwc": pwc(Table::Host),
-        "nested_tlb": { "hits": counters.walk_events.nested_tlb_hits(), "misses": counters.walk_events.nested_tlb_misses() },
-        "data": by_server(counters.data),
-        "data_cycles": counters.data_cycles,
-        "corunner": by_server(counters.corunner),
-        "segment_translations": counters.walk_events.segment_translations(),
-        "aborted_walks": counters.aborted_walks,
-        "aborted_references": counters.aborted_references,
-        "prefetches": prefetches(counters),
-        "walk_latency_cycles": {
-            "p50": counters.latency.quantile(1, 2),
-            "p95": counters.latency.quantile(95, 100),
-            "p99": counters.latency.quantile(99, 100),
-        },
-    })
-}
-
-/// What the prefetcher of page-table lines did; nothing without one.
-fn prefetches(counters: &Counters) -> Value {
-    let prefetch = &counters.prefetch;
-    let coverage: serde_json::Map<String, Value> =
-        COVERAGES.map(|registers| (registers.to_string(), prefetch.covered_by(registers).into())).into_iter().collect();
-    json!({
-        "issued": prefetch.issued,
-        "useful": counters.walk_events.prefetch_hits(),
-        "needless": prefetch.needless,
-        "dropped": prefetch.dropped,
-        "walks": prefetch.walks,
-        "walks_covered_by_registers": coverage,
-    })
-}
-
-fn by_name(counts: Vec<(&'static str, u64)>) -> Value {
-    counts.into_iter().map(|(name, count)| (name, json!(count))).collect()
-}
-
 const ALIVE: &str = "a place's processes live as long as the place";
 
 fn kernels(stack: &Stack, place: &Place) -> Vec<KernelStatistics> {
@@ -212,10 +145,10 @@ fn kernel_statistics(kernel: &Kernel, role: &'static str, process: ProcessId) ->
         table_nodes: table.node_count(),
         table_runs: runs_of_frames(table),
         vmas: count_vmas(kernel.vmas(process).expect(ALIVE).map(|vma| vma.range.len()).collect()),
-        counters: serde_json::to_value(kernel.counters()).expect("counters are plain numbers"),
+        counters: ByName(*kernel.counters()),
         reserved_frames: kernel.manager().reserved().0,
-        manager_counters: by_name(kernel.manager().statistics()),
-        table_counters: by_name(kernel.table_placement().statistics()),
+        manager_counters: kernel.manager().statistics().into_iter().collect(),
+        table_counters: kernel.table_placement().statistics().into_iter().collect(),
     }
 }
 
@@ -253,7 +186,6 @@ fn colocated_entry(config: &ColocatedConfig, stack: &Stack, companion: &Companio
         let table = stack.table(place, place.top());
         spread.add(&fragmentation::Fragmentation::of_small(table, fragmentation::everything(table)));
     }
-    let counters = |work| serde_json::to_value(work).expect("counters are plain numbers");
     ColocatedStatistics {
         workload: companion.name.clone(),
         count: config.count,
@@ -261,8 +193,8 @@ fn colocated_entry(config: &ColocatedConfig, stack: &Stack, companion: &Companio
         accesses: companion.tally.accesses,
         instructions: companion.tally.instructions,
         restarts: companion.tally.restarts,
-        kernels: companion.work.iter().take(companion.depth).map(counters).collect(),
-        mmu: companion.counters.as_ref().map(mmu_counters),
+        kernels: companion.work.iter().take(companion.depth).copied().map(ByName).collect(),
+        mmu: companion.counters.clone().map(ByName),
         host_pt_fragmentation: (companion.depth > 1 && !companion.places.is_empty()).then(|| spread_of(&spread)),
     }
 }

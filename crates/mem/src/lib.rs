@@ -9,6 +9,7 @@
 
 pub mod access;
 pub mod addr;
+pub mod counters;
 pub mod geometry;
 pub mod huge;
 pub mod page_table;

@@ -17,6 +17,18 @@ use crate::simd::{Oct, Shorts, Simd};
 /// Lines that an inclusive last level evicted, kept until all cores have heard of them.
 const GONE_MAX: usize = 1 << 12;
 
+nestwalk_mem::counters! {
+    /// References to the caches that belong to no walk.
+    pub struct CacheCounters {
+        /// The program's data accesses, by what served them.
+        data: [u64; 4] ["accesses" by Served::NAMES],
+        /// Cycles of all of them.
+        data_cycles: u64 ["cycles"],
+        /// The co-runner's accesses, by what served them.
+        corunner: [u64; 4] ["accesses" by Served::NAMES],
+    }
+}
+
 /// The last-level cache.
 #[derive(Clone, Debug)]
 pub struct Llc {

@@ -188,7 +188,7 @@ impl<'a, S: Simd, const PREFETCH: bool> Playing<'a, S, PREFETCH> {
         self.counters.walk_cycles += guest + host;
         self.counters.guest_walk_cycles += guest;
         self.counters.host_walk_cycles += host;
-        self.counters.latency.add(guest + host);
+        self.counters.latency.record(guest + host);
     }
 
     /// References of a walk that ended in a page fault, from `begin` on: the caches see them, and their number is all

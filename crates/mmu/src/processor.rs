@@ -4,13 +4,14 @@
 use nestwalk_mem::VpnRange;
 
 use crate::config::MmuConfig;
-use crate::counters::{Counters, Served, WalkEvents};
+use crate::counters::{Counters, Served, Table, WalkEvents};
 use crate::error::MmuError;
 use crate::familiar::Familiar;
-use crate::hierarchy::PrivateCaches;
+use crate::hierarchy::{CacheCounters, PrivateCaches};
 use crate::play::Player;
-use crate::prefetcher::{NoPrefetch, Prefetcher};
+use crate::prefetcher::{NoPrefetch, PrefetchCounters, Prefetcher};
 use crate::tlb::Tlbs;
+use crate::walk_cache::{NestedTlbCounters, PwcCounters};
 use crate::walk_unit::WalkUnit;
 use crate::walker::Fault;
 
@@ -90,11 +91,19 @@ impl<P: Prefetcher> Core<P> {
     /// What it has counted so far.
     pub fn counters(&self) -> Counters {
         let mut counters = self.unit.counters.clone();
-        counters.data = counters.walk_events.take_others(WalkEvents::DATA);
-        counters.corunner = counters.walk_events.take_others(WalkEvents::CORUNNER);
-        let cycles = |served| counters.data[served as usize] * self.player.caches.latency(served);
-        counters.data_cycles = Served::ALL.map(cycles).iter().sum();
-        counters.prefetch = self.unit.prefetcher.counters(self.player.in_flight.counters());
+        let events = &mut counters.walk_events;
+        counters.guest_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Guest, 0)));
+        counters.host_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Host, 0)));
+        let [misses, hits] = events.take(WalkEvents::nested_tlb_code(false));
+        counters.nested_tlb = NestedTlbCounters { hits, misses };
+        [counters.segments.translations] = events.take(WalkEvents::segments_code());
+        let [useful] = events.take(WalkEvents::prefetch_hit_code());
+        counters.prefetch = PrefetchCounters { useful, ..self.player.in_flight.counters() };
+        counters.registers = self.unit.prefetcher.counters();
+        let data: [u64; 4] = events.take(WalkEvents::DATA);
+        let cycles = |served| data[served as usize] * self.player.caches.latency(served);
+        let data_cycles = Served::ALL.map(cycles).iter().sum();
+        counters.caches = CacheCounters { data, data_cycles, corunner: events.take(WalkEvents::CORUNNER) };
         counters
     }
 

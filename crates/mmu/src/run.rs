@@ -17,14 +17,14 @@ use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Access, Gva, Hpa, PageSize};
 
 use crate::corunner::CoRunner;
-use crate::counters::{Counters, TlbCounters};
+use crate::counters::Counters;
 use crate::hierarchy::Llc;
 use crate::mapping::Mapping;
 use crate::prefetcher::Prefetcher;
 use crate::processor::{Core, RunEnd};
 use crate::simd::{Plain, Simd};
 use crate::tape::Tape;
-use crate::tlb::{Lookup, SmallPages, Tlbs};
+use crate::tlb::{Lookup, SmallPages, TlbCounters, Tlbs};
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Walker};
 

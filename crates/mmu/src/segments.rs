@@ -16,6 +16,14 @@ use crate::simd::Simd;
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, leaf_of, set_dirty};
 
+nestwalk_mem::counters! {
+    /// What segment registers count.
+    pub struct SegmentCounters {
+        /// Translations by segment registers (DS-n).
+        translations: u64 ["translations" at "segment_translations"],
+    }
+}
+
 /// The segment registers of a VM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segments {

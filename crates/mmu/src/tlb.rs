@@ -20,6 +20,36 @@ use crate::mapping::Mapping;
 use crate::processor::Asid;
 use crate::simd::{Plain, Simd};
 
+nestwalk_mem::counters! {
+    /// TLB look-ups of one mode.
+    pub struct TlbCounters {
+        /// Accesses of the program.
+        accesses: u64 ["accesses"],
+        /// Those that were stores.
+        stores: u64 ["accesses"],
+        /// Hits in the first level, by the entry's page size.
+        l1_hits: [u64; 3] ["look-ups" at "tlb.l1_hits" by PageSize::NAMES],
+        /// Hits in the second level, by the entry's page size.
+        l2_hits: [u64; 3] ["look-ups" at "tlb.l2_hits" by PageSize::NAMES],
+        /// Misses (each one a walk), by the size of the translation that the walk found.
+        misses: [u64; 3] ["look-ups" at "tlb.misses" by PageSize::NAMES],
+    }
+}
+
+impl Copy for TlbCounters {}
+
+impl TlbCounters {
+    /// Misses of all sizes: the walks.
+    pub fn walks(&self) -> u64 {
+        self.misses.iter().sum()
+    }
+
+    /// Misses that found a translation of `size`.
+    pub fn misses_of(&self, size: PageSize) -> u64 {
+        self.misses[size as usize]
+    }
+}
+
 /// Where a translation was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lookup {

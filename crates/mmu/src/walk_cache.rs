@@ -123,6 +123,46 @@ fn remove(row: &mut [Keys], place: usize) {
     }
 }
 
+nestwalk_mem::counters! {
+    /// Look-ups in the page-walk caches of one table.
+    pub struct PwcCounters {
+        /// Look-ups that found nothing.
+        misses: u64 ["look-ups"],
+        /// Look-ups that found an entry of this level, and none of a lower one.
+        hits: [u64; 4] ["look-ups" by ["pl2_hits", "pl3_hits", "pl4_hits", "pl5_hits"]],
+    }
+}
+
+impl PwcCounters {
+    /// Of what stands in [`WalkEvents`](crate::WalkEvents) for one table: misses, then hits by level.
+    pub(crate) fn of([misses, _, pl2, pl3, pl4, pl5]: [u64; 6]) -> Self {
+        Self { misses, hits: [pl2, pl3, pl4, pl5] }
+    }
+
+    /// Hits at `level`, from 2 to 5.
+    ///
+    /// # Panics
+    /// When no page-walk cache has entries of that level.
+    pub fn hits_at(&self, level: Level) -> u64 {
+        self.hits[level.index() - 1]
+    }
+
+    /// All look-ups.
+    pub fn lookups(&self) -> u64 {
+        self.misses + self.hits.iter().sum::<u64>()
+    }
+}
+
+nestwalk_mem::counters! {
+    /// Look-ups in the nested TLB.
+    pub struct NestedTlbCounters {
+        /// Look-ups that hit.
+        hits: u64 ["look-ups"],
+        /// Look-ups that missed.
+        misses: u64 ["look-ups"],
+    }
+}
+
 /// Page-walk caches of one table.
 #[derive(Clone, Debug)]
 pub struct WalkCache {

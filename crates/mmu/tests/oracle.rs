@@ -272,9 +272,9 @@ fn a_co_runner_takes_cache_but_no_tlb_entries() {
     };
     let (alone, beside) = (run(false), run(true));
     assert_eq!(alone.tlb, beside.tlb);
-    assert_eq!(beside.corunner.iter().sum::<u64>(), beside.tlb.accesses);
-    assert_eq!(alone.corunner, [0; 4]);
+    assert_eq!(beside.caches.corunner.iter().sum::<u64>(), beside.tlb.accesses);
+    assert_eq!(alone.caches.corunner, [0; 4]);
     assert_eq!(alone.walk_events.total_references(), beside.walk_events.total_references());
-    assert!(beside.walk_cycles > alone.walk_cycles && beside.data_cycles > alone.data_cycles);
-    assert!(beside.corunner[3] > beside.corunner[0], "a random line of a gigabyte is nowhere near");
+    assert!(beside.walk_cycles > alone.walk_cycles && beside.caches.data_cycles > alone.caches.data_cycles);
+    assert!(beside.caches.corunner[3] > beside.caches.corunner[0], "a random line of a gigabyte is nowhere near");
 }

@@ -451,17 +451,17 @@ pub fn counted_by(counters: &Counters) -> Counted {
         for (guest, host) in (0..6).flat_map(|guest| (0..6).map(move |host| (guest, host))) {
             count(&mut counted, name_of_step(guest, host, served), events.step(guest, host, served));
         }
-        count(&mut counted, format!("data {served:?}"), counters.data[served as usize]);
-        count(&mut counted, format!("co-runner {served:?}"), counters.corunner[served as usize]);
+        count(&mut counted, format!("data {served:?}"), counters.caches.data[served as usize]);
+        count(&mut counted, format!("co-runner {served:?}"), counters.caches.corunner[served as usize]);
     }
-    for which in [Which::Guest, Which::Host] {
-        count(&mut counted, format!("pwc {which:?} 0"), events.pwc_misses(which));
-        for level in 1..=5 {
-            count(&mut counted, format!("pwc {which:?} {level}"), events.pwc_hits(which, nestwalk_mem::Level(level)));
+    for (which, pwc) in [(Which::Guest, &counters.guest_pwc), (Which::Host, &counters.host_pwc)] {
+        count(&mut counted, format!("pwc {which:?} 0"), pwc.misses);
+        for level in 2..=5 {
+            count(&mut counted, format!("pwc {which:?} {level}"), pwc.hits_at(nestwalk_mem::Level(level)));
         }
     }
-    count(&mut counted, "nested TLB true", events.nested_tlb_hits());
-    count(&mut counted, "nested TLB false", events.nested_tlb_misses());
+    count(&mut counted, "nested TLB true", counters.nested_tlb.hits);
+    count(&mut counted, "nested TLB false", counters.nested_tlb.misses);
     count(&mut counted, "guest cycles", counters.guest_walk_cycles);
     count(&mut counted, "host cycles", counters.host_walk_cycles);
     assert_eq!(counters.walk_cycles, counters.guest_walk_cycles + counters.host_walk_cycles);
