@@ -7,9 +7,9 @@
 //! cross-sections). A problem of `nuclides` with `n` points each has `nuclides * n` unionised
 //! points, so the index array is nearly all of the memory; `n` follows from the footprint.
 //!
-//! A look-up draws a material (with XSBench's shares; fuel has nearly all nuclides, the others 4 to 27)
-//! and an energy, searches the unionised energies, and reads for each nuclide of the material its
-//! index and two neighbouring points of its grid.
+//! A look-up draws a material (with XSBench's shares; fuel has nearly all nuclides, the others
+//! between 4 and 27) and an energy, searches the unionised energies, and reads for each nuclide of
+//! the material its index and two neighbouring points of its grid.
 
 use nestwalk_mem::{Access, Vpn};
 
