@@ -81,7 +81,9 @@ def test_what_is_not_plain_only_becomes_less(room: str) -> None:
 def test_it_counts_what_it_should() -> None:
     assert comment("let a = 1; // nobody") == "// nobody"
     assert comment('    let url = "https://x";') is None
-    words = {name: word.findall("It stands here; nobody said whoever; it stands for two") for name, word in WORDS.items()}
+    words = {
+        name: word.findall("It stands here; nobody said whoever; it stands for two") for name, word in WORDS.items()
+    }
     assert {name: len(found) for name, found in words.items()} == {
         "stands": 1, "nobody": 1, "said": 1, "whoever": 1, "guess": 0, "names": 0,
     }  # fmt: skip
