@@ -16,6 +16,7 @@ mod amd;
 #[cfg(target_os = "linux")]
 pub mod bench;
 mod cpuid;
+mod decode;
 mod descriptors;
 mod error;
 mod families;

@@ -8,27 +8,11 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use super::cloud::{Cloud, Step};
-use super::options::Options;
+use super::options::{DynamicOptions, Options};
 use super::result::Decision;
 use crate::allocator::{AllocatorKind, Rule};
 use crate::request::{Event, VmRequest};
-
-/// How often it is decided.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DynamicOptions {
-    /// The period, in seconds.
-    pub period_s: u32,
-}
-
-impl Default for DynamicOptions {
-    fn default() -> Self {
-        Self { period_s: 7 * 24 * 3600 }
-    }
-}
 
 /// Decides which option is in force.
 pub(super) struct Dynamic {

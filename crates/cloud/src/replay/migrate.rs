@@ -7,25 +7,11 @@
 //! is the memory that is copied (once: what the guest writes meanwhile is not modelled).
 
 use nestwalk_mem::PageCount;
-use serde::{Deserialize, Serialize};
 
 use super::cloud::Cloud;
+use super::options::Migration;
 use crate::host::HostId;
 use crate::request::VmRequest;
-
-/// When and how far to look.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Migration {
-    /// Hosts that are looked at for one placement, and as targets of one move.
-    pub candidates: u32,
-}
-
-impl Default for Migration {
-    fn default() -> Self {
-        Self { candidates: 16 }
-    }
-}
 
 impl Cloud {
     /// Moves one VM, so that `request` gets at most `few` segments on the host that is returned,

@@ -29,9 +29,7 @@ use sample::Sampler;
 use tally::Tally;
 
 pub use demand::{Demand, demand};
-pub use dynamic::DynamicOptions;
-pub use migrate::Migration;
-pub use options::Options;
+pub use options::{DynamicOptions, Migration, Options};
 pub use result::{
     ByGroup, BySize, Cell, CellKind, Decision, HostMap, Migrations, Modes, Outcome, Outcomes, Replay, ReplayResult,
     Resizes, Sample, Segments, Spread, Timing, VmOutcome, Work,

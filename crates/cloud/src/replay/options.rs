@@ -3,8 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::dynamic::DynamicOptions;
-use super::migrate::Migration;
 use crate::allocator::hugetlb::HugetlbOptions;
 use crate::allocator::xen::XenOptions;
 use crate::allocator::{AllocatorKind, AllocatorOptions, MAX_DS};
@@ -138,5 +136,33 @@ impl Options {
             }
         }
         Ok(())
+    }
+}
+
+/// How often it is decided which of Compromis' options is in force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DynamicOptions {
+    /// The period, in seconds.
+    pub period_s: u32,
+}
+
+impl Default for DynamicOptions {
+    fn default() -> Self {
+        Self { period_s: 7 * 24 * 3600 }
+    }
+}
+
+/// How far to look for a migration that makes room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Migration {
+    /// Hosts that are looked at for one placement, and as targets of one move.
+    pub candidates: u32,
+}
+
+impl Default for Migration {
+    fn default() -> Self {
+        Self { candidates: 16 }
     }
 }

@@ -4,8 +4,8 @@
 
 use std::ops::{Deref, DerefMut};
 
+use super::entry::Entry;
 use crate::huge;
-use crate::page_table::Entry;
 
 /// Entries of a line.
 const LINE: usize = 8;

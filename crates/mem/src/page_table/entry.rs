@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::NodeId;
+use super::node_id::NodeId;
 use crate::addr::Frame;
 
 /// An entry of a node.

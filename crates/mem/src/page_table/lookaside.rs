@@ -7,8 +7,8 @@
 //! nothing, a hit is right. Neighbouring nodes lie in neighbouring places, so blocks meet only
 //! where mappings lie far apart.
 
+use super::node_id::NodeId;
 use crate::geometry::Level;
-use crate::page_table::NodeId;
 
 /// Up to so many places for each node known (an eighth of a byte for each byte of the nodes) there
 /// may be more to avoid that two blocks meet.

@@ -12,14 +12,17 @@
 //! (HugeGPT's pool, ASAP's sorted regions).
 //!
 //! A file has one job: `node` stores nodes, `cursor` navigates, `query` reads, `mutation` maps and
-//! unmaps, `prune` frees nodes, `write_log` records writes, `visit` goes through a whole table.
+//! unmaps, `prune` frees nodes, `write_log` records writes, `visit` goes through a whole table;
+//! `found` has what look-ups return.
 
 mod cursor;
 mod entries;
 mod entry;
+mod found;
 mod lookaside;
 mod mutation;
 mod node;
+mod node_id;
 mod place;
 mod prune;
 mod query;
@@ -28,60 +31,16 @@ mod tests;
 mod visit;
 mod write_log;
 
-use crate::addr::{Frame, Vpn};
-use crate::geometry::{Geometry, Level, PageSize};
+use crate::addr::Frame;
+use crate::geometry::Geometry;
 
 pub use self::entry::Entry;
+pub use self::found::{EntrySlot, Leaf, NodeView};
 use self::lookaside::Lookaside;
-pub use self::node::NodeId;
 use self::node::Nodes;
-use self::place::Place;
-pub use self::visit::NodeView;
+pub use self::node_id::NodeId;
 pub use self::write_log::Write;
 use self::write_log::WriteLog;
-
-/// The slot of a page's entry, in the lowest node that covers it. Valid until that node is pruned
-/// or collapsed, or a lower one is made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EntrySlot {
-    /// The node.
-    pub node: NodeId,
-    /// Its level.
-    pub level: Level,
-    /// The entry's index among those of all nodes.
-    slot: usize,
-}
-
-/// A leaf found for a page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leaf {
-    /// The entry, which may be a swapped page's.
-    pub entry: Entry,
-    /// The level of its node.
-    pub level: Level,
-    /// The first page that it covers.
-    pub page: Vpn,
-}
-
-impl Leaf {
-    /// The size of its page.
-    ///
-    /// # Panics
-    /// On a leaf above the PUD, which [`PageTable::map`] never makes.
-    #[inline]
-    pub const fn size(self) -> PageSize {
-        match PageSize::of_level(self.level) {
-            Some(size) => size,
-            None => panic!("a leaf above the PUD"),
-        }
-    }
-
-    /// The 4 KiB frame behind `page`, which must be one of those that this leaf covers.
-    #[inline]
-    pub const fn frame_of(self, page: Vpn) -> Frame {
-        Frame(self.entry.frame().0 + (page.0 - self.page.0))
-    }
-}
 
 /// A radix page table. See the [module's documentation](self).
 #[derive(Clone, Debug)]
@@ -96,5 +55,22 @@ impl PageTable {
     /// An empty table whose root is in frame `root`.
     pub fn new(geometry: Geometry, root: Frame) -> Self {
         Self { nodes: Nodes::new(geometry, root), pte_nodes: Lookaside::new(), writes: WriteLog::default() }
+    }
+
+    /// Records from now on what software writes (not what hardware does: [`PageTable::mark`]).
+    pub fn watch(&mut self) {
+        self.writes.start();
+    }
+
+    /// Whether writes are recorded.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.writes.is_started()
+    }
+
+    /// Takes the writes recorded since the last call. Empty unless the table is
+    /// [watched](PageTable::watch).
+    pub fn take_writes(&mut self) -> Vec<Write> {
+        self.writes.take()
     }
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mapping and unmapping, and the accessed and dirty bits.
 
+use super::PageTable;
 use super::cursor::Cursor;
-use super::{Entry, EntrySlot, Leaf, NodeId, PageTable};
+use super::entry::Entry;
+use super::found::{EntrySlot, Leaf};
+use super::node_id::NodeId;
 use crate::addr::{Frame, Vpn};
 use crate::geometry::{Level, PageSize};
 

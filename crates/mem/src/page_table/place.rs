@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the nodes of a page table are.
 
-use super::NodeId;
+use super::node_id::NodeId;
 use crate::addr::Frame;
 
 /// Where a node is, in one word, since a walk needs that of each of its nodes: the frame in which

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::addr::VpnRange;
+use crate::addr::{Vpn, VpnRange};
+use crate::geometry::{Level, PageSize};
 
 /// A table of `geometry` and a source of frames for its nodes, counting up from 1000.
 fn table(geometry: Geometry) -> (PageTable, impl FnMut(Level, Vpn) -> Result<Frame, ()>) {

@@ -1,22 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Going through a whole table, or a range of it, and checking it.
 
-use super::{Leaf, NodeId, PageTable};
-use crate::addr::{Frame, Vpn, VpnRange};
+use super::PageTable;
+use super::found::{Leaf, NodeView};
+use super::node_id::NodeId;
+use crate::addr::{Vpn, VpnRange};
 use crate::geometry::Level;
-
-/// A node seen while going through a whole table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NodeView {
-    /// Its identity.
-    pub node: NodeId,
-    /// Its level.
-    pub level: Level,
-    /// The frame it sits in.
-    pub frame: Frame,
-    /// The first page that it translates.
-    pub first_page: Vpn,
-}
 
 impl PageTable {
     /// Visits every leaf that covers part of `range`, in order of address, swapped pages' notes
