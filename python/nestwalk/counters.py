@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# ruff: noqa: D205
+# ruff: noqa: D205, N801
 """What a run counts: the type of ``Result.statistics``. Written by ``./dev generated`` from the engine's declarations.
 
 A type checker refuses a counter that does not exist: ``statistics["mmu"]["walk_cycle"]``.
 """
 
 from typing import NotRequired, TypedDict
-
 
 class Fragmentation(TypedDict):
     """How many lines the host PTEs of each group of 8 neighbouring guest pages fill."""
@@ -22,253 +21,255 @@ class Fragmentation(TypedDict):
 
 
 class OsCounters(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     collapses: int
-    """2 MiB pages made of 4 KiB pages by copying them. (2 MiB pages)"""
+    """2 MiB pages made of 4 KiB pages by copying them. In 2 MiB pages."""
 
     compaction_scanned: int
-    """Frames that compaction's scanners looked at. (frames)"""
+    """Frames that compaction's scanners looked at. In frames."""
 
     compactions_background: int
-    """Runs of background compaction. (runs)"""
+    """Runs of background compaction. In runs."""
 
     compactions_direct: int
-    """Runs of direct compaction (in a fault or in a request). (runs)"""
+    """Runs of direct compaction (in a fault or in a request). In runs."""
 
     compactions_failed: int
-    """Runs of compaction after which no block of the wanted order was free. (runs)"""
+    """Runs of compaction after which no block of the wanted order was free. In runs."""
 
     copied_4k: int
-    """4 KiB pages copied for copy-on-write. (pages)"""
+    """4 KiB pages copied for copy-on-write. In pages."""
 
     copied_collapse: int
-    """4 KiB pages copied into a 2 MiB page (out-of-place promotion). (pages)"""
+    """4 KiB pages copied into a 2 MiB page (out-of-place promotion). In pages."""
 
     entries_copied: int
-    """Entries copied by fork. (entries)"""
+    """Entries copied by fork. In entries."""
 
     entries_moved: int
-    """Entries moved by mremap. (entries)"""
+    """Entries moved by mremap. In entries."""
 
     exits: int
-    """Processes that exited. (processes)"""
+    """Processes that exited. In processes."""
 
     faults_1g: int
-    """Faults that mapped a fresh 1 GiB page. (faults)"""
+    """Faults that mapped a fresh 1 GiB page. In faults."""
 
     faults_2m: int
-    """Faults that mapped a fresh 2 MiB page. (faults)"""
+    """Faults that mapped a fresh 2 MiB page. In faults."""
 
     faults_4k: int
-    """Faults that mapped a fresh 4 KiB page. (faults)"""
+    """Faults that mapped a fresh 4 KiB page. In faults."""
 
     faults_copied: int
-    """Stores to a shared page, which was copied. (faults)"""
+    """Stores to a shared page, which was copied. In faults."""
 
     faults_reused: int
-    """Stores to a page that had been write-protected and that nobody else shares (any more). (faults)"""
+    """Stores to a page that had been write-protected and that is not shared (any more). In faults."""
 
     faults_spurious: int
-    """Faults on a page that was mapped already, with the right to do what was tried. (faults)"""
+    """Faults on a page that was mapped already, with the right to do what was tried. In faults."""
 
     faults_swapped_in: int
-    """Faults on a page that had been swapped out. (faults)"""
+    """Faults on a page that had been swapped out. In faults."""
 
     forks: int
-    """Processes made by fork. (processes)"""
+    """Processes made by fork. In processes."""
 
     huge_fallbacks: int
-    """Faults that wanted a 2 MiB page, might have had one, and got a 4 KiB page for want of a block. (faults)"""
+    """Faults that wanted a 2 MiB page, might have had one, and got a 4 KiB page for want of a block. In faults."""
 
     hypercalls: int
-    """Hypercalls made to the kernel below. (calls)"""
+    """Hypercalls made to the kernel below. In calls."""
 
     migrated: int
-    """4 KiB pages moved by compaction. (pages)"""
+    """4 KiB pages moved by compaction. In pages."""
 
     mmaps: int
-    """System calls: mmap. (calls)"""
+    """System calls: mmap. In calls."""
 
     munmaps: int
-    """System calls: munmap. (calls)"""
+    """System calls: munmap. In calls."""
 
     nodes_freed: int
-    """Page-table nodes freed. (nodes)"""
+    """Page-table nodes freed. In nodes."""
 
     nodes_made: int
-    """Page-table nodes made. (nodes)"""
+    """Page-table nodes made. In nodes."""
 
     nodes_moved: int
-    """Page-table nodes moved to another frame. (nodes)"""
+    """Page-table nodes moved to another frame. In nodes."""
 
     other_calls: int
-    """System calls: all others that change an address space (brk, mremap, mprotect, madvise). (calls)"""
+    """System calls: all others that change an address space (brk, mremap, mprotect, madvise). In calls."""
 
     out_of_memory: int
-    """Requests that failed for want of memory. (requests)"""
+    """Requests that failed for want of memory. In requests."""
 
     pages_scanned: int
-    """Pages that a daemon looked at in page tables. (pages)"""
+    """Pages that a daemon looked at in page tables. In pages."""
 
     promotions: int
-    """2 MiB pages made of 4 KiB pages that lay in place already. (2 MiB pages)"""
+    """2 MiB pages made of 4 KiB pages that lay in place already. In 2 MiB pages."""
 
     reclaim_scanned: int
-    """Pages that reclaim looked at. (pages)"""
+    """Pages that reclaim looked at. In pages."""
 
     reclaimed_clean: int
-    """Pages that reclaim dropped without writing them. (pages)"""
+    """Pages that reclaim dropped without writing them. In pages."""
 
     reclaimed_reserved: int
-    """Frames that the memory manager gave back under pressure. (frames)"""
+    """Frames that the memory manager gave back under pressure. In frames."""
 
     reclaims_background: int
-    """Times that the background daemon reclaimed memory. (runs)"""
+    """Times that the background daemon reclaimed memory. In runs."""
 
     reclaims_direct: int
-    """Times that a request had to reclaim memory itself. (runs)"""
+    """Times that a request had to reclaim memory itself. In runs."""
 
     shadow_fills: int
-    """Entries of shadow tables filled: exits of the VM. (exits)"""
+    """Entries of shadow tables filled: exits of the VM. In exits."""
 
     shadow_flushes: int
-    """Times that a guest flushed its TLB whole, where its table is shadowed: exits of the VM. (exits)"""
+    """Times that a guest flushed its TLB whole, where its table is shadowed: exits of the VM. In exits."""
 
     shadow_invlpgs: int
-    """Pages that a guest took out of its TLB one by one, where its table is shadowed: exits of the VM. (exits)"""
+    """Pages that a guest took out of its TLB one by one, where its table is shadowed: exits of the VM. In exits."""
 
     shadow_prefetches: int
-    """Entries of shadow tables filled beside one that the hardware missed. (entries)"""
+    """Entries of shadow tables filled beside one that the hardware missed. In entries."""
 
     shadow_reflected: int
-    """Misses of a shadow table that were the guest's own page faults, and were handed on to it: exits of the VM.
-    (exits)
+    """Misses of a shadow table that were the guest's own page faults, and were handed on to it: exits of the VM. In
+    exits.
     """
 
     shadow_syncs: int
-    """PTE nodes that were written to freely and brought up to date in the shadow at such a time. (nodes)"""
+    """PTE nodes that were written to freely and brought up to date in the shadow at such a time. In nodes."""
 
     shadow_unsyncs: int
     """First writes of a guest to a PTE node that is shadowed, which may be written to freely from then on: exits of
-    the VM. (exits)
+    the VM. In exits.
     """
 
     shadow_writes: int
-    """Writes of a guest to a node above the PTEs that is shadowed, and so write-protected: exits of the VM. (exits)"""
+    """Writes of a guest to a node above the PTEs that is shadowed, and so write-protected: exits of the VM. In
+    exits.
+    """
 
     shadow_zaps: int
-    """Entries of shadow tables taken out because what they were made from changed. (entries)"""
+    """Entries of shadow tables taken out because what they were made from changed. In entries."""
 
     shootdown_pages: int
-    """Pages that shootdowns named. (pages)"""
+    """Pages that shootdowns named. In pages."""
 
     shootdowns: int
-    """TLB shootdowns. (shootdowns)"""
+    """TLB shootdowns. In shootdowns."""
 
     splits: int
-    """2 MiB (or larger) leaves split. (leaves)"""
+    """2 MiB (or larger) leaves split. In leaves."""
 
     swapped_out: int
-    """Pages that reclaim wrote to swap. (pages)"""
+    """Pages that reclaim wrote to swap. In pages."""
 
     zeroed_2m: int
-    """2 MiB pages zeroed at once. (2 MiB pages)"""
+    """2 MiB pages zeroed at once. In 2 MiB pages."""
 
     zeroed_4k: int
-    """4 KiB pages zeroed. (pages)"""
+    """4 KiB pages zeroed. In pages."""
 
 
 class CountersCorunner(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     l1d: int
-    """The co-runner's accesses, by what served them. (accesses)"""
+    """The co-runner's accesses, by what served them. In accesses."""
 
     l2: int
-    """The co-runner's accesses, by what served them. (accesses)"""
+    """The co-runner's accesses, by what served them. In accesses."""
 
     llc: int
-    """The co-runner's accesses, by what served them. (accesses)"""
+    """The co-runner's accesses, by what served them. In accesses."""
 
     memory: int
-    """The co-runner's accesses, by what served them. (accesses)"""
+    """The co-runner's accesses, by what served them. In accesses."""
 
 
 class CountersData(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     l1d: int
-    """The program's data accesses, by what served them. (accesses)"""
+    """The program's data accesses, by what served them. In accesses."""
 
     l2: int
-    """The program's data accesses, by what served them. (accesses)"""
+    """The program's data accesses, by what served them. In accesses."""
 
     llc: int
-    """The program's data accesses, by what served them. (accesses)"""
+    """The program's data accesses, by what served them. In accesses."""
 
     memory: int
-    """The program's data accesses, by what served them. (accesses)"""
+    """The program's data accesses, by what served them. In accesses."""
 
 
 class CountersGuestPwcHits(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     pl2_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
 
     pl3_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
 
     pl4_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
 
     pl5_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
 
 
 class CountersGuestPwc(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     hits: CountersGuestPwcHits
 
     misses: int
-    """Look-ups that found nothing. (look-ups)"""
+    """Look-ups that found nothing. In look-ups."""
 
 
 class CountersHostPwcHits(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     pl2_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
 
     pl3_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
 
     pl4_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
 
     pl5_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
 
 
 class CountersHostPwc(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     hits: CountersHostPwcHits
 
     misses: int
-    """Look-ups that found nothing. (look-ups)"""
+    """Look-ups that found nothing. In look-ups."""
 
 
 class CountersNestedTlb(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     hits: int
-    """Look-ups that hit. (look-ups)"""
+    """Look-ups that hit. In look-ups."""
 
     misses: int
-    """Look-ups that missed. (look-ups)"""
+    """Look-ups that missed. In look-ups."""
 
 
 CountersPrefetchesWalksCoveredByRegisters = TypedDict(
@@ -281,24 +282,25 @@ CountersPrefetchesWalksCoveredByRegisters = TypedDict(
     },
 )
 
-
 class CountersPrefetches(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     dropped: int
-    """Requests that were dropped since all miss registers of the L1-D were busy. (requests)"""
+    """Requests that were dropped since all miss registers of the L1-D were busy. In requests."""
 
     issued: int
-    """Lines that were asked for and on their way. (lines)"""
+    """Lines that were asked for and on their way. In lines."""
 
     needless: int
-    """Requests for lines that were in the L1-D, or on their way to it, already. (requests)"""
+    """Requests for lines that were in the L1-D, or on their way to it, already. In requests."""
 
     useful: int
-    """References of walks that found their line in flight, or brought, by a prefetch of the same walk. (references)"""
+    """References of walks that found their line in flight, or brought, by a prefetch of the same walk. In
+    references.
+    """
 
     walks: int
-    """Walks that the prefetcher saw begin. (walks)"""
+    """Walks that the prefetcher saw begin. In walks."""
 
     walks_covered_by_registers: CountersPrefetchesWalksCoveredByRegisters
 
@@ -312,7 +314,6 @@ CountersTlbL1Hits = TypedDict(
     },
 )
 
-
 CountersTlbL2Hits = TypedDict(
     "CountersTlbL2Hits",
     {
@@ -321,7 +322,6 @@ CountersTlbL2Hits = TypedDict(
         "4KiB": int,
     },
 )
-
 
 CountersTlbMisses = TypedDict(
     "CountersTlbMisses",
@@ -332,9 +332,8 @@ CountersTlbMisses = TypedDict(
     },
 )
 
-
 class CountersTlb(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     l1_hits: CountersTlbL1Hits
 
@@ -344,63 +343,63 @@ class CountersTlb(TypedDict):
 
 
 class CountersWalkLatencyCycles(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     p50: int | None
     """Half of all walks took no longer. Of this and of the other shares: the upper end of a bucket of 8 cycles; null
-    without walks, and beyond the last bucket. (cycles)
+    without walks, and beyond the last bucket. In cycles.
     """
 
     p95: int | None
-    """95 % of all walks took no longer. (cycles)"""
+    """95 % of all walks took no longer. In cycles."""
 
     p99: int | None
-    """99 % of all walks took no longer. (cycles)"""
+    """99 % of all walks took no longer. In cycles."""
 
 
 class Counters(TypedDict):
-    """Counters by name."""
+    """Counters of a table."""
 
     aborted_references: int
-    """References of those walks. (references)"""
+    """References of those walks. In references."""
 
     aborted_walks: int
-    """Walks that ended in a page fault. Nothing else counts them. (walks)"""
+    """Walks that ended in a page fault. Nothing else counts them. In walks."""
 
     accesses: int
-    """Accesses of the program. (accesses)"""
+    """Accesses of the program. In accesses."""
 
     corunner: CountersCorunner
 
     data: CountersData
 
     data_cycles: int
-    """Cycles of all of them. (cycles)"""
+    """Cycles of all of them. In cycles."""
 
     guest_pwc: CountersGuestPwc
 
     guest_walk_cycles: int
-    """The part of them spent on guest entries and the guest's page-walk caches. (cycles)"""
+    """The part of them spent on guest entries and the guest's page-walk caches. In cycles."""
 
     host_pwc: CountersHostPwc
 
     host_walk_cycles: int
-    """The part of them spent on host entries, the host's page-walk caches and the nested TLB. (cycles)"""
+    """The part of them spent on host entries, the host's page-walk caches and the nested TLB. In cycles."""
 
     nested_tlb: CountersNestedTlb
 
     prefetches: CountersPrefetches
 
     segment_translations: int
-    """Translations by segment registers (DS-n). (translations)"""
+    """Translations by segment registers (DS-n). In translations."""
 
     stores: int
-    """Those that were stores. (accesses)"""
+    """Those that were stores. In accesses."""
 
     tlb: CountersTlb
 
     walk_cycles: int
-    """Cycles of all walks. (cycles)"""
+    """Cycles of all walks. In cycles."""
 
     walk_latency_cycles: CountersWalkLatencyCycles
 
@@ -648,3 +647,4 @@ class Statistics(TypedDict):
 
     windows: list[Window]
     """Each measured window."""
+

@@ -1,36 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which files of a crate use which, read from its sources. Shared by the crates that hold their
-//! files to an order.
+//! Which file of a crate uses which, read from the sources. Crates include this file by its path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// The files of the crate, without tests, by module path (`kernel::fault`), each with the module
+/// The files of a crate, without tests, by module path (`kernel::fault`), each with the module
 /// paths that it names.
 pub struct Sources(pub BTreeMap<String, BTreeSet<String>>);
 
 impl Sources {
-    /// Reads them.
-    pub fn read() -> Self {
+    /// Those of the crate in the folder `manifest`.
+    pub fn read(manifest: &str) -> Self {
         let mut texts = BTreeMap::new();
-        collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut texts);
+        collect(&Path::new(manifest).join("src"), "", &mut texts);
         texts.remove("lib");
         let uses = texts.iter().map(|(module, text)| (module.clone(), uses(module, text, &texts))).collect();
         Self(uses)
     }
 
-    /// Files that use each other in a circle, and those above them.
-    pub fn in_circles(self) -> BTreeMap<String, BTreeSet<String>> {
+    /// What is left when every file that uses no other of those left has been taken out, again and
+    /// again: files in circles, and those that use one.
+    pub fn circles(self) -> BTreeMap<String, BTreeSet<String>> {
         let Self(mut left) = self;
         loop {
             let known: BTreeSet<String> = left.keys().cloned().collect();
-            let free: Vec<String> =
-                left.iter().filter(|(_, uses)| uses.is_disjoint(&known)).map(|(module, _)| module.clone()).collect();
-            if free.is_empty() {
+            let before = left.len();
+            left.retain(|_, uses| !uses.is_disjoint(&known));
+            if left.len() == before {
                 return left;
             }
-            free.iter().for_each(|module| drop(left.remove(module)));
         }
     }
 }
@@ -52,7 +51,7 @@ fn collect(folder: &Path, module: &str, texts: &mut BTreeMap<String, String>) {
 /// The modules that `text`, the code of `module`, names. Re-exports are uses; comments, tests and
 /// declarations of modules are not.
 fn uses(module: &str, text: &str, all: &BTreeMap<String, String>) -> BTreeSet<String> {
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
     let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     let parent = module.rsplit_once("::").map_or("", |(parent, _)| parent);
     let is_folder = all.keys().any(|other| other.starts_with(&format!("{module}::")));
@@ -86,7 +85,8 @@ fn paths(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The file that holds what `path` names: that of the longest path of a module which it begins with.
+/// The file that holds what `path` names: that of the longest path of a module which it begins
+/// with.
 fn file_of(path: &str, all: &BTreeMap<String, String>) -> Option<String> {
     let mut path = path;
     loop {
