@@ -12,6 +12,7 @@ pub mod addr;
 pub mod counters;
 pub mod geometry;
 pub mod huge;
+pub mod keys;
 pub mod page_table;
 pub mod physical;
 pub mod prefetch;

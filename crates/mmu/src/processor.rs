@@ -22,10 +22,11 @@ pub struct Asid(pub u16);
 
 impl Asid {
     /// The bits of a key that are not the process.
-    pub(crate) const MASK: u64 = (1 << 48) - 1;
+    pub(crate) const MASK: u64 = (1 << Self::SHIFT) - 1;
+    pub(crate) const SHIFT: u32 = 48;
 
     pub(crate) const fn key(self) -> u64 {
-        (self.0 as u64) << 48
+        (self.0 as u64) << Self::SHIFT
     }
 
     pub(crate) const fn part(key: u64) -> u64 {
@@ -112,11 +113,11 @@ impl<P: Prefetcher> Core<P> {
         [counters.segments.translations] = events.take(WalkEvents::segments_code());
         let [useful] = events.take(WalkEvents::prefetch_hit_code());
         counters.prefetch = PrefetchCounters { useful, ..self.player.in_flight.counters() };
-        counters.registers = self.unit.prefetcher.counters();
         let data: [u64; 4] = events.take(WalkEvents::DATA);
         let cycles = |served| data[served as usize] * self.player.caches.latency(served);
         let data_cycles = Served::ALL.map(cycles).iter().sum();
         counters.caches = CacheCounters { data, data_cycles, corunner: events.take(WalkEvents::CORUNNER) };
+        self.unit.prefetcher.count(&mut counters);
         counters
     }
 
@@ -138,6 +139,7 @@ impl<P: Prefetcher> Core<P> {
     /// Switches to another process (`guest`) and, nested, another VM (`host`). Entries of others stay but are not used.
     pub fn switch_to(&mut self, guest: Asid, host: Asid) {
         self.tlbs.switch_to(guest);
+        self.unit.prefetcher.switch_to(guest, host);
         self.unit.guest_pwc.switch_to(guest);
         self.unit.host_pwc.switch_to(host);
         if let Some(nested) = &mut self.unit.nested_tlb {
@@ -150,12 +152,14 @@ impl<P: Prefetcher> Core<P> {
     pub fn invalidate(&mut self, pages: VpnRange) {
         self.tlbs.invalidate(pages);
         self.unit.guest_pwc.flush();
+        self.unit.prefetcher.invalidate(pages);
     }
 
     /// The guest flushed the process in use (`MOV CR3`, `INVPCID`): host structures stay.
     pub fn flush_guest(&mut self) {
         self.tlbs.flush();
         self.unit.guest_pwc.flush();
+        self.unit.prefetcher.flush();
     }
 
     /// The host changed its table (`INVEPT`): everything that came from it goes, combined translations included.
@@ -168,6 +172,7 @@ impl<P: Prefetcher> Core<P> {
         self.tlbs.flush_all();
         self.unit.guest_pwc.flush_all();
         self.unit.host_pwc.flush_all();
+        self.unit.prefetcher.flush_all();
         if let Some(nested) = &mut self.unit.nested_tlb {
             nested.flush_all();
         }
@@ -192,6 +197,7 @@ impl<P: Prefetcher> Core<P> {
         self.tlbs.check_invariants();
         self.unit.guest_pwc.check_invariants();
         self.unit.host_pwc.check_invariants();
+        self.unit.prefetcher.check_invariants();
         if let Some(nested) = &self.unit.nested_tlb {
             nested.check_invariants();
         }

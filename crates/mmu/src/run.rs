@@ -14,10 +14,11 @@
 //! - Page faults leave the loop, so it contains nothing of them.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Access, Gva, Hpa, PageSize, Va};
+use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize, Va};
 
+use crate::clustered::Group;
 use crate::corunner::CoRunner;
-use crate::counters::Counters;
+use crate::counters::{Counters, WalkEvents};
 use crate::hierarchy::Llc;
 use crate::mapping::Mapping;
 use crate::memo::Memo;
@@ -388,23 +389,67 @@ impl<P: Prefetcher> Core<P> {
         access: Access,
     ) -> Result<Mapping, Fault> {
         let (gva, store) = (access.gva(), access.is_store());
+        if P::TRANSLATES
+            && let Some(mapping) = self.ask::<S, W, D>(simd, walker, access)
+        {
+            return Ok(self.take_in::<S, D>(simd, gva.page(), mapping, || Group::alone(gva.page(), mapping.frame())));
+        }
         let mapping = if !D::FULL {
             walker.resolve(gva, store)?
         } else if let Some(mapping) = self.put_off(walker, gva, store) {
             mapping
         } else {
             self.finish_walks(simd, walker);
-            self.unit.begin(gva);
+            if !P::TRANSLATES {
+                self.unit.begin(gva);
+            }
             let found = walker.walk(&mut self.unit, simd, gva, store).inspect_err(|_| self.unit.abort())?;
             self.unit.commit();
             found
         };
+        if P::TRANSLATES {
+            self.unit.prefetcher.learn(gva.page(), mapping, D::FULL);
+        }
+        Ok(self.take_in::<S, D>(simd, gva.page(), mapping, || walker.neighbours(gva)))
+    }
+
+    /// Begins a walk by asking the accelerator. What it answers ends the walk.
+    #[inline(always)]
+    fn ask<S: Simd, W: Walker, D: Detail>(&mut self, simd: S, walker: &mut W, access: Access) -> Option<Mapping> {
+        if D::FULL {
+            self.finish_walks(simd, walker);
+            self.unit.begin(access.gva());
+        }
+        let WalkUnit { prefetcher, tape, .. } = &mut self.unit;
+        let refer = |line| {
+            if D::FULL {
+                tape.entry(line, WalkEvents::ACCELERATOR, false, 0);
+            }
+        };
+        let found = prefetcher.look_up(access.gva().page(), access.is_store(), D::FULL, refer)?;
+        if found.first_store {
+            walker.set_dirty(access.gva());
+        }
+        if D::FULL {
+            self.unit.commit();
+        }
+        Some(found.mapping)
+    }
+
+    /// The TLBs take in what they had missed; `neighbours` are of a 4 KiB page.
+    #[inline(always)]
+    fn take_in<S: Simd, D: Detail>(
+        &mut self,
+        simd: S,
+        page: Gvn,
+        mapping: Mapping,
+        neighbours: impl FnOnce() -> Group,
+    ) -> Mapping {
         D::tlb(&mut self.unit.counters).misses[mapping.size() as usize] += 1;
         if self.tlbs.is_clustered() && mapping.size() == PageSize::Small {
-            let neighbours = walker.neighbours(gva);
-            return Ok(self.tlbs.insert_cluster(simd, gva.page(), mapping, neighbours));
+            return self.tlbs.insert_cluster(simd, page, mapping, neighbours());
         }
-        Ok(self.tlbs.insert(simd, gva.page(), mapping))
+        self.tlbs.insert(simd, page, mapping)
     }
 
     /// What the walk for `gva` will find, if it can be put off and done in [stages](crate::stages).
@@ -446,7 +491,7 @@ impl<P: Prefetcher> Core<P> {
 
     /// The memo for the tables of `walker`, if its walks can be put off.
     fn memo_for<W: Walker>(&mut self, walker: &W) -> Option<usize> {
-        if P::ACTIVE || !self.stages || self.unit.nested_tlb.is_some() {
+        if P::ACTIVE || P::TRANSLATES || !self.stages || self.unit.nested_tlb.is_some() {
             return None;
         }
         let (guest, host, base) = walker.prepares()?;
