@@ -11,7 +11,7 @@
 //! (HugeGPT's pool, ASAP's sorted regions).
 //!
 //! A file has one job: `node` stores nodes, `cursor` navigates, `query` reads, `mutation` maps and
-//! unmaps, `prune` frees nodes, `write_log` records writes, `visit` goes through a whole table.
+//! unmaps, `prune` frees nodes, `write_log` records writes, `version` says what still holds, `visit` goes through a whole table.
 
 mod cursor;
 mod entries;
@@ -24,6 +24,7 @@ mod prune;
 mod query;
 #[cfg(test)]
 mod tests;
+mod version;
 mod visit;
 mod write_log;
 
@@ -35,6 +36,8 @@ use self::lookaside::Lookaside;
 pub use self::node::NodeId;
 use self::node::Nodes;
 use self::place::Place;
+use self::version::Identity;
+pub use self::version::Version;
 pub use self::visit::NodeView;
 pub use self::write_log::Write;
 use self::write_log::WriteLog;
@@ -89,11 +92,20 @@ pub struct PageTable {
     /// The PTE nodes by address.
     pte_nodes: Lookaside,
     writes: WriteLog,
+    identity: Identity,
+    /// See [`Version`].
+    leaf_changes: u64,
 }
 
 impl PageTable {
     /// An empty table whose root is in frame `root`.
     pub fn new(geometry: Geometry, root: Frame) -> Self {
-        Self { nodes: Nodes::new(geometry, root), pte_nodes: Lookaside::new(), writes: WriteLog::default() }
+        Self {
+            nodes: Nodes::new(geometry, root),
+            pte_nodes: Lookaside::new(),
+            writes: WriteLog::default(),
+            identity: Identity::new(),
+            leaf_changes: 0,
+        }
     }
 }
