@@ -4,8 +4,8 @@
 
 use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
-    Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, Prefetcher, RandomCoRunner,
-    RunEnd, Segmented,
+    Account, Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, Prefetcher,
+    RandomCoRunner, RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
@@ -22,8 +22,6 @@ struct User {
     cores: Vec<usize>,
     /// The kernels and processes whose tables are loaded for it.
     chain: KernelChain,
-    /// What it has counted, but for what cores have not handed out yet.
-    counted: Counters,
 }
 
 impl User {
@@ -71,10 +69,13 @@ impl Cores {
         Ok(())
     }
 
-    fn counters(&self, number: usize) -> Counters {
-        match self {
-            Self::Plain(list) => list[number].counters(),
-            Self::Asap(list, _) => list[number].0.counters(),
+    /// What core `number` counts, or has put away in an account.
+    fn counters(&self, number: usize, account: Option<&Account>) -> Counters {
+        match (self, account) {
+            (Self::Plain(list), None) => list[number].counters(),
+            (Self::Plain(list), Some(account)) => list[number].counters_of(account),
+            (Self::Asap(list, _), None) => list[number].0.counters(),
+            (Self::Asap(list, _), Some(account)) => list[number].0.counters_of(account),
         }
     }
 }
@@ -86,8 +87,8 @@ struct Use {
     space: Asid,
     /// Whose accesses it counts.
     counting: Asid,
-    /// What it has handed out of its counters.
-    handed_out: Counters,
+    /// What it has counted for others.
+    accounts: Vec<(Asid, Account)>,
 }
 
 /// See the [module's documentation](self).
@@ -147,7 +148,7 @@ impl Hardware {
     pub fn add(&mut self, chain: &KernelChain, threads: u16) -> Result<Asid, MmuError> {
         let first = self.uses.len();
         // Of no user yet: whoever is first switches it over.
-        let unused = Use { space: Asid(u16::MAX), counting: self.next(), handed_out: Counters::default() };
+        let unused = Use { space: Asid(u16::MAX), counting: self.next(), accounts: Vec::new() };
         for _ in 0..threads {
             self.cores.push(&self.config)?;
             self.uses.push(unused.clone());
@@ -169,7 +170,7 @@ impl Hardware {
 
     fn add_user(&mut self, chain: &KernelChain, cores: Vec<usize>) -> Asid {
         let user = self.next();
-        self.users.push(User { cores, chain: *chain, counted: Counters::default() });
+        self.users.push(User { cores, chain: *chain });
         user
     }
 
@@ -200,15 +201,19 @@ impl Hardware {
         }
     }
 
-    /// What the core counts from now on is the program's.
+    /// What the core counts from now on is the program's: its account is lent to the core.
     fn count_for(&mut self, core: usize, user: Asid) {
-        if self.uses[core].counting != user {
-            let before = self.uses[core].counting;
-            let now = self.cores.counters(core);
-            let counted = &mut self.users[usize::from(before.0)].counted;
-            *counted = counted.plus(&now.minus(&self.uses[core].handed_out));
-            (self.uses[core].counting, self.uses[core].handed_out) = (user, now);
+        let Use { counting, accounts, .. } = &mut self.uses[core];
+        if *counting == user {
+            return;
         }
+        let found = accounts.iter().position(|(owner, _)| *owner == user).unwrap_or_else(|| {
+            accounts.push((user, Account::default()));
+            accounts.len() - 1
+        });
+        let (owner, account) = &mut accounts[found];
+        with_core!(&mut self.cores, core, core => core.exchange_account(account));
+        std::mem::swap(owner, counting);
     }
 
     /// The core on which a program's `thread` runs.
@@ -259,10 +264,14 @@ impl Hardware {
 
     /// What a program has counted so far.
     pub fn counters(&self, user: Asid) -> Counters {
-        let counting = self.uses.iter().enumerate().filter(|(_, one)| one.counting == user);
-        counting.fold(self.users[usize::from(user.0)].counted.clone(), |sum, (core, one)| {
-            sum.plus(&self.cores.counters(core).minus(&one.handed_out))
-        })
+        let mut sum = Counters::default();
+        for (core, Use { counting, accounts, .. }) in self.uses.iter().enumerate() {
+            let put_away = accounts.iter().find(|(owner, _)| *owner == user).map(|(_, account)| account);
+            if *counting == user || put_away.is_some() {
+                sum.add(&self.cores.counters(core, put_away));
+            }
+        }
+        sum
     }
 
     /// How full the last-level cache is. Looks at all of it.

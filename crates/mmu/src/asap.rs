@@ -227,6 +227,10 @@ impl Prefetcher for Asap {
     fn counters(&self) -> RegisterCounters {
         self.counters
     }
+
+    fn exchange_counters(&mut self, counters: &mut RegisterCounters) {
+        std::mem::swap(&mut self.counters, counters);
+    }
 }
 
 #[cfg(test)]

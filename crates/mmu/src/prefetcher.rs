@@ -25,6 +25,11 @@ pub trait Prefetcher {
     fn counters(&self) -> RegisterCounters {
         RegisterCounters::default()
     }
+
+    /// Counts into `counters` from now on, and leaves there what it has counted into until now.
+    fn exchange_counters(&mut self, counters: &mut RegisterCounters) {
+        let _ = counters;
+    }
 }
 
 /// No prefetcher.
@@ -81,6 +86,11 @@ impl InFlight {
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
         self.used = 0;
+    }
+
+    /// Counts into `counters` from now on, and leaves there what it has counted into until now.
+    pub(crate) fn exchange_counters(&mut self, counters: &mut PrefetchCounters) {
+        std::mem::swap(&mut self.counters, counters);
     }
 
     /// What was done since the core was made.

@@ -3,6 +3,7 @@
 
 use nestwalk_mem::VpnRange;
 
+use crate::asap::RegisterCounters;
 use crate::config::MmuConfig;
 use crate::counters::{Counters, Served, Table, WalkEvents};
 use crate::error::MmuError;
@@ -46,6 +47,15 @@ pub enum RunEnd {
         /// What is needed.
         fault: Fault,
     },
+}
+
+/// Counters that a core counts into: one for each program that it runs, so that programs on the same
+/// core count apart.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    counters: Counters,
+    prefetch: PrefetchCounters,
+    registers: RegisterCounters,
 }
 
 /// One core. `P` is its page-table prefetcher.
@@ -101,9 +111,27 @@ impl<P: Prefetcher> Core<P> {
         })
     }
 
-    /// What it has counted so far.
+    /// What it has counted so far, for the program that it counts for.
     pub fn counters(&self) -> Counters {
-        let mut counters = self.unit.counters.clone();
+        let (prefetch, registers) = (self.player.in_flight.counters(), self.unit.prefetcher.counters());
+        self.told(&self.unit.counters, prefetch, registers)
+    }
+
+    /// What is in an account that it has put away.
+    pub fn counters_of(&self, account: &Account) -> Counters {
+        self.told(&account.counters, account.prefetch, account.registers)
+    }
+
+    /// Counts into `account` from now on, and leaves there what it has counted into until now.
+    pub fn exchange_account(&mut self, account: &mut Account) {
+        std::mem::swap(&mut self.unit.counters, &mut account.counters);
+        self.player.in_flight.exchange_counters(&mut account.prefetch);
+        self.unit.prefetcher.exchange_counters(&mut account.registers);
+    }
+
+    /// Counters as they are told: each event under the structure that it belongs to.
+    fn told(&self, counted: &Counters, prefetch: PrefetchCounters, registers: RegisterCounters) -> Counters {
+        let mut counters = counted.clone();
         let events = &mut counters.walk_events;
         counters.guest_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Guest, 0)));
         counters.host_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Host, 0)));
@@ -111,8 +139,8 @@ impl<P: Prefetcher> Core<P> {
         counters.nested_tlb = NestedTlbCounters { hits, misses };
         [counters.segments.translations] = events.take(WalkEvents::segments_code());
         let [useful] = events.take(WalkEvents::prefetch_hit_code());
-        counters.prefetch = PrefetchCounters { useful, ..self.player.in_flight.counters() };
-        counters.registers = self.unit.prefetcher.counters();
+        counters.prefetch = PrefetchCounters { useful, ..prefetch };
+        counters.registers = registers;
         let data: [u64; 4] = events.take(WalkEvents::DATA);
         let cycles = |served| data[served as usize] * self.player.caches.latency(served);
         let data_cycles = Served::ALL.map(cycles).iter().sum();
