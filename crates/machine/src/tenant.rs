@@ -339,7 +339,7 @@ mod tests {
 
     fn tenant(lines: &[Line]) -> (Tenant, Platform) {
         let (stack, chain) = kernels(2);
-        let tenant = Tenant::new(ProcessFamily::new("test".into(), chain), Script::new(lines), None);
+        let tenant = Tenant::new(ProcessFamily::new("test".into(), chain), Script::of(lines), None);
         (tenant, platform(stack))
     }
 
@@ -384,7 +384,7 @@ mod tests {
     fn one_that_begins_anew_is_another_process_without_memory() {
         let lines = vec![mmap(8), Line::Touch(8, 8)];
         let (once, mut platform) = tenant(&lines);
-        let source: Source = Box::new(move || Ok(Script::new(&lines)));
+        let source: Source = Box::new(move || Ok(Script::of(&lines)));
         let mut tenant = once.again(source);
         let process = tenant.family.chain().process();
         let before = free(&tenant, &platform);
