@@ -14,7 +14,7 @@
 //! - Page faults leave the loop, so it contains nothing of them.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Access, Gva, Hpa, PageSize, Va};
+use nestwalk_mem::{Access, Gva, Hpa, PageSize};
 
 use crate::corunner::CoRunner;
 use crate::counters::Counters;
@@ -35,8 +35,8 @@ const HINTS: usize = 64;
 /// The most pairs of tables for which a core keeps prepared walks.
 const MEMOS_MAX: usize = 16;
 
-/// Fetch ahead when the batch before had at least this many walks: a sequential stream has one in each batch.
-const HINT_WALKS_MIN: usize = 2;
+/// Fetch ahead, and put walks off, when the batch before had at least this many: a sequential stream has one in each batch.
+const WALKS_MIN: usize = 2;
 
 /// The access before: its page and its line.
 #[derive(Clone, Copy)]
@@ -410,9 +410,12 @@ impl<P: Prefetcher> Core<P> {
     /// What the walk for `gva` will find, if it can be put off and done in [stages](crate::stages).
     #[inline(always)]
     fn put_off<W: Walker>(&mut self, walker: &mut W, gva: Gva, store: bool) -> Option<Mapping> {
+        if self.recent_walks < WALKS_MIN {
+            return None;
+        }
         let memo = self.memos.get_mut(self.memo?)?;
         let prepared = walker.prepare(memo, gva, store)?;
-        self.unit.pending.push(Va::from(gva).page(), &prepared);
+        self.unit.pending.push(gva, &prepared);
         Some(prepared.mapping)
     }
 
@@ -446,7 +449,7 @@ impl<P: Prefetcher> Core<P> {
 
     /// The memo for the tables of `walker`, if its walks can be put off.
     fn memo_for<W: Walker>(&mut self, walker: &W) -> Option<usize> {
-        if P::ACTIVE || !self.stages || self.unit.nested_tlb.is_some() {
+        if !self.stages || self.unit.nested_tlb.is_some() {
             return None;
         }
         let (guest, host, base) = walker.prepares()?;
@@ -470,7 +473,7 @@ impl<P: Prefetcher> Core<P> {
     fn hint_first<W: Walker>(&mut self, walker: &W, accesses: &[Access], hints: &mut Hints<W::Hint>) {
         let batch = &accesses[..accesses.len().min(Tape::BATCH)];
         (hints.count, hints.len) = (0, batch.len());
-        if !self.hints || self.recent_walks < HINT_WALKS_MIN {
+        if !self.hints || self.recent_walks < WALKS_MIN {
             return;
         }
         let memo = self.memo.map(|memo| &self.memos[memo]);

@@ -13,12 +13,13 @@
 //! Nothing in one stage depends on a later one: which lines a walk refers to does not depend on what
 //! serves them, and the page-walk caches of guest and host know nothing of each other.
 
-use nestwalk_mem::{Level, NodeId, Vpn};
+use nestwalk_mem::addr::PAGE_SHIFT;
+use nestwalk_mem::{Gpa, Gva, Level, NodeId, Va, Vpn};
 
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
 use crate::memo::{LEVELS, LINE_ENTRIES_ORDER, Memo, NodeRecord};
-use crate::prefetcher::Prefetcher;
+use crate::prefetcher::{Issue, Prefetcher};
 use crate::simd::Simd;
 use crate::tape::{Reference, Tape, WalkSpan};
 use crate::walk_unit::WalkUnit;
@@ -43,7 +44,7 @@ pub struct Prepared {
 /// A walk that was put off.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
-    page: Vpn,
+    gva: Gva,
     host_page: Vpn,
     host_lines: [u32; LEVELS],
     node: NodeId,
@@ -73,7 +74,9 @@ impl Task {
     const UNMARKED: u32 = 1;
     /// Says that it is no walk: `page` and `walk` are the range of the other references.
     const OTHERS: u32 = 2;
-    const NODE: u32 = 2;
+    /// Says that it is the first of its walk; only kept for a prefetcher.
+    const FIRST: u32 = 4;
+    const NODE: u32 = 3;
 
     #[inline(always)]
     fn others(begin: u32, end: u32) -> Self {
@@ -116,9 +119,9 @@ impl Pending {
 
     /// The walk of the next access is put off.
     #[inline(always)]
-    pub fn push(&mut self, page: Vpn, prepared: &Prepared) {
+    pub fn push(&mut self, gva: Gva, prepared: &Prepared) {
         let &Prepared { node, host_page, host_lines, .. } = prepared;
-        self.walks.push(Walk { page, host_page, host_lines, node, other: self.others.len() as u32 });
+        self.walks.push(Walk { gva, host_page, host_lines, node, other: self.others.len() as u32 });
     }
 }
 
@@ -195,7 +198,11 @@ impl<P: Prefetcher> WalkUnit<P> {
     pub(crate) fn run_stages<S: Simd>(&mut self, simd: S, memo: &Memo) -> bool {
         let first = self.tape.walks.len();
         self.guest_stage(simd, memo);
-        let unmarked = self.host_stage(simd, first);
+        let unmarked = if P::ACTIVE {
+            self.host_stage_with_prefetches(simd, first, memo.host_page(0))
+        } else {
+            self.host_stage(simd, first)
+        };
         self.pending.walks.clear();
         unmarked
     }
@@ -225,7 +232,9 @@ impl<P: Prefetcher> WalkUnit<P> {
             if walk.other > done {
                 list.push(Task::others(done, walk.other), true);
             }
-            let left = self.guest_pwc.levels_left(simd, walk.page, ROOT);
+            let page = Va::from(walk.gva).page();
+            let first = list.count;
+            let left = self.guest_pwc.levels_left(simd, page, ROOT);
             left_counts[left] += 1;
             self.tape.walks.push(WalkSpan {
                 begin: 0,
@@ -238,11 +247,11 @@ impl<P: Prefetcher> WalkUnit<P> {
             let (node3, record3) = (record2.parent(), memo.node(record2.parent()));
             if left > 3 {
                 let record4 = memo.node(record3.parent());
-                list.push(Task::node(memo, (record3.parent(), record4), walk.page, Level(4), number), true);
+                list.push(Task::node(memo, (record3.parent(), record4), page, Level(4), number), true);
             }
-            list.push(Task::node(memo, (node3, record3), walk.page, Level(3), number), left > 2);
-            list.push(Task::node(memo, (node2, record2), walk.page, Level(2), number), left > 1);
-            list.push(Task::node(memo, (node1, record1), walk.page, Level(1), number), true);
+            list.push(Task::node(memo, (node3, record3), page, Level(3), number), left > 2);
+            list.push(Task::node(memo, (node2, record2), page, Level(2), number), left > 1);
+            list.push(Task::node(memo, (node1, record1), page, Level(1), number), true);
             let data = Task {
                 lines: walk.host_lines,
                 after: others[walk.other as usize],
@@ -252,6 +261,9 @@ impl<P: Prefetcher> WalkUnit<P> {
                 kind: 0,
             };
             list.push(data, true);
+            if P::ACTIVE {
+                list.tasks[first].kind |= Task::FIRST;
+            }
             done = walk.other + 1;
         }
         *task_count = list.count;
@@ -293,6 +305,44 @@ impl<P: Prefetcher> WalkUnit<P> {
         }
         *tape_len = tape.len;
         spans.pop();
+        if self.host_pwc.exists() {
+            self.count_lookups(Table::Host, &left_counts);
+        }
+        kinds & Task::UNMARKED != 0
+    }
+
+    /// The same with what a prefetcher asks for.
+    #[inline(always)]
+    fn host_stage_with_prefetches<S: Simd>(&mut self, simd: S, first: usize, base: Vpn) -> bool {
+        let guest_cycles = if self.guest_pwc.exists() { u64::from(self.guest_pwc.latency_cycles()) } else { 0 };
+        let host_cycles = if self.host_pwc.exists() { u64::from(self.host_pwc.latency_cycles()) } else { 0 };
+        let Self { pending: Pending { others, tasks, task_count, walks, .. }, tape, prefetcher, host_pwc, .. } = self;
+        let mut left_counts = [0_u64; LEVELS + 1];
+        let (mut kinds, mut wait) = (0, 0);
+        for task in &tasks[..*task_count] {
+            kinds |= task.kind;
+            if task.kind == Task::OTHERS {
+                tape.extend(&others.references()[task.page.0 as usize..task.walk as usize]);
+                continue;
+            }
+            let span = first + task.walk as usize;
+            if task.kind & Task::FIRST != 0 {
+                tape.walks[span].begin = tape.len() as u32;
+                wait = 0;
+                prefetcher.walk_starts(walks[task.walk as usize].gva, &mut Issue { tape, wait: &mut wait });
+                wait += guest_cycles;
+            }
+            let gpa = Gpa((task.page.0 - base.0) << PAGE_SHIFT);
+            prefetcher.host_walk_starts(gpa, &mut Issue { tape, wait: &mut wait });
+            let left = host_pwc.levels_left(simd, task.page, ROOT);
+            left_counts[left] += 1;
+            wait += host_cycles;
+            for (&line, &code) in task.lines.iter().zip(&HOST_CODES).skip(LEVELS - left) {
+                tape.push(task.step.at(line, code).after(std::mem::take(&mut wait)));
+            }
+            tape.walks[span].end = tape.len() as u32;
+            tape.push(task.after);
+        }
         if self.host_pwc.exists() {
             self.count_lookups(Table::Host, &left_counts);
         }
