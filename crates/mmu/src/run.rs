@@ -24,6 +24,7 @@ use crate::memo::Memo;
 use crate::prefetcher::Prefetcher;
 use crate::processor::{Core, RunEnd};
 use crate::simd::{Plain, Simd};
+use crate::stages::FetchAhead;
 use crate::tape::Tape;
 use crate::tlb::{Lookup, SmallPages, TlbCounters, Tlbs};
 use crate::walk_unit::WalkUnit;
@@ -284,18 +285,18 @@ impl<P: Prefetcher> Core<P> {
         let mut last = Last::NONE;
         let mut done = 0;
         let mut hints = Hints::default();
-        self.hint_first(walker, accesses, &mut hints);
-        self.hint_second(walker, &hints);
+        self.expect(accesses, &mut hints);
+        self.fetch_ahead(walker, &mut hints);
         while done < accesses.len() {
             let rest = &accesses[done..];
             let batch = &rest[..hints.len];
             let end = self.translate(simd, walker, batch, &mut detail, &mut last);
             // What the next batch needs comes while this one's walks are done, and its references played.
-            self.hint_first(walker, &rest[batch.len()..], &mut hints);
+            self.expect(&rest[batch.len()..], &mut hints);
             if D::FULL {
-                self.finish_walks(simd, walker);
+                self.finish_walks(simd, walker, &mut hints);
             }
-            self.hint_second(walker, &hints);
+            self.fetch_ahead(walker, &mut hints);
             detail.finish(self);
             let in_batch = end.map_or(batch.len(), |(index, _)| index);
             let counters = D::tlb(&mut self.unit.counters);
@@ -393,7 +394,7 @@ impl<P: Prefetcher> Core<P> {
         } else if let Some(mapping) = self.put_off(walker, gva, store) {
             mapping
         } else {
-            self.finish_walks(simd, walker);
+            self.finish_walks(simd, walker, &mut Hints::default());
             self.unit.begin(gva);
             let found = walker.walk(&mut self.unit, simd, gva, store).inspect_err(|_| self.unit.abort())?;
             self.unit.commit();
@@ -421,27 +422,28 @@ impl<P: Prefetcher> Core<P> {
 
     /// Does all walks that were put off, and brings the batch's references onto the tape.
     #[inline(always)]
-    fn finish_walks<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W) {
+    fn finish_walks<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W, hints: &mut Hints<W::Hint>) {
         if self.unit.pending.has_walks() {
-            self.finish_in_stages(simd, walker);
+            self.finish_in_stages(simd, walker, hints);
         }
         self.unit.finish_others();
     }
 
     #[inline(never)]
-    fn finish_in_stages<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W) {
+    fn finish_in_stages<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W, hints: &mut Hints<W::Hint>) {
         let Some(memo) = self.memo else { return };
         let prepared = &self.memos[memo];
+        let ahead = Ahead { walker: &*walker, memo: Some(prepared), hints };
         #[cfg(target_arch = "x86_64")]
         let unmarked = match self.player.wider {
             Some(wider) => wider.apart(
                 #[inline(always)]
-                || self.unit.run_stages(wider, prepared),
+                || self.unit.run_stages(wider, prepared, ahead),
             ),
-            None => self.unit.run_stages(simd, prepared),
+            None => self.unit.run_stages(simd, prepared, ahead),
         };
         #[cfg(not(target_arch = "x86_64"))]
-        let unmarked = self.unit.run_stages(simd, prepared);
+        let unmarked = self.unit.run_stages(simd, prepared, ahead);
         if unmarked {
             self.unit.unmarked().for_each(|node| walker.mark_node(&mut self.memos[memo], node));
         }
@@ -467,48 +469,84 @@ impl<P: Prefetcher> Core<P> {
         Some(at)
     }
 
-    /// The next batch is the beginning of `accesses`: says how far it goes, and fetches ahead what its walks need first of the
-    /// simulation's own memory. Changes no result.
+    /// The next batch is the beginning of `accesses`: says how far it goes, and which of them are likely to walk.
     #[inline(always)]
-    fn hint_first<W: Walker>(&mut self, walker: &W, accesses: &[Access], hints: &mut Hints<W::Hint>) {
+    fn expect<H>(&mut self, accesses: &[Access], hints: &mut Hints<H>) {
         let batch = &accesses[..accesses.len().min(Tape::BATCH)];
-        (hints.count, hints.len) = (0, batch.len());
+        (hints.count, hints.first, hints.second, hints.len) = (0, 0, 0, batch.len());
         if !self.hints || self.recent_walks < WALKS_MIN {
             return;
         }
-        let memo = self.memo.map(|memo| &self.memos[memo]);
         for (index, access) in batch.iter().enumerate() {
             let page = access.gva().page();
             if !self.familiar.knows(page) {
-                let Some(hint) = hints.hints.get_mut(hints.count) else {
+                let Some(gva) = hints.gvas.get_mut(hints.count) else {
                     hints.len = index;
                     break;
                 };
-                *hint = walker.hint_first(access.gva(), memo);
+                *gva = access.gva();
                 self.familiar.meet(page);
                 hints.count += 1;
             }
         }
     }
 
-    /// Fetches what they need next: uses what the first stage has brought.
+    /// Fetches ahead what is left to fetch for the walks of the next batch.
     #[inline(always)]
-    fn hint_second<W: Walker>(&self, walker: &W, hints: &Hints<W::Hint>) {
-        let memo = self.memo.map(|memo| &self.memos[memo]);
-        hints.hints[..hints.count].iter().for_each(|&hint| walker.hint_second(hint, memo));
+    fn fetch_ahead<W: Walker>(&self, walker: &W, hints: &mut Hints<W::Hint>) {
+        let mut ahead = Ahead { walker, memo: self.memo.map(|memo| &self.memos[memo]), hints };
+        while ahead.first() {}
+        while ahead.second() {}
     }
 }
 
-/// What is fetched ahead for a batch.
+/// What is fetched ahead for a batch, of the simulation's own memory.
 struct Hints<H> {
+    /// Of accesses that are likely to walk.
+    gvas: [Gva; HINTS],
     hints: [H; HINTS],
     count: usize,
+    /// How many of them went through the first stage, and through the second.
+    first: usize,
+    second: usize,
     /// Accesses of the batch.
     len: usize,
 }
 
 impl<H: Copy + Default> Default for Hints<H> {
+    #[inline(always)]
     fn default() -> Self {
-        Self { hints: [H::default(); HINTS], count: 0, len: 0 }
+        Self { gvas: [Gva(0); HINTS], hints: [H::default(); HINTS], count: 0, first: 0, second: 0, len: 0 }
+    }
+}
+
+/// Fetches ahead, one walk after the other, between other work.
+struct Ahead<'a, W: Walker> {
+    walker: &'a W,
+    memo: Option<&'a Memo>,
+    hints: &'a mut Hints<W::Hint>,
+}
+
+impl<W: Walker> FetchAhead for Ahead<'_, W> {
+    #[inline(always)]
+    fn first(&mut self) -> bool {
+        let Hints { gvas, hints, count, first, .. } = &mut *self.hints;
+        if *first == *count {
+            return false;
+        }
+        hints[*first % HINTS] = self.walker.hint_first(gvas[*first % HINTS], self.memo);
+        *first += 1;
+        true
+    }
+
+    #[inline(always)]
+    fn second(&mut self) -> bool {
+        let Hints { hints, first, second, .. } = &mut *self.hints;
+        if *second == *first {
+            return false;
+        }
+        self.walker.hint_second(hints[*second % HINTS], self.memo);
+        *second += 1;
+        true
     }
 }

@@ -41,6 +41,15 @@ pub struct Prepared {
     pub(crate) host_lines: [u32; LEVELS],
 }
 
+/// Fetches ahead what the walks of the next batch need of the simulation's own memory, one walk at a time.
+pub(crate) trait FetchAhead {
+    /// The first stage for the next walk; false if there is none left.
+    fn first(&mut self) -> bool;
+
+    /// The second stage for the next walk that went through the first.
+    fn second(&mut self) -> bool;
+}
+
 /// A walk that was put off.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
@@ -195,13 +204,13 @@ impl Writer<'_> {
 impl<P: Prefetcher> WalkUnit<P> {
     /// Does all walks that were put off, whose nodes are prepared in `memo`. Whether [`WalkUnit::unmarked`] has something.
     #[inline(always)]
-    pub(crate) fn run_stages<S: Simd>(&mut self, simd: S, memo: &Memo) -> bool {
+    pub(crate) fn run_stages<S: Simd>(&mut self, simd: S, memo: &Memo, mut ahead: impl FetchAhead) -> bool {
         let first = self.tape.walks.len();
-        self.guest_stage(simd, memo);
+        self.guest_stage(simd, memo, &mut ahead);
         let unmarked = if P::ACTIVE {
             self.host_stage_with_prefetches(simd, first, memo.host_page(0))
         } else {
-            self.host_stage(simd, first)
+            self.host_stage(simd, first, &mut ahead)
         };
         self.pending.walks.clear();
         unmarked
@@ -217,7 +226,7 @@ impl<P: Prefetcher> WalkUnit<P> {
 
     /// Looks in the guest's page-walk caches, and makes a list of tasks of all walks.
     #[inline(always)]
-    fn guest_stage<S: Simd>(&mut self, simd: S, memo: &Memo) {
+    fn guest_stage<S: Simd>(&mut self, simd: S, memo: &Memo, ahead: &mut impl FetchAhead) {
         let Pending { walks, others, others_done, tasks, task_count } = &mut self.pending;
         if tasks.len() < walks.len() * TASKS_MAX {
             tasks.resize(walks.len() * TASKS_MAX, Task::default());
@@ -232,6 +241,7 @@ impl<P: Prefetcher> WalkUnit<P> {
             if walk.other > done {
                 list.push(Task::others(done, walk.other), true);
             }
+            ahead.first();
             let page = Va::from(walk.gva).page();
             let first = list.count;
             let left = self.guest_pwc.levels_left(simd, page, ROOT);
@@ -275,7 +285,7 @@ impl<P: Prefetcher> WalkUnit<P> {
 
     /// Does all tasks; the walks' spans on the tape begin with the one at `first`. Whether a node is unmarked.
     #[inline(always)]
-    fn host_stage<S: Simd>(&mut self, simd: S, first: usize) -> bool {
+    fn host_stage<S: Simd>(&mut self, simd: S, first: usize, ahead: &mut impl FetchAhead) -> bool {
         let Pending { others, tasks, task_count, .. } = &mut self.pending;
         let (tasks, others) = (&tasks[..*task_count], &others.references()[..others.len()]);
         let (places, tape_len, spans) = self.tape.parts(tasks.len() * (LEVELS + 1) + LEVELS + others.len());
@@ -286,12 +296,16 @@ impl<P: Prefetcher> WalkUnit<P> {
         let mut kinds = 0;
         let mut next = first;
         spans[next].begin = tape.len as u32;
-        for task in tasks {
+        for (number, task) in tasks.iter().enumerate() {
             kinds |= task.kind;
             if task.kind == Task::OTHERS {
                 others[task.page.0 as usize..task.walk as usize].iter().for_each(|&other| tape.push(other));
                 spans[next].begin = tape.len as u32;
                 continue;
+            }
+            // One in four, as there are about four to a walk.
+            if number % 4 == 0 {
+                ahead.second();
             }
             let left = self.host_pwc.levels_left(simd, task.page, ROOT);
             left_counts[left] += 1;
