@@ -54,7 +54,7 @@ struct Last {
 
 impl Last {
     /// None: differs from every address in a bit that no address has.
-    const NONE: Self = Self { gva: 1 << 63, shift: 12, size: PageSize::Small, store_ok: false, start: Hpa(0) };
+    const NONE: Self = Self { gva: 1 << 62, shift: 12, size: PageSize::Small, store_ok: false, start: Hpa(0) };
 
     #[inline(always)]
     fn new(gva: Gva, mapping: Mapping, shift: u32) -> Self {
@@ -66,14 +66,23 @@ impl Last {
         self.store_ok || !access.is_store()
     }
 
+    /// Whether `access` has the same address but for its lowest bits, and is allowed: one comparison of both.
+    #[inline(always)]
+    fn agrees(&self, access: Access, lowest: u32) -> bool {
+        const STORE: u64 = 1 << 63;
+        let word = access.gva().0 | if access.is_store() { STORE } else { 0 };
+        let compared = if self.store_ok { !STORE } else { !0 };
+        ((word ^ self.gva) & compared) >> lowest == 0
+    }
+
     #[inline(always)]
     fn same_line(&self, access: Access) -> bool {
-        (access.gva().0 ^ self.gva) >> 6 == 0 && self.allows(access)
+        self.agrees(access, 6)
     }
 
     #[inline(always)]
     fn same_page(&self, access: Access) -> bool {
-        (access.gva().0 ^ self.gva) >> self.shift == 0 && self.allows(access)
+        self.agrees(access, self.shift)
     }
 
     /// Where it lies.
@@ -294,7 +303,7 @@ impl<P: Prefetcher> Core<P> {
             // What the next batch needs comes while this one's walks are done, and its references played.
             self.expect(&rest[batch.len()..], &mut hints);
             if D::FULL {
-                self.finish_walks(simd, walker, &mut hints);
+                self.finish_walks(simd, walker, Some(&mut hints));
             }
             self.fetch_ahead(walker, &mut hints);
             detail.finish(self);
@@ -324,7 +333,8 @@ impl<P: Prefetcher> Core<P> {
         let mut index = 0;
         while let Some(&access) = batch.get(index) {
             if D::only_counts(last, access) {
-                let run = batch[index..].iter().take_while(|&&access| D::only_counts(last, access)).count();
+                let before = *last;
+                let run = batch[index..].iter().take_while(|&&access| D::only_counts(&before, access)).count();
                 D::tlb(&mut self.unit.counters).l1_hits[last.size as usize] += run as u64;
                 if D::FULL {
                     self.unit.same_data(run as u64);
@@ -394,7 +404,7 @@ impl<P: Prefetcher> Core<P> {
         } else if let Some(mapping) = self.put_off(walker, gva, store) {
             mapping
         } else {
-            self.finish_walks(simd, walker, &mut Hints::default());
+            self.finish_walks(simd, walker, None);
             self.unit.begin(gva);
             let found = walker.walk(&mut self.unit, simd, gva, store).inspect_err(|_| self.unit.abort())?;
             self.unit.commit();
@@ -422,9 +432,9 @@ impl<P: Prefetcher> Core<P> {
 
     /// Does all walks that were put off, and brings the batch's references onto the tape.
     #[inline(always)]
-    fn finish_walks<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W, hints: &mut Hints<W::Hint>) {
+    fn finish_walks<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W, hints: Option<&mut Hints<W::Hint>>) {
         if self.unit.pending.has_walks() {
-            self.finish_in_stages(simd, walker, hints);
+            self.finish_in_stages(simd, walker, hints.unwrap_or(&mut Hints::default()));
         }
         self.unit.finish_others();
     }
