@@ -19,13 +19,14 @@ PLAIN = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"
 
 MODULE = '''\
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# ruff: noqa: D205, N801
+# ruff: noqa: D205
 """What a run counts: the type of ``Result.statistics``. Written by ``./dev generated`` from the engine's declarations.
 
 A type checker refuses a counter that does not exist: ``statistics["mmu"]["walk_cycle"]``.
 """
 
 from typing import NotRequired, TypedDict
+
 
 '''
 
@@ -43,6 +44,7 @@ class Types:
     """The tables of a schema, each after those that it refers to."""
 
     def __init__(self, root: Schema) -> None:
+        """Those of ``root``, the schema of a run's statistics."""
         self.root = root
         self.tables: dict[str, Schema] = {}
         self.table("Statistics", root)
@@ -64,14 +66,12 @@ class Types:
             return " | ".join(self.type(option, name) for option in node["anyOf"])
         kinds = node["type"]
         if kinds == "array":
-            if "prefixItems" in node:
-                return f"tuple[{', '.join(self.type(item, name) for item in node['prefixItems'])}]"
             return f"list[{self.type(node['items'], name)}]"
-        if kinds == "object" and "properties" in node:
+        if kinds == "object" and "properties" not in node:
+            return f"dict[str, {self.type(node['additionalProperties'], name)}]"
+        if kinds == "object":
             self.table(name, node)
             return name
-        if kinds == "object":
-            return f"dict[str, {self.type(node['additionalProperties'], name)}]"
         return " | ".join(PLAIN[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds))
 
 
@@ -88,15 +88,14 @@ def _docstring(text: str, indent: str) -> list[str]:
     """A docstring; a long one has its first sentences, as far as they fit, on the first line."""
     if len(text) <= WIDTH:
         return [f'{indent}"""{text}"""']
-    return [f'{indent}"""{line}' if n == 0 else f"{indent}{line}" for n, line in enumerate(textwrap.wrap(text, WIDTH))] + [
-        f'{indent}"""'
-    ]
+    first, *rest = textwrap.wrap(text, WIDTH)
+    return [f'{indent}"""{first}', *(f"{indent}{line}" for line in rest), f'{indent}"""']
 
 
 def module() -> str:
     """``nestwalk/counters.py``."""
     types = Types(json.loads(_native.statistics_schema()))
-    return MODULE + "\n\n".join("\n".join(_class(types, name, node)) for name, node in types.tables.items()) + "\n"
+    return MODULE + "\n\n\n".join("\n".join(_class(types, name, node)) for name, node in types.tables.items()) + "\n"
 
 
 def _class(types: Types, name: str, node: Schema) -> Iterator[str]:
@@ -110,15 +109,14 @@ def _class(types: Types, name: str, node: Schema) -> Iterator[str]:
         yield ")"
         return
     yield f"class {name}(TypedDict):"
-    yield from _docstring(_text(node) or "Counters of a table.", "    ")
+    yield from _docstring(_text(node) or "Counters by name.", "    ")
     for key, value, kind in fields:
         yield ""
         yield f"    {key}: {kind}"
-        unit = f" In {value['x-unit']}." if "x-unit" in value else ""
+        unit = f" ({value['x-unit']})" if "x-unit" in value else ""
         text = _text(value)
         if text:
             yield from _docstring(text + unit, "    ")
-    yield ""
 
 
 def _type(types: Types, name: str, node: Schema, key: str) -> str:

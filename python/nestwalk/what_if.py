@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import checks
+from nestwalk.cycles import total
 from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def limit_row(result: Result, kind: str) -> dict[str, Any]:
     least = replace(own, l2=own.l1d, llc=own.l1d, memory=own.l1d)
     cycles = walk_cycles(result, least) if kind == "l1d" else 0
     critical = result.configuration["machine"]["timing"]["walk_critical_permille"]
-    other = sum(count for part, count in statistics["cycles"].items() if part != "walk")
+    other = total(statistics["cycles"]) - statistics["cycles"]["walk"]
     row = {key: None if key.endswith("_ci95") else value for key, value in result.row.items()}
     row |= {
         "walk_latency_cycles": cycles / walks if walks else None,

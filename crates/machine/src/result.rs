@@ -11,12 +11,13 @@ use schemars::generate::SchemaSettings;
 use serde::Serialize;
 
 use crate::by_name::ByName;
+use crate::configuration::Configuration;
 use crate::contiguity::Contiguity;
 use crate::estimate::{Estimate, ratio};
 use crate::reserved::Reserved;
-use crate::scenario::Configuration;
 use crate::warm_up::WarmUp;
 use crate::whole::WholeRun;
+use crate::windows::Window;
 
 /// The version of the result's shape.
 pub const SCHEMA: u32 = 1;
@@ -126,43 +127,6 @@ pub struct Statistics {
     pub adopted_pages: u64,
     /// Memory events that the kernel refused, because the trace does not know what they refer to.
     pub refused_events: u64,
-}
-
-/// The counters of one measured window.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
-pub struct Window {
-    /// Data accesses.
-    pub accesses: u64,
-    /// Instructions, the accesses' own included.
-    pub instructions: u64,
-    /// TLB misses that went to a walker.
-    pub walks: u64,
-    /// Their latency.
-    pub walk_cycles: u64,
-    /// References to tables.
-    pub walk_references: u64,
-    /// Estimated time by what it is spent on.
-    pub cycles: Cycles,
-}
-
-/// Estimated cycles by what they are spent on (`docs/model.md`, "Time").
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
-pub struct Cycles {
-    /// The program's own instructions.
-    pub work: u64,
-    /// Data latency beyond L1 that is not overlapped.
-    pub data: u64,
-    /// Walk cycles on the critical path.
-    pub walk: u64,
-    /// Kernel events.
-    pub os: u64,
-}
-
-impl Cycles {
-    /// All of them.
-    pub const fn total(self) -> u64 {
-        self.work + self.data + self.walk + self.os
-    }
 }
 
 /// References of walks to one level of one table that one place served.

@@ -8,6 +8,7 @@ use crate::counters::{Counters, Served, Table, WalkEvents};
 use crate::error::MmuError;
 use crate::familiar::Familiar;
 use crate::hierarchy::{CacheCounters, PrivateCaches};
+use crate::memo::Memo;
 use crate::play::Player;
 use crate::prefetcher::{NoPrefetch, PrefetchCounters, Prefetcher};
 use crate::tlb::Tlbs;
@@ -53,6 +54,14 @@ pub struct Core<P = NoPrefetch> {
     pub(crate) tlbs: Tlbs,
     pub(crate) unit: WalkUnit<P>,
     pub(crate) player: Player,
+    /// Walks that were prepared, for the tables that this core met of late.
+    pub(crate) memos: Vec<Memo>,
+    /// Which of them is in use, if one is.
+    pub(crate) memo: Option<usize>,
+    /// The one to be given up next.
+    pub(crate) oldest_memo: usize,
+    /// Whether walks may be done in [stages](crate::stages).
+    pub(crate) stages: bool,
     /// Whether to fetch ahead from the simulation's own memory.
     pub(crate) hints: bool,
     /// Walks of the batch before: how many to expect of the next.
@@ -82,6 +91,10 @@ impl<P: Prefetcher> Core<P> {
             tlbs: Tlbs::new(config)?,
             unit: WalkUnit::new(config, prefetcher)?,
             player: Player::new(config, miss_registers)?,
+            memos: Vec::new(),
+            memo: None,
+            oldest_memo: 0,
+            stages: true,
             hints: true,
             recent_walks: 0,
             familiar: Familiar::nobody(),
@@ -164,6 +177,11 @@ impl<P: Prefetcher> Core<P> {
     /// result.
     pub fn set_hints(&mut self, on: bool) {
         self.hints = on;
+    }
+
+    /// Whether walks may be done in stages over a batch (they are by default). Makes no difference to any result.
+    pub fn set_stages(&mut self, on: bool) {
+        self.stages = on;
     }
 
     /// Checks what must always hold in each of its structures.

@@ -11,6 +11,7 @@ use nestwalk_mem::{Gpa, Gva, Hpa, PageSize, PageTable, Pfn, Va};
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
+use crate::memo::Memo;
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::walk_unit::WalkUnit;
@@ -194,12 +195,12 @@ impl Walker for Segmented<'_> {
     }
 
     #[inline(always)]
-    fn hint_first(&self, gva: Gva) {
+    fn hint_first(&self, gva: Gva, _: Option<&Memo>) {
         hint_leaf(self.guest, Va::from(gva).page());
     }
 
     #[inline(always)]
-    fn hint_second(&self, (): ()) {}
+    fn hint_second(&self, (): (), _: Option<&Memo>) {}
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@
 //! (HugeGPT's pool, ASAP's sorted regions).
 //!
 //! A file has one job: `node` stores nodes, `cursor` navigates, `query` reads, `mutation` maps and
-//! unmaps, `prune` frees nodes, `write_log` records writes, `visit` goes through a whole table;
-//! `found` has what look-ups return.
+//! unmaps, `prune` frees nodes, `write_log` records writes, `version` says what still holds,
+//! `visit` goes through a whole table; `found` has what look-ups return.
 
 mod cursor;
 mod entries;
@@ -28,6 +28,7 @@ mod prune;
 mod query;
 #[cfg(test)]
 mod tests;
+mod version;
 mod visit;
 mod write_log;
 
@@ -39,6 +40,8 @@ pub use self::found::{EntrySlot, Leaf, NodeView};
 use self::lookaside::Lookaside;
 use self::node::Nodes;
 pub use self::node_id::NodeId;
+use self::version::Identity;
+pub use self::version::Version;
 pub use self::write_log::Write;
 use self::write_log::WriteLog;
 
@@ -49,12 +52,21 @@ pub struct PageTable {
     /// The PTE nodes by address.
     pte_nodes: Lookaside,
     writes: WriteLog,
+    identity: Identity,
+    /// See [`Version`].
+    leaf_changes: u64,
 }
 
 impl PageTable {
     /// An empty table whose root is in frame `root`.
     pub fn new(geometry: Geometry, root: Frame) -> Self {
-        Self { nodes: Nodes::new(geometry, root), pte_nodes: Lookaside::new(), writes: WriteLog::default() }
+        Self {
+            nodes: Nodes::new(geometry, root),
+            pte_nodes: Lookaside::new(),
+            writes: WriteLog::default(),
+            identity: Identity::new(),
+            leaf_changes: 0,
+        }
     }
 
     /// Records from now on what software writes (not what hardware does: [`PageTable::mark`]).

@@ -158,6 +158,7 @@ impl PageTable {
         }
         *there = change(entry);
         debug_assert!(!there.is_none() && (there.is_leaf() || !there.is_present()));
+        self.leaf_changes += 1;
         self.writes.add(&self.nodes, cursor);
         Some(cursor.leaf(&self.nodes, entry))
     }
@@ -173,6 +174,7 @@ impl PageTable {
             return None;
         }
         self.nodes.clear(cursor.node, slot);
+        self.leaf_changes += 1;
         self.writes.add(&self.nodes, cursor);
         Some(cursor.leaf(&self.nodes, entry))
     }
@@ -191,6 +193,7 @@ impl PageTable {
         let step = 1 << self.geometry().entry_order(cursor.level.down());
         self.nodes.fill_all(child, |index| Entry::leaf(entry.frame() + index as u64 * step, entry.flags()));
         *self.nodes.entry_mut(slot) = Entry::pointer(child);
+        self.leaf_changes += 1;
         self.point(cursor, child);
         Some(cursor.leaf(&self.nodes, entry))
     }
@@ -209,6 +212,7 @@ impl PageTable {
         let cursor = low.up(&self.nodes);
         let slot = cursor.slot(&self.nodes);
         *self.nodes.entry_mut(slot) = Entry::leaf(frame, flags);
+        self.leaf_changes += 1;
         self.writes.add(&self.nodes, cursor);
         self.pte_nodes.remove(self.block(page));
         Some(self.nodes.remove(low.node))

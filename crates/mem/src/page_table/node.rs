@@ -21,13 +21,15 @@ pub(super) struct Nodes {
     used: Vec<u16>,
     /// Nodes that may be used again.
     free: Vec<NodeId>,
+    /// How often a node was removed or moved.
+    pub(super) changes: u64,
 }
 
 impl Nodes {
     /// A store with the root only, in frame `root`.
     pub(super) fn new(geometry: Geometry, root: Frame) -> Self {
         let (entries, places, used, free) = Default::default();
-        let mut nodes = Self { geometry, entries, places, used, free };
+        let mut nodes = Self { geometry, entries, places, used, free, changes: 0 };
         nodes.add(root, NodeId::ROOT);
         nodes
     }
@@ -82,6 +84,12 @@ impl Nodes {
         if let Some(place) = self.places.get(node.0 as usize) {
             crate::prefetch::prefetch(place);
         }
+        self.prefetch_entry(node, index);
+    }
+
+    /// Prefetches entry `index` of `node`.
+    #[inline]
+    pub(super) fn prefetch_entry(&self, node: NodeId, index: usize) {
         if let Some(entry) = self.entries.get(self.slot(node, index)) {
             crate::prefetch::prefetch(entry);
         }
@@ -140,11 +148,13 @@ impl Nodes {
         self.entries[first..first + self.geometry.entries()].fill(Entry::NONE);
         self.used[node.0 as usize] = 0;
         self.free.push(node);
+        self.changes += 1;
         self.place(node).frame()
     }
 
     /// Moves `node` to `frame` and returns the frame that it had.
     pub(super) fn relocate(&mut self, node: NodeId, frame: Frame) -> Frame {
+        self.changes += 1;
         let moved = Place::new(frame, self.place(node).parent());
         std::mem::replace(&mut self.places[node.0 as usize], moved).frame()
     }

@@ -6,6 +6,7 @@ use super::cursor::Cursor;
 use super::entry::Entry;
 use super::found::{EntrySlot, Leaf};
 use super::node_id::NodeId;
+use super::version::Version;
 use crate::addr::{ENTRY_BYTES, Frame, Pa, Vpn};
 use crate::geometry::{Geometry, Level};
 
@@ -20,6 +21,18 @@ impl PageTable {
     #[inline]
     pub const fn root(&self) -> NodeId {
         NodeId::ROOT
+    }
+
+    /// Which table this is, and how often something that was true of it ceased to be.
+    #[inline]
+    pub const fn version(&self) -> Version {
+        Version { table: self.identity.number(), node_changes: self.nodes.changes, leaf_changes: self.leaf_changes }
+    }
+
+    /// One more than the largest number that a node has, or had.
+    #[inline]
+    pub fn node_slots(&self) -> usize {
+        self.nodes.known_and_free().0
     }
 
     /// The number of nodes, the root included.
@@ -79,6 +92,12 @@ impl PageTable {
     #[inline]
     pub fn prefetch(&self, node: NodeId, index: usize) {
         self.nodes.prefetch(node, index);
+    }
+
+    /// The same of the entry only.
+    #[inline]
+    pub fn prefetch_entry(&self, node: NodeId, index: usize) {
+        self.nodes.prefetch_entry(node, index);
     }
 
     /// The PTE node that covers `page`, if one look finds it, as it nearly always does.

@@ -74,7 +74,7 @@ impl Below for HostMemory<'_> {
 
     #[inline]
     fn epoch(&self) -> Option<u64> {
-        Some(self.host.state.invalidations.epoch)
+        Some(self.host.epoch())
     }
 
     fn hypercall(&mut self, call: Hypercall) -> HypercallReply {

@@ -178,6 +178,13 @@ impl Kernel {
         place.map(|place| self.state.last_writes.swap_remove(place).1).unwrap_or_default()
     }
 
+    /// A number that changes whenever a page that was mapped may be mapped no more, or its accessed
+    /// bit may be clear: see [`Below::epoch`].
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.state.invalidations.epoch
+    }
+
     /// What has been done so far.
     #[inline]
     pub fn counters(&self) -> &OsCounters {

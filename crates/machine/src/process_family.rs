@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program's process on its kernels: its faults and memory events become calls of the kernels.
+//! A program as its kernels see it: a process, the children that it forks and the parents that wait
+//! for them. Its faults and memory events become calls of the kernels.
 
-use nestwalk_mem::{Cpu, Gfn, PageCount, Va, Vpn, VpnRange};
-use nestwalk_mmu::{Fault, RunEnd};
-use nestwalk_os::{HugeAdvice, Kernel, OsError, ProcessId, VmaFlags, VmaKind};
-use nestwalk_workload::{MemoryEvent, ThreadId};
+use nestwalk_mem::{Cpu, Gfn, Nanoseconds, PageCount, Va, Vpn, VpnRange};
+use nestwalk_mmu::Fault;
+use nestwalk_os::{Below, HugeAdvice, Kernel, OsError, ProcessId, VmaFlags, VmaKind};
+use nestwalk_workload::MemoryEvent;
 
-use crate::build::role;
+use crate::chain::KernelChain;
 use crate::error::MachineError;
-use crate::hardware::{Accesses, Detail, Hardware, Tenant};
 use crate::meter::{Meter, Work};
-use crate::stack::{Place, Stack};
+use crate::stack::Stack;
 
 /// See the [module's documentation](self).
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct ProcessFamily {
     scenario: String,
-    place: Place,
+    chain: KernelChain,
     /// Children that are alive, oldest first.
     children: Vec<ProcessId>,
     /// Parents that wait for the child that goes on in their place, oldest first.
@@ -30,12 +30,12 @@ pub(crate) struct Program {
     frozen: bool,
 }
 
-impl Program {
-    /// A program of the scenario of that name, on `place`.
-    pub fn new(scenario: String, place: Place) -> Self {
+impl ProcessFamily {
+    /// A program of the scenario of that name, on the kernels of `chain`.
+    pub fn new(scenario: String, chain: KernelChain) -> Self {
         Self {
             scenario,
-            place,
+            chain,
             children: Vec::new(),
             waiting: Vec::new(),
             adopted_pages: 0,
@@ -53,17 +53,20 @@ impl Program {
     }
 
     /// The same in a cgroup with that memory limit, if it has one.
-    pub fn limited(mut self, limit: Option<PageCount>, stack: &mut Stack) -> Self {
+    ///
+    /// # Errors
+    /// When its process is gone.
+    pub fn limited(mut self, limit: Option<PageCount>, stack: &mut Stack) -> Result<Self, MachineError> {
         self.cgroup_limit = limit;
-        self.set_limit(stack);
-        self
+        self.set_limit(stack)?;
+        Ok(self)
     }
 
-    fn set_limit(&self, stack: &mut Stack) {
+    fn set_limit(&self, stack: &mut Stack) -> Result<(), MachineError> {
         let limit = self.cgroup_limit;
-        stack
-            .with(&self.place, self.place.top(), Cpu(0), |kernel, process, _| kernel.set_cgroup_limit(process, limit))
-            .expect("the program's process is alive");
+        let top = self.chain.top();
+        let set = |kernel: &mut Kernel, process, _: &mut dyn Below| kernel.set_cgroup_limit(process, limit);
+        stack.with(&self.chain, top, Cpu(0), set).map_err(|error| self.failed(top, error))
     }
 
     /// It goes on in the scenario of that name.
@@ -71,14 +74,19 @@ impl Program {
         scenario.clone_into(&mut self.scenario);
     }
 
-    /// Where it runs.
-    pub fn place(&self) -> &Place {
-        &self.place
+    /// The kernels that it runs on.
+    pub fn chain(&self) -> &KernelChain {
+        &self.chain
     }
 
     /// Whether a child goes on in the place of its parent.
     pub fn is_child(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether its page table was found as it is.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen
     }
 
     /// Pages that the program used without ever having mapped them.
@@ -98,7 +106,7 @@ impl Program {
 
     /// Reads what the kernels did since they were read last: it was for this program. Returns its cost in cycles.
     pub fn read(&mut self, meter: &mut Meter, stack: &Stack) -> u64 {
-        meter.read(stack, &self.place, &mut self.work)
+        meter.read(stack, &self.chain, &mut self.work)
     }
 
     /// The first touch of a page in a stretch whose accesses are not known.
@@ -107,10 +115,10 @@ impl Program {
     /// When a kernel cannot serve it.
     #[inline]
     pub fn touch(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
-        if stack.shadows(&self.place) {
+        if stack.shadows(&self.chain) {
             return self.touch_shadow(stack, page, store, cpu);
         }
-        match stack.touch(&self.place, page, store, cpu) {
+        match stack.touch(&self.chain, page, store, cpu) {
             Ok(()) => Ok(()),
             Err(error) => self.adopt(stack, error, page, store, cpu),
         }
@@ -118,15 +126,15 @@ impl Program {
 
     /// The same where the hardware walks a shadow table: with all exits that the access would make for the data page.
     fn touch_shadow(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
-        if self.place.depth() == 2 {
+        if self.chain.depth() == 2 {
             while !self.shadow_fault(stack, page, store, cpu)? {
                 self.fault(stack, page, store, cpu)?;
             }
             return Ok(());
         }
-        let top = self.place.top();
+        let top = self.chain.top();
         loop {
-            let frame = stack.with(&self.place, top, cpu, |kernel, process, _| {
+            let frame = stack.with(&self.chain, top, cpu, |kernel, process, _| {
                 let backed = kernel.backed_span(process, page, store).is_ok_and(|span| span > PageCount(0));
                 kernel.table(process).ok().and_then(|table| table.translate(page)).filter(|_| backed)
             });
@@ -139,14 +147,14 @@ impl Program {
 
     /// See [`Stack::shadow_fault`]. `cpu` is one of the program's kernel.
     fn shadow_fault(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<bool, MachineError> {
-        let cpu = stack.machine_cpu(&self.place, cpu);
-        stack.shadow_fault(&self.place, page, store, cpu).map_err(|error| self.failed(0, error))
+        let cpu = stack.machine_cpu(&self.chain, cpu);
+        stack.shadow_fault(&self.chain, page, store, cpu).map_err(|error| self.failed(0, error))
     }
 
     /// The hardware's walk for `page` ended in a fault: a page fault of the program, or a miss of the shadow table that the
     /// hardware walks.
     fn walk_fault(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
-        let shadowed = self.place.depth() == 2 && stack.shadows(&self.place);
+        let shadowed = self.chain.depth() == 2 && stack.shadows(&self.chain);
         if shadowed && self.shadow_fault(stack, page, store, cpu)? {
             return Ok(());
         }
@@ -158,7 +166,7 @@ impl Program {
     /// # Errors
     /// When a kernel is out of memory.
     pub fn fault(&mut self, stack: &mut Stack, page: Vpn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
-        match stack.fault(&self.place, self.place.top(), page, store, cpu) {
+        match stack.fault(&self.chain, self.chain.top(), page, store, cpu) {
             Ok(_) => Ok(()),
             Err(error) => self.adopt(stack, error, page, store, cpu),
         }
@@ -175,17 +183,17 @@ impl Program {
         store: bool,
         cpu: Cpu,
     ) -> Result<(), MachineError> {
-        let top = self.place.top();
+        let top = self.chain.top();
         if !matches!(error, OsError::Segfault { .. } | OsError::ReadOnly { .. }) {
             return Err(self.failed(top, error));
         }
         self.adopted_pages += 1;
         let range = VpnRange::new(page, PageCount(1));
-        let adopted = stack.with(&self.place, top, cpu, |kernel, process, below| match kernel.vma(process, page) {
+        let adopted = stack.with(&self.chain, top, cpu, |kernel, process, below| match kernel.vma(process, page) {
             None => kernel.mmap(process, range, VmaFlags::ANONYMOUS, below),
             Some(_) => kernel.mprotect(process, range, true, below),
         });
-        let served = adopted.and_then(|()| stack.fault(&self.place, top, page, store, cpu));
+        let served = adopted.and_then(|()| stack.fault(&self.chain, top, page, store, cpu));
         served.map(|_| ()).map_err(|error| self.failed(top, error))
     }
 
@@ -194,55 +202,33 @@ impl Program {
     /// # Errors
     /// When a kernel is out of memory.
     fn host_fault(&mut self, stack: &mut Stack, gfn: Gfn, store: bool, cpu: Cpu) -> Result<(), MachineError> {
-        let host = self.place.top() - 1;
-        let page = self.place.floors()[host].base + gfn.0;
-        if stack.shadows(&self.place) {
+        let host = self.chain.top() - 1;
+        let page = self.chain.floors()[host].base + gfn.0;
+        if stack.shadows(&self.chain) {
             // The lowest kernel sees every EPT violation first, and hands on to the middle one what that has to serve.
             while !self.shadow_fault(stack, page, store, cpu)? {
-                let served = stack.fault(&self.place, host, page, store, cpu);
+                let served = stack.fault(&self.chain, host, page, store, cpu);
                 served.map_err(|error| self.failed(host, error))?;
             }
             return Ok(());
         }
-        let cpu = stack.machine_cpu(&self.place, cpu);
-        let served = stack.fault(&self.place, host, page, store, cpu);
+        let cpu = stack.machine_cpu(&self.chain, cpu);
+        let served = stack.fault(&self.chain, host, page, store, cpu);
         served.map(|_| ()).map_err(|error| self.failed(host, error))
     }
 
-    /// Runs accesses of a thread, with all the faults that they need.
+    /// Serves a fault that a core met, on the program's processor `cpu`.
     ///
     /// # Errors
-    /// When a kernel is out of memory.
-    pub fn run(
-        &mut self,
-        stack: &mut Stack,
-        hardware: &mut Hardware,
-        tenant: Tenant,
-        thread: ThreadId,
-        accesses: Accesses<'_>,
-        detail: Detail,
-    ) -> Result<(), MachineError> {
-        let cpu = stack.cpu(&self.place, thread.0);
-        let mut done = 0;
-        loop {
-            match hardware.run(tenant, thread.0, stack, &self.place, accesses.from(done), detail) {
-                RunEnd::Done => return Ok(()),
-                RunEnd::Fault { index, fault } => {
-                    done += index;
-                    match fault {
-                        Fault::Guest { gva, store } => self.walk_fault(stack, Va::from(gva).page(), store, cpu)?,
-                        Fault::Host { gpa, store } => self.host_fault(stack, gpa.page(), store, cpu)?,
-                        Fault::Boundary { gpa } => {
-                            let what = format!("a DS-n violation: the guest refers to {gpa:?}, beyond its memory");
-                            return Err(MachineError::Scenario {
-                                place: format!("scenario {}", self.scenario.escape_debug()),
-                                what,
-                            });
-                        }
-                    }
-                    shoot_down(stack, hardware);
-                }
-            }
+    /// When a kernel is out of memory, or the fault is the program's own.
+    pub fn serve(&mut self, stack: &mut Stack, fault: Fault, cpu: Cpu) -> Result<(), MachineError> {
+        match fault {
+            Fault::Guest { gva, store } => self.walk_fault(stack, Va::from(gva).page(), store, cpu),
+            Fault::Host { gpa, store } => self.host_fault(stack, gpa.page(), store, cpu),
+            Fault::Boundary { gpa } => Err(MachineError::Scenario {
+                place: format!("scenario {}", self.scenario.escape_debug()),
+                what: format!("a DS-n violation: the guest refers to {gpa:?}, beyond its memory"),
+            }),
         }
     }
 
@@ -254,15 +240,15 @@ impl Program {
         if self.frozen {
             return Ok(());
         }
-        let top = self.place.top();
+        let top = self.chain.top();
         let result = match *event {
             MemoryEvent::Fork => self.fork(stack, cpu).map(|child| self.children.push(child)),
             MemoryEvent::ForkAndWait => self.fork(stack, cpu).map(|child| {
-                self.waiting.push(self.place.process());
-                self.place.become_process(child);
+                self.waiting.push(self.chain.process());
+                self.chain.become_process(child);
             }),
             MemoryEvent::ChildExit => self.child_exit(stack, cpu),
-            _ => stack.with(&self.place, top, cpu, |kernel, process, below| match *event {
+            _ => stack.with(&self.chain, top, cpu, |kernel, process, below| match *event {
                 MemoryEvent::Mmap { range, writable, anonymous } => {
                     let kind = if anonymous { VmaKind::Anonymous } else { VmaKind::File };
                     kernel.mmap(process, range, VmaFlags { kind, writable, advice: HugeAdvice::None }, below)
@@ -286,15 +272,15 @@ impl Program {
     }
 
     fn fork(&mut self, stack: &mut Stack, cpu: Cpu) -> Result<ProcessId, OsError> {
-        let top = self.place.top();
-        stack.with(&self.place, top, cpu, |kernel, process, below| kernel.fork(process, below))
+        let top = self.chain.top();
+        stack.with(&self.chain, top, cpu, |kernel, process, below| kernel.fork(process, below))
     }
 
     fn child_exit(&mut self, stack: &mut Stack, cpu: Cpu) -> Result<(), OsError> {
         let child = match self.waiting.pop() {
             Some(parent) => {
-                let child = self.place.process();
-                self.place.become_process(parent);
+                let child = self.chain.process();
+                self.chain.become_process(parent);
                 child
             }
             None => match self.children.pop() {
@@ -302,8 +288,8 @@ impl Program {
                 None => return Ok(()),
             },
         };
-        let top = self.place.top();
-        stack.with(&self.place, top, cpu, |kernel, _, below| kernel.exit(child, below))
+        let top = self.chain.top();
+        stack.with(&self.chain, top, cpu, |kernel, _, below| kernel.exit(child, below))
     }
 
     /// The program is killed, with the children that it waits for or has left behind.
@@ -311,11 +297,11 @@ impl Program {
     /// # Errors
     /// When nothing below a kernel backs a frame.
     pub fn exit(&mut self, stack: &mut Stack, cpu: Cpu) -> Result<(), MachineError> {
-        let top = self.place.top();
-        let family = std::iter::once(self.place.process()).chain(self.waiting.drain(..)).chain(self.children.drain(..));
+        let top = self.chain.top();
+        let family = std::iter::once(self.chain.process()).chain(self.waiting.drain(..)).chain(self.children.drain(..));
         for process in family {
-            let gone = stack.with(&self.place, top, cpu, |kernel, _, below| kernel.exit(process, below));
-            gone.map_err(|source| failed(&self.scenario, &self.place, top, source))?;
+            let gone = stack.with(&self.chain, top, cpu, |kernel, _, below| kernel.exit(process, below));
+            gone.map_err(|source| failed(&self.scenario, &self.chain, top, source))?;
         }
         Ok(())
     }
@@ -326,11 +312,10 @@ impl Program {
     /// When a kernel is out of memory.
     pub fn restart(&mut self, stack: &mut Stack, cpu: Cpu) -> Result<(), MachineError> {
         self.exit(stack, cpu)?;
-        let top = self.place.top();
-        let process = stack.with(&self.place, top, cpu, |kernel, _, below| kernel.spawn(below));
-        self.place.become_process(process.map_err(|error| self.failed(top, error))?);
-        self.set_limit(stack);
-        Ok(())
+        let top = self.chain.top();
+        let process = stack.with(&self.chain, top, cpu, |kernel, _, below| kernel.spawn(below));
+        self.chain.become_process(process.map_err(|error| self.failed(top, error))?);
+        self.set_limit(stack)
     }
 
     /// Lets the daemons of its kernels work until `now_ns`, bottom first.
@@ -338,7 +323,7 @@ impl Program {
     /// # Errors
     /// When a kernel is out of memory.
     pub fn tick(&mut self, stack: &mut Stack, now_ns: u64) -> Result<(), MachineError> {
-        (0..self.place.depth()).try_for_each(|layer| self.tick_layer(stack, layer, now_ns))
+        (0..self.chain.depth()).try_for_each(|layer| self.tick_layer(stack, layer, now_ns))
     }
 
     /// The same for its topmost kernel only.
@@ -346,33 +331,28 @@ impl Program {
     /// # Errors
     /// When a kernel is out of memory.
     pub fn tick_top(&mut self, stack: &mut Stack, now_ns: u64) -> Result<(), MachineError> {
-        self.tick_layer(stack, self.place.top(), now_ns)
+        self.tick_layer(stack, self.chain.top(), now_ns)
     }
 
     fn tick_layer(&mut self, stack: &mut Stack, layer: usize, now_ns: u64) -> Result<(), MachineError> {
-        let ticked = stack
-            .with(&self.place, layer, Cpu(0), |kernel, _, below| kernel.tick(nestwalk_mem::Nanoseconds(now_ns), below));
+        let ticked = stack.with(&self.chain, layer, Cpu(0), |kernel, _, below| kernel.tick(Nanoseconds(now_ns), below));
         ticked.map_err(|error| self.failed(layer, error))
     }
 
+    /// An error of the kernel at `layer`, with where it happened.
     #[cold]
-    fn failed(&self, layer: usize, source: OsError) -> MachineError {
-        failed(&self.scenario, &self.place, layer, source)
+    pub fn failed(&self, layer: usize, source: OsError) -> MachineError {
+        failed(&self.scenario, &self.chain, layer, source)
     }
 }
 
 #[cold]
-fn failed(scenario: &str, place: &Place, layer: usize, source: OsError) -> MachineError {
+fn failed(scenario: &str, chain: &KernelChain, layer: usize, source: OsError) -> MachineError {
     MachineError::Os {
         place: format!("scenario {}", scenario.escape_debug()),
-        kernel: role(layer, place.depth()).into(),
+        kernel: chain.role(layer).into(),
         source,
     }
-}
-
-/// Applies the shootdowns that kernels asked for to the cores.
-pub(crate) fn shoot_down(stack: &mut Stack, hardware: &mut Hardware) {
-    stack.drain_invalidations(|kernel, invalidation| hardware.shoot_down(kernel, &invalidation));
 }
 
 fn madvise(
@@ -380,7 +360,7 @@ fn madvise(
     process: ProcessId,
     range: VpnRange,
     advice: u32,
-    below: &mut dyn nestwalk_os::Below,
+    below: &mut dyn Below,
 ) -> Result<(), OsError> {
     match nestwalk_os::Advice::from_linux(advice) {
         Some(advice) => kernel.madvise(process, range, advice, below),
