@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# ruff: noqa: D205, N801
+# ruff: noqa: D205
 """What a run counts: the type of ``Result.statistics``. Written by ``./dev generated`` from the engine's declarations.
 
 A type checker refuses a counter that does not exist: ``statistics["mmu"]["walk_cycle"]``.
 """
 
 from typing import NotRequired, TypedDict
+
 
 class Fragmentation(TypedDict):
     """How many lines the host PTEs of each group of 8 neighbouring guest pages fill."""
@@ -21,255 +22,253 @@ class Fragmentation(TypedDict):
 
 
 class OsCounters(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     collapses: int
-    """2 MiB pages made of 4 KiB pages by copying them. In 2 MiB pages."""
+    """2 MiB pages made of 4 KiB pages by copying them. (2 MiB pages)"""
 
     compaction_scanned: int
-    """Frames that compaction's scanners looked at. In frames."""
+    """Frames that compaction's scanners looked at. (frames)"""
 
     compactions_background: int
-    """Runs of background compaction. In runs."""
+    """Runs of background compaction. (runs)"""
 
     compactions_direct: int
-    """Runs of direct compaction (in a fault or in a request). In runs."""
+    """Runs of direct compaction (in a fault or in a request). (runs)"""
 
     compactions_failed: int
-    """Runs of compaction after which no block of the wanted order was free. In runs."""
+    """Runs of compaction after which no block of the wanted order was free. (runs)"""
 
     copied_4k: int
-    """4 KiB pages copied for copy-on-write. In pages."""
+    """4 KiB pages copied for copy-on-write. (pages)"""
 
     copied_collapse: int
-    """4 KiB pages copied into a 2 MiB page (out-of-place promotion). In pages."""
+    """4 KiB pages copied into a 2 MiB page (out-of-place promotion). (pages)"""
 
     entries_copied: int
-    """Entries copied by fork. In entries."""
+    """Entries copied by fork. (entries)"""
 
     entries_moved: int
-    """Entries moved by mremap. In entries."""
+    """Entries moved by mremap. (entries)"""
 
     exits: int
-    """Processes that exited. In processes."""
+    """Processes that exited. (processes)"""
 
     faults_1g: int
-    """Faults that mapped a fresh 1 GiB page. In faults."""
+    """Faults that mapped a fresh 1 GiB page. (faults)"""
 
     faults_2m: int
-    """Faults that mapped a fresh 2 MiB page. In faults."""
+    """Faults that mapped a fresh 2 MiB page. (faults)"""
 
     faults_4k: int
-    """Faults that mapped a fresh 4 KiB page. In faults."""
+    """Faults that mapped a fresh 4 KiB page. (faults)"""
 
     faults_copied: int
-    """Stores to a shared page, which was copied. In faults."""
+    """Stores to a shared page, which was copied. (faults)"""
 
     faults_reused: int
-    """Stores to a page that had been write-protected and that is not shared (any more). In faults."""
+    """Stores to a page that had been write-protected and that is not shared (any more). (faults)"""
 
     faults_spurious: int
-    """Faults on a page that was mapped already, with the right to do what was tried. In faults."""
+    """Faults on a page that was mapped already, with the right to do what was tried. (faults)"""
 
     faults_swapped_in: int
-    """Faults on a page that had been swapped out. In faults."""
+    """Faults on a page that had been swapped out. (faults)"""
 
     forks: int
-    """Processes made by fork. In processes."""
+    """Processes made by fork. (processes)"""
 
     huge_fallbacks: int
-    """Faults that wanted a 2 MiB page, might have had one, and got a 4 KiB page for want of a block. In faults."""
+    """Faults that wanted a 2 MiB page, might have had one, and got a 4 KiB page for want of a block. (faults)"""
 
     hypercalls: int
-    """Hypercalls made to the kernel below. In calls."""
+    """Hypercalls made to the kernel below. (calls)"""
 
     migrated: int
-    """4 KiB pages moved by compaction. In pages."""
+    """4 KiB pages moved by compaction. (pages)"""
 
     mmaps: int
-    """System calls: mmap. In calls."""
+    """System calls: mmap. (calls)"""
 
     munmaps: int
-    """System calls: munmap. In calls."""
+    """System calls: munmap. (calls)"""
 
     nodes_freed: int
-    """Page-table nodes freed. In nodes."""
+    """Page-table nodes freed. (nodes)"""
 
     nodes_made: int
-    """Page-table nodes made. In nodes."""
+    """Page-table nodes made. (nodes)"""
 
     nodes_moved: int
-    """Page-table nodes moved to another frame. In nodes."""
+    """Page-table nodes moved to another frame. (nodes)"""
 
     other_calls: int
-    """System calls: all others that change an address space (brk, mremap, mprotect, madvise). In calls."""
+    """System calls: all others that change an address space (brk, mremap, mprotect, madvise). (calls)"""
 
     out_of_memory: int
-    """Requests that failed for want of memory. In requests."""
+    """Requests that failed for want of memory. (requests)"""
 
     pages_scanned: int
-    """Pages that a daemon looked at in page tables. In pages."""
+    """Pages that a daemon looked at in page tables. (pages)"""
 
     promotions: int
-    """2 MiB pages made of 4 KiB pages that lay in place already. In 2 MiB pages."""
+    """2 MiB pages made of 4 KiB pages that lay in place already. (2 MiB pages)"""
 
     reclaim_scanned: int
-    """Pages that reclaim looked at. In pages."""
+    """Pages that reclaim looked at. (pages)"""
 
     reclaimed_clean: int
-    """Pages that reclaim dropped without writing them. In pages."""
+    """Pages that reclaim dropped without writing them. (pages)"""
 
     reclaimed_reserved: int
-    """Frames that the memory manager gave back under pressure. In frames."""
+    """Frames that the memory manager gave back under pressure. (frames)"""
 
     reclaims_background: int
-    """Times that the background daemon reclaimed memory. In runs."""
+    """Times that the background daemon reclaimed memory. (runs)"""
 
     reclaims_direct: int
-    """Times that a request had to reclaim memory itself. In runs."""
+    """Times that a request had to reclaim memory itself. (runs)"""
 
     shadow_fills: int
-    """Entries of shadow tables filled: exits of the VM. In exits."""
+    """Entries of shadow tables filled: exits of the VM. (exits)"""
 
     shadow_flushes: int
-    """Times that a guest flushed its TLB whole, where its table is shadowed: exits of the VM. In exits."""
+    """Times that a guest flushed its TLB whole, where its table is shadowed: exits of the VM. (exits)"""
 
     shadow_invlpgs: int
-    """Pages that a guest took out of its TLB one by one, where its table is shadowed: exits of the VM. In exits."""
+    """Pages that a guest took out of its TLB one by one, where its table is shadowed: exits of the VM. (exits)"""
 
     shadow_prefetches: int
-    """Entries of shadow tables filled beside one that the hardware missed. In entries."""
+    """Entries of shadow tables filled beside one that the hardware missed. (entries)"""
 
     shadow_reflected: int
-    """Misses of a shadow table that were the guest's own page faults, and were handed on to it: exits of the VM. In
-    exits.
+    """Misses of a shadow table that were the guest's own page faults, and were handed on to it: exits of the VM.
+    (exits)
     """
 
     shadow_syncs: int
-    """PTE nodes that were written to freely and brought up to date in the shadow at such a time. In nodes."""
+    """PTE nodes that were written to freely and brought up to date in the shadow at such a time. (nodes)"""
 
     shadow_unsyncs: int
     """First writes of a guest to a PTE node that is shadowed, which may be written to freely from then on: exits of
-    the VM. In exits.
+    the VM. (exits)
     """
 
     shadow_writes: int
-    """Writes of a guest to a node above the PTEs that is shadowed, and so write-protected: exits of the VM. In
-    exits.
-    """
+    """Writes of a guest to a node above the PTEs that is shadowed, and so write-protected: exits of the VM. (exits)"""
 
     shadow_zaps: int
-    """Entries of shadow tables taken out because what they were made from changed. In entries."""
+    """Entries of shadow tables taken out because what they were made from changed. (entries)"""
 
     shootdown_pages: int
-    """Pages that shootdowns named. In pages."""
+    """Pages that shootdowns named. (pages)"""
 
     shootdowns: int
-    """TLB shootdowns. In shootdowns."""
+    """TLB shootdowns. (shootdowns)"""
 
     splits: int
-    """2 MiB (or larger) leaves split. In leaves."""
+    """2 MiB (or larger) leaves split. (leaves)"""
 
     swapped_out: int
-    """Pages that reclaim wrote to swap. In pages."""
+    """Pages that reclaim wrote to swap. (pages)"""
 
     zeroed_2m: int
-    """2 MiB pages zeroed at once. In 2 MiB pages."""
+    """2 MiB pages zeroed at once. (2 MiB pages)"""
 
     zeroed_4k: int
-    """4 KiB pages zeroed. In pages."""
+    """4 KiB pages zeroed. (pages)"""
 
 
 class CountersCorunner(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     l1d: int
-    """The co-runner's accesses, by what served them. In accesses."""
+    """The co-runner's accesses, by what served them. (accesses)"""
 
     l2: int
-    """The co-runner's accesses, by what served them. In accesses."""
+    """The co-runner's accesses, by what served them. (accesses)"""
 
     llc: int
-    """The co-runner's accesses, by what served them. In accesses."""
+    """The co-runner's accesses, by what served them. (accesses)"""
 
     memory: int
-    """The co-runner's accesses, by what served them. In accesses."""
+    """The co-runner's accesses, by what served them. (accesses)"""
 
 
 class CountersData(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     l1d: int
-    """The program's data accesses, by what served them. In accesses."""
+    """The program's data accesses, by what served them. (accesses)"""
 
     l2: int
-    """The program's data accesses, by what served them. In accesses."""
+    """The program's data accesses, by what served them. (accesses)"""
 
     llc: int
-    """The program's data accesses, by what served them. In accesses."""
+    """The program's data accesses, by what served them. (accesses)"""
 
     memory: int
-    """The program's data accesses, by what served them. In accesses."""
+    """The program's data accesses, by what served them. (accesses)"""
 
 
 class CountersGuestPwcHits(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     pl2_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
 
     pl3_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
 
     pl4_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
 
     pl5_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
 
 
 class CountersGuestPwc(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     hits: CountersGuestPwcHits
 
     misses: int
-    """Look-ups that found nothing. In look-ups."""
+    """Look-ups that found nothing. (look-ups)"""
 
 
 class CountersHostPwcHits(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     pl2_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
 
     pl3_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
 
     pl4_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
 
     pl5_hits: int
-    """Look-ups that found an entry of this level, and none of a lower one. In look-ups."""
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
 
 
 class CountersHostPwc(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     hits: CountersHostPwcHits
 
     misses: int
-    """Look-ups that found nothing. In look-ups."""
+    """Look-ups that found nothing. (look-ups)"""
 
 
 class CountersNestedTlb(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     hits: int
-    """Look-ups that hit. In look-ups."""
+    """Look-ups that hit. (look-ups)"""
 
     misses: int
-    """Look-ups that missed. In look-ups."""
+    """Look-ups that missed. (look-ups)"""
 
 
 CountersPrefetchesWalksCoveredByRegisters = TypedDict(
@@ -282,25 +281,24 @@ CountersPrefetchesWalksCoveredByRegisters = TypedDict(
     },
 )
 
+
 class CountersPrefetches(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     dropped: int
-    """Requests that were dropped since all miss registers of the L1-D were busy. In requests."""
+    """Requests that were dropped since all miss registers of the L1-D were busy. (requests)"""
 
     issued: int
-    """Lines that were asked for and on their way. In lines."""
+    """Lines that were asked for and on their way. (lines)"""
 
     needless: int
-    """Requests for lines that were in the L1-D, or on their way to it, already. In requests."""
+    """Requests for lines that were in the L1-D, or on their way to it, already. (requests)"""
 
     useful: int
-    """References of walks that found their line in flight, or brought, by a prefetch of the same walk. In
-    references.
-    """
+    """References of walks that found their line in flight, or brought, by a prefetch of the same walk. (references)"""
 
     walks: int
-    """Walks that the prefetcher saw begin. In walks."""
+    """Walks that the prefetcher saw begin. (walks)"""
 
     walks_covered_by_registers: CountersPrefetchesWalksCoveredByRegisters
 
@@ -314,6 +312,7 @@ CountersTlbL1Hits = TypedDict(
     },
 )
 
+
 CountersTlbL2Hits = TypedDict(
     "CountersTlbL2Hits",
     {
@@ -322,6 +321,7 @@ CountersTlbL2Hits = TypedDict(
         "4KiB": int,
     },
 )
+
 
 CountersTlbMisses = TypedDict(
     "CountersTlbMisses",
@@ -332,8 +332,9 @@ CountersTlbMisses = TypedDict(
     },
 )
 
+
 class CountersTlb(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     l1_hits: CountersTlbL1Hits
 
@@ -343,63 +344,63 @@ class CountersTlb(TypedDict):
 
 
 class CountersWalkLatencyCycles(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     p50: int | None
     """Half of all walks took no longer. Of this and of the other shares: the upper end of a bucket of 8 cycles; null
-    without walks, and beyond the last bucket. In cycles.
+    without walks, and beyond the last bucket. (cycles)
     """
 
     p95: int | None
-    """95 % of all walks took no longer. In cycles."""
+    """95 % of all walks took no longer. (cycles)"""
 
     p99: int | None
-    """99 % of all walks took no longer. In cycles."""
+    """99 % of all walks took no longer. (cycles)"""
 
 
 class Counters(TypedDict):
-    """Counters of a table."""
+    """Counters by name."""
 
     aborted_references: int
-    """References of those walks. In references."""
+    """References of those walks. (references)"""
 
     aborted_walks: int
-    """Walks that ended in a page fault. Nothing else counts them. In walks."""
+    """Walks that ended in a page fault. Nothing else counts them. (walks)"""
 
     accesses: int
-    """Accesses of the program. In accesses."""
+    """Accesses of the program. (accesses)"""
 
     corunner: CountersCorunner
 
     data: CountersData
 
     data_cycles: int
-    """Cycles of all of them. In cycles."""
+    """Cycles of all of them. (cycles)"""
 
     guest_pwc: CountersGuestPwc
 
     guest_walk_cycles: int
-    """The part of them spent on guest entries and the guest's page-walk caches. In cycles."""
+    """The part of them spent on guest entries and the guest's page-walk caches. (cycles)"""
 
     host_pwc: CountersHostPwc
 
     host_walk_cycles: int
-    """The part of them spent on host entries, the host's page-walk caches and the nested TLB. In cycles."""
+    """The part of them spent on host entries, the host's page-walk caches and the nested TLB. (cycles)"""
 
     nested_tlb: CountersNestedTlb
 
     prefetches: CountersPrefetches
 
     segment_translations: int
-    """Translations by segment registers (DS-n). In translations."""
+    """Translations by segment registers (DS-n). (translations)"""
 
     stores: int
-    """Those that were stores. In accesses."""
+    """Those that were stores. (accesses)"""
 
     tlb: CountersTlb
 
     walk_cycles: int
-    """Cycles of all walks. In cycles."""
+    """Cycles of all walks. (cycles)"""
 
     walk_latency_cycles: CountersWalkLatencyCycles
 
@@ -647,4 +648,3 @@ class Statistics(TypedDict):
 
     windows: list[Window]
     """Each measured window."""
-

@@ -2,7 +2,7 @@
 //! The floors of this crate: a module uses what lies on its own floor or below, and no files use
 //! each other in a circle.
 
-#[path = "../../os/tests/layers/sources.rs"]
+#[path = "../../os/tests/sources/mod.rs"]
 mod sources;
 
 use sources::Sources;
@@ -80,7 +80,7 @@ fn floor(module: &str) -> usize {
 #[test]
 fn a_module_uses_no_higher_floor() {
     let mut arrows = 0;
-    for (module, uses) in &Sources::read(env!("CARGO_MANIFEST_DIR")).0 {
+    for (module, uses) in &Sources::read().0 {
         for used in uses {
             let (from, to) = (floor(module), floor(used));
             assert!(to <= from, "{module} ({}) uses {used} ({}), which is above it", FLOORS[from].0, FLOORS[to].0);
@@ -92,6 +92,6 @@ fn a_module_uses_no_higher_floor() {
 
 #[test]
 fn no_files_use_each_other_in_a_circle() {
-    let left = Sources::read(env!("CARGO_MANIFEST_DIR")).circles();
+    let left = Sources::read().in_circles();
     assert!(left.is_empty(), "in circles, or above one: {left:#?}");
 }

@@ -14,7 +14,7 @@
 //! - Page faults leave the loop, so it contains nothing of them.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize, Va};
+use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize};
 
 use crate::clustered::Group;
 use crate::corunner::CoRunner;
@@ -428,7 +428,7 @@ impl<P: Prefetcher> Core<P> {
     #[inline(always)]
     fn ask<S: Simd, W: Walker, D: Detail>(&mut self, simd: S, walker: &mut W, access: Access) -> Option<Mapping> {
         if D::FULL {
-            self.finish_walks(simd, walker);
+            self.finish_walks(simd, walker, None);
             self.unit.begin(access.gva());
         }
         let WalkUnit { prefetcher, tape, .. } = &mut self.unit;

@@ -27,7 +27,7 @@ fn floor(module: &str) -> usize {
 #[test]
 fn a_module_uses_lower_floors_only() {
     let mut arrows = 0;
-    for (module, uses) in &Sources::read(env!("CARGO_MANIFEST_DIR")).0 {
+    for (module, uses) in &Sources::read().0 {
         for used in uses {
             let within = module.split("::").next() == used.split("::").next();
             assert!(within || floor(used) < floor(module), "{module} uses {used}, which is not below it");
@@ -39,6 +39,6 @@ fn a_module_uses_lower_floors_only() {
 
 #[test]
 fn no_files_use_each_other_in_a_circle() {
-    let left = Sources::read(env!("CARGO_MANIFEST_DIR")).circles();
+    let left = Sources::read().in_circles();
     assert!(left.is_empty(), "in circles, or above one: {left:#?}");
 }

@@ -1,35 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which file of a crate uses which, read from the sources. Crates include this file by its path.
+//! Which files of a crate use which, read from its sources. Shared by the crates that hold their
+//! files to an order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// The files of a crate, without tests, by module path (`kernel::fault`), each with the module
+/// The files of the crate, without tests, by module path (`kernel::fault`), each with the module
 /// paths that it names.
 pub struct Sources(pub BTreeMap<String, BTreeSet<String>>);
 
 impl Sources {
-    /// Those of the crate in the folder `manifest`.
-    pub fn read(manifest: &str) -> Self {
+    /// Reads them.
+    pub fn read() -> Self {
         let mut texts = BTreeMap::new();
-        collect(&Path::new(manifest).join("src"), "", &mut texts);
+        collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut texts);
         texts.remove("lib");
         let uses = texts.iter().map(|(module, text)| (module.clone(), uses(module, text, &texts))).collect();
         Self(uses)
     }
 
-    /// What is left when every file that uses no other of those left has been taken out, again and
-    /// again: files in circles, and those that use one.
-    pub fn circles(self) -> BTreeMap<String, BTreeSet<String>> {
+    /// Files that use each other in a circle, and those above them.
+    pub fn in_circles(self) -> BTreeMap<String, BTreeSet<String>> {
         let Self(mut left) = self;
         loop {
             let known: BTreeSet<String> = left.keys().cloned().collect();
-            let before = left.len();
-            left.retain(|_, uses| !uses.is_disjoint(&known));
-            if left.len() == before {
+            let free: Vec<String> =
+                left.iter().filter(|(_, uses)| uses.is_disjoint(&known)).map(|(module, _)| module.clone()).collect();
+            if free.is_empty() {
                 return left;
             }
+            free.iter().for_each(|module| drop(left.remove(module)));
         }
     }
 }
