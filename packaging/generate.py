@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Writes what is made from the code and lies in the source tree: ``./dev generated``.
 
-The pages about keys, the JSON Schemas that are packaged, the table that shells complete from, and the man pages. A test
-says when one is out of date.
+The pages about keys, the JSON Schemas that are packaged, the types of a run's statistics and the page about them, the
+table that shells complete from, and the man pages. A test says when one is out of date.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from nestwalk import completion, keys, manual
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parent))
+import counters  # noqa: E402
 
 
 def files() -> dict[Path, str]:
@@ -22,6 +25,8 @@ def files() -> dict[Path, str]:
         found[ROOT / "docs" / "reference" / f"{kind}.md"] = keys.markdown(kind)
         schema = json.dumps(keys.schema(kind), indent=1, ensure_ascii=False) + "\n"
         found[ROOT / "python" / "nestwalk" / "schemas" / f"{kind}.schema.json"] = schema
+    found[ROOT / "python" / "nestwalk" / "counters.py"] = counters.module()
+    found[ROOT / "docs" / "reference" / "counters.md"] = counters.page()
     table = json.dumps(completion.table(), indent=1, ensure_ascii=False) + "\n"
     found[ROOT / "python" / "nestwalk" / "completion.json"] = table
     folder = ROOT / "packaging" / "wheel.data" / "data" / "share" / "man" / "man1"

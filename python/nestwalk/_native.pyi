@@ -105,6 +105,9 @@ def vm_record(
 def schema(kind: str) -> str:
     """The JSON Schema of files of the sort `kind`: machine, scenario or costs."""
 
+def statistics_schema() -> str:
+    """The JSON Schema of a result's `statistics`."""
+
 def machine(name: str) -> str:
     """A machine by name or file, checked as a run would: `path`, `text`, `lines` (`key`, `value`, `comment`)."""
 

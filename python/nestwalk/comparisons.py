@@ -25,6 +25,7 @@ from nestwalk import (
     whole_run,
 )
 from nestwalk.conduct import Means
+from nestwalk.cycles import total
 from nestwalk.errors import SEED_MAX, NestwalkError
 from nestwalk.matrix import STANDARD
 from nestwalk.result import Result
@@ -366,7 +367,7 @@ def relative_interval(result: Result, first: Result) -> float | None:
         gain = intervals.gain(result, first)
         return gain.ci95 if gain else None
     pairs = [
-        (sum(mine["cycles"].values()), sum(its["cycles"].values()))
+        (total(mine["cycles"]), total(its["cycles"]))
         for mine, its in zip(result.statistics["windows"], first.statistics["windows"], strict=False)
         if mine["accesses"] == its["accesses"]
     ]

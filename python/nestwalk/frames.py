@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from nestwalk.cycles import by_part
 from nestwalk.result import LEVEL_NAMES, Result
 from nestwalk.whole_run import KINDS, own_cycles_per_access
 
@@ -103,7 +104,7 @@ def time(labelled: Labelled, whole: Mapping[str, float] | None = None) -> pl.Dat
     """
     found: list[Mapping[str, Any]] = []
     for title, variant, result in labelled:
-        cycles, accesses = result.statistics["cycles"], result.statistics["accesses"]
+        cycles, accesses = by_part(result.statistics["cycles"]), result.statistics["accesses"]
         one = (whole or {}).get(variant) or (sum(cycles.values()) / accesses if accesses else None)
         for rank, (key, part) in enumerate(PARTS.items()):
             share = cycles[key] / accesses / one if one else 0.0

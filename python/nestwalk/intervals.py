@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nestwalk.cycles import total
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -82,7 +84,7 @@ def _half_width(windows: Sequence[tuple[float, float]], value: float) -> float |
 
 def cycles(result: Result) -> list[int]:
     """Estimated cycles of each measured window."""
-    return [sum(window["cycles"].values()) for window in result.statistics["windows"]]
+    return [total(window["cycles"]) for window in result.statistics["windows"]]
 
 
 def match(one: Result, two: Result) -> bool:

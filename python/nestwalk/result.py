@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from nestwalk.charts import Picture
+    from nestwalk.counters import ColocatedStatistics, Reserved, Statistics
 
 LEVEL_NAMES = {1: "PTE", 2: "PMD", 3: "PUD", 4: "P4D", 5: "PGD"}
 """Names of page-table levels as the kernel has them; the root of a 4-level table is its PGD all the same."""
@@ -54,9 +55,9 @@ class Result:
         return value
 
     @property
-    def statistics(self) -> dict[str, Any]:
-        """All counters of the measured part."""
-        value: dict[str, Any] = self.json["statistics"]
+    def statistics(self) -> Statistics:
+        """All counters of the measured part; :mod:`nestwalk.counters` says what each one means."""
+        value: Statistics = self.json["statistics"]
         return value
 
     @property
@@ -88,16 +89,14 @@ class Result:
         return value
 
     @property
-    def reserved(self) -> dict[str, Any]:
+    def reserved(self) -> Reserved:
         """Frames that the program's kernel held in reserve: ``maximum_*``, ``mean_*``, and ``series`` over the run."""
-        value: dict[str, Any] = self.statistics["reserved"]
-        return value
+        return self.statistics["reserved"]
 
     @property
-    def colocated(self) -> list[dict[str, Any]]:
+    def colocated(self) -> list[ColocatedStatistics]:
         """What ran beside the program did, by ``[[colocated]]`` entry; empty where nothing did."""
-        value: list[dict[str, Any]] = self.statistics.get("colocated", [])
-        return value
+        return self.statistics.get("colocated", [])
 
     @property
     def references(self) -> pl.DataFrame:
@@ -160,9 +159,11 @@ class Result:
 
     def _cached(self, table: str) -> dict[int, int]:
         """How often the page-walk caches of ``table`` answered for each level: hits at it or below."""
-        hits: dict[str, int] = self.statistics["mmu"][f"{table}_pwc"]["hits"]
+        mmu = self.statistics["mmu"]
+        hits = (mmu["guest_pwc"] if table == "guest" else mmu["host_pwc"])["hits"]
+        by_level = {2: hits["pl2_hits"], 3: hits["pl3_hits"], 4: hits["pl4_hits"], 5: hits["pl5_hits"]}
         levels = range(1, self.levels(table) + 1)
-        return {level: sum(hits.get(f"pl{lower}_hits", 0) for lower in range(2, level + 1)) for level in levels}
+        return {level: sum(by_level[lower] for lower in range(2, level + 1)) for level in levels}
 
     @property
     def steps(self) -> pl.DataFrame:

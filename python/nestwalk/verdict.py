@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nestwalk import advice, intervals, techniques, whole_run
 from nestwalk.advice import measured
+from nestwalk.cycles import by_part, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -376,11 +377,11 @@ def _part_gain(run: Result | None, plain: Result, part: str) -> float:
     if run is None:
         return 0.0
     before, after = plain.statistics, run.statistics
-    whole: int = sum(before["cycles"].values())
+    whole = total(before["cycles"])
     if not whole or not after["accesses"]:
         return 0.0
-    own: float = after["cycles"][part] / after["accesses"] * before["accesses"]
-    saved: float = before["cycles"][part] - own
+    own: float = by_part(after["cycles"])[part] / after["accesses"] * before["accesses"]
+    saved: float = by_part(before["cycles"])[part] - own
     return saved / whole
 
 

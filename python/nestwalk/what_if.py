@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import checks
+from nestwalk.cycles import total
 from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
+    from nestwalk.counters import CountersGuestPwc
     from nestwalk.result import Result
 
 LATENCY_MAX = 1_000_000
@@ -104,7 +106,7 @@ def limit_row(result: Result, kind: str) -> dict[str, Any]:
     least = replace(own, l2=own.l1d, llc=own.l1d, memory=own.l1d)
     cycles = walk_cycles(result, least) if kind == "l1d" else 0
     critical = result.configuration["machine"]["timing"]["walk_critical_permille"]
-    other = sum(count for part, count in statistics["cycles"].items() if part != "walk")
+    other = total(statistics["cycles"]) - statistics["cycles"]["walk"]
     row = {key: None if key.endswith("_ci95") else value for key, value in result.row.items()}
     row |= {
         "walk_latency_cycles": cycles / walks if walks else None,
@@ -121,8 +123,7 @@ def limit_row(result: Result, kind: str) -> dict[str, Any]:
     return row
 
 
-def _lookups(pwc: dict[str, Any]) -> int:
-    """How often page-walk caches were asked."""
-    hits: dict[str, int] = pwc["hits"]
-    misses: int = pwc["misses"]
-    return misses + sum(hits.values())
+def _lookups(pwc: CountersGuestPwc) -> int:
+    """How often the page-walk caches of a table were asked."""
+    hits = pwc["hits"]
+    return pwc["misses"] + hits["pl2_hits"] + hits["pl3_hits"] + hits["pl4_hits"] + hits["pl5_hits"]

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nestwalk.cycles import total
+
 if TYPE_CHECKING:
+    from nestwalk.counters import Window
     from nestwalk.intervals import Estimate
     from nestwalk.result import Result
 
@@ -80,14 +83,14 @@ def gain(run: Result, plain: Result) -> Estimate | None:
     return intervals.ratio([saved for saved, _ in windows], [whole for _, whole in windows])
 
 
-def _own(window: dict[str, Any]) -> int:
+def _own(window: Window) -> int:
     """A window's cycles without kernel work."""
-    return sum(cycles for part, cycles in window["cycles"].items() if part != "os")
+    return total(window["cycles"]) - window["cycles"]["os"]
 
 
 def own_cycles_per_access(result: Result) -> float | None:
     """Cycles an access of the measured part without kernel work; None if nothing was measured."""
     statistics = result.statistics
-    own: int = sum(cycles for part, cycles in statistics["cycles"].items() if part != "os")
+    own: int = total(statistics["cycles"]) - statistics["cycles"]["os"]
     accesses: int = statistics["accesses"]
     return own / accesses if accesses else None

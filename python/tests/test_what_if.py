@@ -66,7 +66,7 @@ def test_what_a_prefetch_hides_is_not_guessed(tmp_path: Path) -> None:
 def test_the_levels_of_a_table_are_answered_for_as_often_as_walks_ask(tmp_path: Path) -> None:
     result = run(tmp_path, KERNELS["vm"])
     for table in ("guest", "host"):
-        pwc = result.statistics["mmu"][f"{table}_pwc"]
+        pwc: dict[str, Any] = result.json["statistics"]["mmu"][f"{table}_pwc"]
         lookups = pwc["misses"] + sum(pwc["hits"].values())
         assert lookups > 0
         levels = result.served.filter(result.served["table"] == table)
@@ -86,7 +86,7 @@ def test_limits_leave_all_but_the_walks(tmp_path: Path) -> None:
     assert what_if.Latencies.of(result).l1d == 4
     assert least["walk_latency_cycles"] == fast.row["walk_latency_cycles"]
     cycles = result.statistics["cycles"]
-    without = (sum(cycles.values()) - cycles["walk"]) / result.statistics["accesses"]
+    without = (cycles["work"] + cycles["data"] + cycles["os"]) / result.statistics["accesses"]
     assert none["cycles_per_access"] == pytest.approx(without)
     assert none["cycles_per_access"] < least["cycles_per_access"] < result.row["cycles_per_access"]
 

@@ -28,14 +28,16 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
+use crate::accesses::{Accesses, Detail};
 use crate::asap::AsapScenario;
 use crate::build::{add_kernel, add_vm_in_segments, registers};
 use crate::catalog::Shelf;
+use crate::chain::KernelChain;
 use crate::error::MachineError;
-use crate::hardware::{Accesses, Detail, Hardware};
+use crate::hardware::Hardware;
 use crate::paging::{Fallback, PagingConfig, VmPaging};
 use crate::scenario::{CoRunnerConfig, MachineConfig};
-use crate::stack::{Place, Stack};
+use crate::stack::Stack;
 use pace::Pace;
 
 /// What a benchmark measured.
@@ -313,14 +315,14 @@ fn sequential(scale: Scale) -> Vec<Access> {
 }
 
 /// A VM, its program's memory mapped but not yet touched.
-fn virtual_machine(scale: Scale, technique: &Technique) -> Result<(Stack, Place), MachineError> {
+fn virtual_machine(scale: Scale, technique: &Technique) -> Result<(Stack, KernelChain), MachineError> {
     let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
     let (mut stack, first) = (Stack::default(), Cpu(0));
     let [guest_tables, host_tables] = technique.tables.clone();
     let host_config = KernelConfig { tables: host_tables, ..KernelConfig::new(scale.host()) };
-    let mut host = match technique.paging {
+    let host = match technique.paging {
         PagingConfig::Segments { max, allocator, .. } => {
-            let (mut host, segments) = add_vm_in_segments(
+            let (host, segments) = add_vm_in_segments(
                 &mut stack,
                 Kernel::new(&host_config).map_err(failed)?,
                 scale.guest(),
@@ -328,30 +330,30 @@ fn virtual_machine(scale: Scale, technique: &Technique) -> Result<(Stack, Place)
             )
             .map_err(failed)?;
             let segments = segments.expect("fresh memory is one segment");
-            stack.add_paging(&mut host, VmPaging::Segments(registers(&segments, 1).expect("it is one")));
+            stack.add_paging(&host, VmPaging::Segments(registers(&segments, 1).expect("it is one")));
             host
         }
         _ => add_kernel(&mut stack, &[], &host_config, Some(scale.guest()), first).map_err(failed)?,
     };
     if technique.paging == PagingConfig::Shadow {
         let shadows = Shadows::new((host.process, host.base), host_config.geometry, false);
-        stack.add_paging(&mut host, VmPaging::Shadow(Box::new(shadows)));
+        stack.add_paging(&host, VmPaging::Shadow(Box::new(shadows)));
     }
     let manager = technique.guest_manager.clone();
     let guest_config = KernelConfig { tables: guest_tables, manager, ..KernelConfig::new(scale.guest()) };
     let guest = add_kernel(&mut stack, &[host], &guest_config, None, first).map_err(failed)?;
-    let place = Place::new(&[host, guest]);
+    let chain = KernelChain::new(&[host, guest]);
     let range = VpnRange::new(FIRST_PAGE, scale.footprint);
     stack
-        .with(&place, 1, first, |kernel, process, below| kernel.mmap(process, range, VmaFlags::ANONYMOUS, below))
+        .with(&chain, 1, first, |kernel, process, below| kernel.mmap(process, range, VmaFlags::ANONYMOUS, below))
         .map_err(failed)?;
-    Ok((stack, place))
+    Ok((stack, chain))
 }
 
-fn populate(stack: &mut Stack, place: &Place, scale: Scale) -> Result<(), MachineError> {
+fn populate(stack: &mut Stack, chain: &KernelChain, scale: Scale) -> Result<(), MachineError> {
     let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
     for page in 0..scale.footprint.0 {
-        stack.fault(place, 1, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
+        stack.fault(chain, 1, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
     }
     Ok(())
 }
@@ -383,12 +385,12 @@ fn walks(
 ) -> Result<u64, MachineError> {
     let machine: MachineConfig = Shelf::Machines.load("broadwell-asap", Path::new(""))?;
     let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
-    let (mut stack, place) = virtual_machine(scale, technique)?;
-    populate(&mut stack, &place, scale)?;
-    if stack.shadows(&place) {
+    let (mut stack, chain) = virtual_machine(scale, technique)?;
+    populate(&mut stack, &chain, scale)?;
+    if stack.shadows(&chain) {
         let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
         for page in 0..scale.footprint.0 {
-            stack.shadow_fault(&place, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
+            stack.shadow_fault(&chain, FIRST_PAGE + page, true, Cpu(0)).map_err(failed)?;
         }
     }
     let memory_end = Hpa(scale.host().bytes());
@@ -400,15 +402,16 @@ fn walks(
     };
     let prepare = || {
         let mut hardware = Hardware::new(&mmu, prefetcher.clone(), CoRunnerConfig::None, memory_end, 1)?;
-        let tenant = hardware.add(&place, 1)?;
-        Ok((hardware, tenant))
+        let user = hardware.add(&chain, 1)?;
+        Ok((hardware, user))
     };
     let whole = Accesses { all: accesses, absorbed: &[] };
+    let lost = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
     repeat(
         repetitions,
         watch,
         || prepare().map_err(failed),
-        |(hardware, tenant)| match hardware.run(*tenant, 0, &mut stack, &place, whole, Detail::Full) {
+        |(hardware, user)| match hardware.run(*user, 0, &mut stack, whole, Detail::Full).map_err(lost)? {
             RunEnd::Done => Ok(accesses.len() as u64),
             RunEnd::Fault { index, fault } => unreachable!("access {index} of a populated guest: {fault:?}"),
         },
@@ -417,7 +420,7 @@ fn walks(
 
 fn faults(scale: Scale, technique: &Technique, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {
     let prepare = || virtual_machine(scale, technique);
-    repeat(repetitions, watch, prepare, |(stack, place)| populate(stack, place, scale).map(|()| scale.footprint.0))
+    repeat(repetitions, watch, prepare, |(stack, chain)| populate(stack, chain, scale).map(|()| scale.footprint.0))
 }
 
 fn decode(traces: &Path, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {

@@ -1,79 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Builds what a scenario describes: its workload and its kernels.
-
-use std::path::{Path, PathBuf};
+//! Builds the kernels that a scenario describes.
 
 use nestwalk_mem::{Cpu, FrameRange, Geometry, PageCount, Pfn, Vpn, size};
 use nestwalk_mmu::{Segments, SegmentsError};
 use nestwalk_os::{AllocatorKind, Bare, FrozenTable, Kernel, KernelConfig, OsError, ProcessId, Shadows};
-use nestwalk_workload::churn::{Churn, ChurnConfig};
-use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
-use nestwalk_workload::{Workload, WorkloadFacts};
+use nestwalk_workload::WorkloadFacts;
 
+use crate::chain::{Floor, KernelChain, role};
+use crate::configuration::Configuration;
 use crate::dump::{self, Dumped};
 use crate::error::MachineError;
-use crate::neighbours::Neighbours;
+use crate::kernel_scenario::KernelScenario;
 use crate::paging::{PagingConfig, VmPaging};
-use crate::scenario::{Configuration, KernelScenario, WorkloadConfig};
-use crate::stack::{Floor, Place, Stack};
+use crate::restore::restore;
+use crate::stack::Stack;
 
 const GIB: u64 = 1 << 18;
 
-/// The measured program of `configuration`. Bundled traces lie in the folder `traces`.
-///
-/// # Errors
-/// When there is no such trace, it cannot be read, or a generator's parameters are impossible.
-pub fn workload(configuration: &Configuration, traces: &Path) -> Result<Box<dyn Workload>, MachineError> {
-    open(&configuration.scenario.workload, configuration.scenario.seed, &configuration.base, traces)
-}
-
-/// The program that `config` describes, with the seed of a run.
-///
-/// # Errors
-/// When there is no such trace, it cannot be read, or a generator's parameters are impossible.
-pub(crate) fn open(
-    config: &WorkloadConfig,
-    seed: u64,
-    base: &Path,
-    traces: &Path,
-) -> Result<Box<dyn Workload>, MachineError> {
-    match config {
-        WorkloadConfig::Generator(generator) => Ok(generator.clone().reseeded(seed).build()?),
-        WorkloadConfig::Preset(choice) => Ok(choice.resolve(base)?.reseeded(seed).build()?),
-        WorkloadConfig::Trace(name) => {
-            let path = trace_path(name, base, traces)?;
-            Ok(Box::new(TraceWorkload::open(&path, PlayOptions::default())?))
-        }
-        WorkloadConfig::Churn(churn) => {
-            let seed = churn.seed.wrapping_add(seed.wrapping_sub(1));
-            Ok(Box::new(Churn::new(&ChurnConfig { seed, ..churn.clone() })?))
-        }
-    }
-}
-
-/// The file of the trace `name`: a bundled one, or a path (relative to `base`), which is what has a folder or an extension.
-///
-/// # Errors
-/// When it is neither.
-pub fn trace_path(name: &str, base: &Path, traces: &Path) -> Result<PathBuf, MachineError> {
-    if name.contains('/') || Path::new(name).extension().is_some() {
-        return Ok(base.join(name));
-    }
-    [traces.join(name).with_extension("nwt"), base.join(name)]
-        .into_iter()
-        .find(|path| path.is_file())
-        .ok_or_else(|| MachineError::unknown("trace", name, bundled_traces(traces)))
-}
-
-/// The names of the bundled traces, in order.
-pub fn bundled_traces(traces: &Path) -> Vec<String> {
-    let files = std::fs::read_dir(traces).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut names: Vec<String> = files
-        .filter(|path| path.extension().is_some_and(|extension| extension == "nwt"))
-        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
-        .collect();
-    names.sort_unstable();
-    names
+/// What the tenants beside the measured program need of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Needs {
+    /// Threads on the measured program's kernel.
+    pub threads: u16,
+    /// Memory of those.
+    pub footprint: PageCount,
+    /// Processors of the VMs beside the measured program's.
+    pub vm_cpus: u16,
+    /// Memory of those VMs.
+    pub vm_memory: PageCount,
 }
 
 /// The kernels of `configuration` under the measured program, with a process for it on top, and for what stands beside it.
@@ -83,8 +37,8 @@ pub fn bundled_traces(traces: &Path) -> Vec<String> {
 pub(crate) fn stack(
     configuration: &Configuration,
     facts: &WorkloadFacts,
-    beside: &Neighbours<'_>,
-) -> Result<(Stack, Place), MachineError> {
+    needs: &Needs,
+) -> Result<(Stack, KernelChain), MachineError> {
     let found = found_table(configuration)?;
     if facts.kernel_half && found.as_ref().is_none_or(|found| found.kernel.leaves.is_empty()) {
         return Err(configuration.scenario_error(
@@ -93,12 +47,12 @@ pub(crate) fn stack(
                 .into(),
         ));
     }
-    let sizes = memory_sizes(configuration, facts, beside, found.as_ref())?;
+    let sizes = memory_sizes(configuration, facts, needs, found.as_ref())?;
     let scenario = &configuration.scenario;
     let depth = scenario.kernels.len();
     let (mut stack, mut floors) = (Stack::default(), Vec::new());
     for (layer, (kernel, &frames)) in scenario.kernels.iter().zip(&sizes).enumerate() {
-        let mut config = config_of(configuration, facts, beside, (layer, frames))?;
+        let mut config = config_of(configuration, facts, needs, (layer, frames))?;
         if let Some(found) = found.as_ref().filter(|_| layer + 1 == depth && kernel.levels.is_none()) {
             config.geometry = geometry_of(&found.user);
         }
@@ -107,24 +61,24 @@ pub(crate) fn stack(
             |source| MachineError::Os { place: configuration.file(), kernel: role(layer, depth).into(), source };
         let mut made = Kernel::new(&config).map_err(failed)?;
         if let Some(saved) = &kernel.saved {
-            crate::saved::restore(&mut made, &configuration.base.join(saved))?;
+            restore(&mut made, &configuration.base.join(saved))?;
         }
         let floor = match (kernel.paging, above) {
             (PagingConfig::Segments { max, allocator, .. }, Some(above)) => {
                 let added = add_vm_in_segments(&mut stack, made, above, (max, allocator));
-                let (mut floor, segments) = added.map_err(failed)?;
+                let (floor, segments) = added.map_err(failed)?;
                 if let Some(segments) = segments {
                     let latency = configuration.machine.mmu.segment_latency_cycles.unwrap_or_default();
                     let registers = registers(&segments, latency);
                     let registers = registers.map_err(|error| configuration.scenario_error(error.to_string()))?;
-                    stack.add_paging(&mut floor, VmPaging::Segments(registers));
+                    stack.add_paging(&floor, VmPaging::Segments(registers));
                 }
                 floor
             }
             (_, Some(_)) => add_made(&mut stack, &floors, made, above, Cpu(0)).map_err(failed)?,
             (_, None) => {
                 let floor = Floor { kernel: stack.add(made), ..Floor::default() };
-                let place = Place::new(&[&floors[..], &[floor]].concat());
+                let place = KernelChain::new(&[&floors[..], &[floor]].concat());
                 let process = stack.with(&place, layer, Cpu(0), |kernel, _, below| {
                     kernel.inhabit(below)?;
                     match &found {
@@ -139,23 +93,23 @@ pub(crate) fn stack(
     }
     let host = scenario.kernels[0].paging;
     let composes = depth > 2 || host == PagingConfig::Shadow || host.falls_back_to_shadow();
-    if composes && floors[0].paging.is_none() {
+    if composes && stack.paging(&floors[0]).is_none() {
         let above = stack.kernel(&floors[1]).config().geometry;
         let vm = (floors[0].process, floors[0].base);
-        stack.add_paging(&mut floors[0], VmPaging::Shadow(Box::new(Shadows::new(vm, above, depth > 2))));
+        stack.add_paging(&floors[0], VmPaging::Shadow(Box::new(Shadows::new(vm, above, depth > 2))));
     }
-    Ok((stack, Place::new(&floors)))
+    Ok((stack, KernelChain::new(&floors)))
 }
 
 /// The configuration of kernel `layer`, whose memory has so many frames.
 fn config_of(
     configuration: &Configuration,
     facts: &WorkloadFacts,
-    beside: &Neighbours<'_>,
+    needs: &Needs,
     (layer, frames): (usize, PageCount),
 ) -> Result<KernelConfig, MachineError> {
     let scenario = &configuration.scenario;
-    let threads = facts.threads.max(1) + beside.threads() + if layer == 0 { beside.vm_cpus() } else { 0 };
+    let threads = facts.threads.max(1) + needs.threads + if layer == 0 { needs.vm_cpus } else { 0 };
     kernel_config(&scenario.kernels[layer], frames, threads, scenario.seed + layer as u64)
         .map_err(|what| configuration.scenario_error(what))
 }
@@ -164,17 +118,17 @@ fn config_of(
 pub(crate) fn start_of(
     configuration: &Configuration,
     facts: &WorkloadFacts,
-    beside: &Neighbours<'_>,
+    needs: &Needs,
     layer: usize,
 ) -> Result<Kernel, MachineError> {
     let kernels = &configuration.scenario.kernels;
-    let frames = memory_sizes(configuration, facts, beside, None)?[layer];
-    let config = config_of(configuration, facts, beside, (layer, frames))?;
+    let frames = memory_sizes(configuration, facts, needs, None)?[layer];
+    let config = config_of(configuration, facts, needs, (layer, frames))?;
     let failed =
         |source| MachineError::Os { place: configuration.file(), kernel: role(layer, kernels.len()).into(), source };
     let mut kernel = Kernel::new(&config).map_err(failed)?;
     if let Some(saved) = &kernels[layer].saved {
-        crate::saved::restore(&mut kernel, &configuration.base.join(saved))?;
+        restore(&mut kernel, &configuration.base.join(saved))?;
     }
     kernel.inhabit(&mut Bare).map_err(failed)?;
     Ok(kernel)
@@ -190,7 +144,7 @@ pub(crate) fn add_vm_in_segments(
 ) -> Result<(Floor, Option<Vec<FrameRange>>), OsError> {
     let (process, base, segments) = kernel.host_vm_in_segments(above, max, allocator, &mut Bare)?;
     let kernel = stack.add(kernel);
-    Ok((Floor { kernel, process, base, first_cpu: Cpu(0), paging: None }, segments))
+    Ok((Floor { kernel, process, base, first_cpu: Cpu(0) }, segments))
 }
 
 /// The registers of a VM in `segments`, whose translations take `latency_cycles`.
@@ -219,13 +173,13 @@ fn add_made(
     first_cpu: Cpu,
 ) -> Result<Floor, OsError> {
     let kernel = stack.add(kernel);
-    let floor = Floor { kernel, process: ProcessId::default(), base: Vpn(0), first_cpu, paging: None };
+    let floor = Floor { kernel, process: ProcessId::default(), base: Vpn(0), first_cpu };
     add_process(stack, &[under, &[floor]].concat(), above)
 }
 
 /// A process on the topmost of `floors`: a program, or a VM of `above` frames. Returns that floor with the process.
 pub(crate) fn add_process(stack: &mut Stack, floors: &[Floor], above: Option<PageCount>) -> Result<Floor, OsError> {
-    let place = Place::new(floors);
+    let place = KernelChain::new(floors);
     let (process, base) = stack.with(&place, place.top(), Cpu(0), |kernel, _, below| {
         if kernel.processes().next().is_none() {
             kernel.inhabit(below)?;
@@ -236,17 +190,7 @@ pub(crate) fn add_process(stack: &mut Stack, floors: &[Floor], above: Option<Pag
         }
     })?;
     let floor = floors[place.top()];
-    Ok(Floor { process, base, paging: floor.paging.filter(|_| above.is_none()), ..floor })
-}
-
-/// What the kernel of `layer` is called in results and messages.
-pub(crate) fn role(layer: usize, depth: usize) -> &'static str {
-    match (layer, depth) {
-        (0, 1) => "native",
-        (0, _) => "host",
-        (layer, depth) if layer + 1 == depth => "guest",
-        _ => "middle",
-    }
+    Ok(Floor { process, base, ..floor })
 }
 
 /// The shape of the page tables that were found.
@@ -265,17 +209,17 @@ fn found_table(configuration: &Configuration) -> Result<Option<Dumped>, MachineE
 fn memory_sizes(
     configuration: &Configuration,
     facts: &WorkloadFacts,
-    beside: &Neighbours<'_>,
+    needs: &Needs,
     found: Option<&Dumped>,
 ) -> Result<Vec<PageCount>, MachineError> {
     let kernels = &configuration.scenario.kernels;
     let own =
         found.map_or(facts.footprint, |found| facts.footprint.max(found.user.memory()).max(found.kernel.memory()));
-    let mut needed = PageCount(own.0 + beside.footprint().0);
+    let mut needed = PageCount(own.0 + needs.footprint.0);
     let mut sizes = Vec::new();
     for (layer, kernel) in kernels.iter().enumerate().rev() {
         if layer == 0 {
-            needed.0 += beside.vm_memory().0;
+            needed.0 += needs.vm_memory.0;
         }
         let frames = kernel.memory.unwrap_or(roomy(needed));
         if frames <= needed {

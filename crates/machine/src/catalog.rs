@@ -11,9 +11,9 @@ use nestwalk_workload::GeneratorConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::build::bundled_traces;
 use crate::error::MachineError;
 use crate::ranges::File;
+use crate::traces::bundled_traces;
 
 static MACHINES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../machines");
 static COSTS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../costs");

@@ -4,7 +4,8 @@
 use nestwalk_mem::PageCount;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{CoRunnerConfig, KernelScenario, Scenario, WorkloadConfig};
+use crate::kernel_scenario::KernelScenario;
+use crate::workload_config::WorkloadConfig;
 
 /// A program that runs beside the measured one, once or several times.
 #[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
@@ -77,36 +78,4 @@ impl ColocatedConfig {
         let makes_none = matches!(self.workload, WorkloadConfig::Churn(_));
         self.cores.unwrap_or(if makes_none { CoresConfig::None } else { CoresConfig::Own })
     }
-}
-
-/// What is wrong with the programs beside the measured one, in a line that names the remedy.
-pub(crate) fn check(scenario: &Scenario) -> Result<(), String> {
-    if matches!(scenario.workload, WorkloadConfig::Churn(_)) {
-        return Err(
-            "workload = churn makes no accesses and never ends: give it as [[colocated]], beside a program".into()
-        );
-    }
-    scenario.colocated.iter().enumerate().try_for_each(|(number, config)| {
-        check_one(scenario, config).map_err(|what| format!("colocated: program {}: {what}", number + 1))
-    })
-}
-
-fn check_one(scenario: &Scenario, config: &ColocatedConfig) -> Result<(), String> {
-    let is_churn = matches!(config.workload, WorkloadConfig::Churn(_));
-    if config.vm == VmConfig::Same && config.kernel.is_some() {
-        return Err("it has a kernel but no VM of its own: give vm = \"own\", or leave the kernel out".into());
-    }
-    if is_churn && config.cores.is_some_and(|cores| cores != CoresConfig::None) {
-        return Err("churn makes no accesses that could run on cores: leave `cores` out".into());
-    }
-    if config.cores() == CoresConfig::Smt && scenario.corunner != CoRunnerConfig::None {
-        return Err("cores = \"smt\": corunner has the second threads already; leave one of the two out".into());
-    }
-    if config.until == UntilConfig::Populated && matches!(scenario.workload, WorkloadConfig::Trace(_)) {
-        return Err("until = \"populated\": a trace touches memory to its end; give until = \"end\"".into());
-    }
-    if let Some(kernel) = &config.kernel {
-        kernel.geometry()?;
-    }
-    Ok(())
 }

@@ -4,8 +4,8 @@
 use nestwalk_mem::{Order, PhysicalMemory};
 use serde::Serialize;
 
-use crate::build::role;
-use crate::stack::{Place, Stack};
+use crate::chain::{KernelChain, role};
+use crate::stack::Stack;
 
 /// The free memory of one kernel at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -42,9 +42,9 @@ pub struct Contiguity {
     pub ended: FreeMemory,
 }
 
-/// Of the kernels of `place`, bottom first.
-pub(crate) fn look(stack: &Stack, place: &Place) -> Vec<FreeMemory> {
-    place.floors().iter().map(|floor| FreeMemory::of(stack.kernel(floor).memory())).collect()
+/// Of the kernels of `chain`, bottom first.
+pub(crate) fn look(stack: &Stack, chain: &KernelChain) -> Vec<FreeMemory> {
+    chain.floors().iter().map(|floor| FreeMemory::of(stack.kernel(floor).memory())).collect()
 }
 
 /// The three moments together.

@@ -1,99 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cores, their shared cache and who uses them, and the one place where a slice of accesses meets a program's tables.
+//! The cores and their shared cache, who uses them, and the one place where accesses meet a
+//! program's tables.
 
-use std::ops::Range;
-
-use nestwalk_mem::{Access, Frame, Hpa, VpnRange};
+use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
     Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, Prefetcher, RandomCoRunner,
     RunEnd, Segmented,
 };
-use nestwalk_os::{Invalidation, ProcessId, Scope};
-use nestwalk_workload::Batch;
+use nestwalk_os::{Invalidation, OsError, Scope};
 
-use crate::asap::{AsapScenario, Follower};
-use crate::error::MachineError;
-use crate::scenario::{CoRunnerConfig, Configuration};
-use crate::stack::{Place, Stack, Translation};
-use crate::warm_up::Fill;
+use crate::accesses::{Accesses, Detail};
+use crate::chain::KernelChain;
+use crate::range_registers::Follower;
+use crate::scenario::CoRunnerConfig;
+use crate::stack::{Stack, Translation};
 
-/// How closely accesses are looked at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Detail {
-    /// Only the TLBs see them.
-    TlbOnly,
-    /// Everything does.
-    Full,
-}
-
-/// Accesses of a thread, one after the other.
-#[derive(Clone, Copy, Debug)]
-pub struct Accesses<'a> {
-    /// Those that are there.
-    pub all: &'a [Access],
-    /// How many a filter absorbed after each of them; empty if they are not filtered.
-    pub absorbed: &'a [u32],
-}
-
-impl<'a> Accesses<'a> {
-    /// The part of a batch between two of its accesses.
-    pub fn of(batch: &'a Batch, part: Range<usize>) -> Self {
-        let absorbed = if batch.absorbed.is_empty() { &[][..] } else { &batch.absorbed[part.clone()] };
-        Self { all: &batch.accesses[part], absorbed }
-    }
-
-    /// Those from `index` on.
-    pub fn from(self, index: usize) -> Self {
-        Self { all: &self.all[index..], absorbed: self.absorbed.get(index..).unwrap_or(&[]) }
-    }
-
-    /// The first `count` of them.
-    pub fn first(self, count: usize) -> Self {
-        Self { all: &self.all[..count], absorbed: self.absorbed.get(..count).unwrap_or(&[]) }
-    }
-
-    /// How many of them stand for at least `wanted` accesses of the program, and for how many they do; all of them if they
-    /// stand for fewer.
-    pub fn standing_for(self, wanted: u64) -> (usize, u64) {
-        if self.absorbed.is_empty() {
-            let count = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.all.len());
-            return (count, count as u64);
-        }
-        let mut represented = 0;
-        for (index, &absorbed) in self.absorbed.iter().enumerate() {
-            if represented >= wanted {
-                return (index, represented);
-            }
-            represented += 1 + u64::from(absorbed);
-        }
-        (self.all.len(), represented)
-    }
-}
-
-/// A program, as the hardware knows it: its number. The first one is the measured program.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Tenant(usize);
-
-impl Tenant {
-    /// The program that the run is about.
-    pub const MEASURED: Self = Self(0);
-
-    const fn asid(self) -> Asid {
-        Asid(self.0 as u16)
-    }
-}
-
-/// Where a tenant's threads run, and of which processes it uses the tables.
+/// A program that uses cores.
 #[derive(Clone, Debug)]
-struct Tenancy {
-    /// The core of each thread; none for a program that makes no accesses.
+struct User {
+    /// The core of each of its threads.
     cores: Vec<usize>,
-    /// The kernel and the process of each floor, bottom first.
-    processes: Vec<(usize, ProcessId)>,
+    /// The kernels and processes whose tables are loaded for it.
+    chain: KernelChain,
+    /// What it has counted, but for what cores have not handed out yet.
+    counted: Counters,
+}
+
+impl User {
     /// Tells its host's entries from those of other VMs.
-    vm: Asid,
-    /// What it has counted on cores that it shares with the measured program.
-    shared: Counters,
+    fn vm(&self) -> Asid {
+        match self.chain.floors() {
+            [.., host, _] => Asid(host.process.0),
+            _ => Asid(0),
+        }
+    }
 }
 
 /// All of one type: what a core does not have is compiled away.
@@ -121,13 +61,6 @@ macro_rules! with_core {
 }
 
 impl Cores {
-    fn len(&self) -> usize {
-        match self {
-            Self::Plain(list) => list.len(),
-            Self::Asap(list, _) => list.len(),
-        }
-    }
-
     fn push(&mut self, config: &MmuConfig) -> Result<(), MmuError> {
         match self {
             Self::Plain(list) => list.push(Core::new(config)?),
@@ -146,21 +79,45 @@ impl Cores {
     }
 }
 
+/// Who uses a core.
+#[derive(Clone, Debug)]
+struct Use {
+    /// Whose entries it uses.
+    space: Asid,
+    /// Whose accesses it counts.
+    counting: Asid,
+    /// What it has handed out of its counters.
+    handed_out: Counters,
+}
+
 /// See the [module's documentation](self).
 #[derive(Debug)]
 pub struct Hardware {
     config: MmuConfig,
     cores: Cores,
-    /// Who ran last on each core.
-    users: Vec<Tenant>,
+    /// Of each core.
+    uses: Vec<Use>,
     llc: Llc,
     corunner: Option<RandomCoRunner>,
-    tenants: Vec<Tenancy>,
+    /// By address-space number.
+    users: Vec<User>,
+}
+
+/// How full the last-level cache is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Fill {
+    /// Lines that it holds.
+    pub held: u64,
+    /// Lines that it has room for.
+    pub places: u64,
 }
 
 impl Hardware {
-    /// The machine `config` without cores, whose physical memory ends at `memory_end`. Its cores will have ASAP's prefetcher
-    /// if `asap` is given.
+    /// The first program that gets cores. The random co-runner is the second thread of its cores.
+    pub const FIRST: Asid = Asid(0);
+
+    /// The machine `config` without cores, whose physical memory ends at `memory_end`. Its cores
+    /// will have ASAP's prefetcher if `asap` is given.
     ///
     /// # Errors
     /// When the machine cannot be built.
@@ -173,76 +130,60 @@ impl Hardware {
     ) -> Result<Self, MmuError> {
         let corunner = match corunner {
             CoRunnerConfig::None => None,
-            // As much memory as the machine has: far more than any cache holds, which is all that matters.
+            // As much memory as the machine has: far more than any cache holds, which is all that
+            // matters.
             CoRunnerConfig::Random => Some(RandomCoRunner::new(memory_end, memory_end.0, seed)),
         };
         config.validate_memory(corunner.as_ref().map_or(memory_end, RandomCoRunner::end))?;
         let cores = asap.map_or(Cores::Plain(Vec::new()), |asap| Cores::Asap(Vec::new(), Box::new(asap)));
-        let (users, tenants) = (Vec::new(), Vec::new());
-        Ok(Self { config: config.clone(), cores, users, llc: Llc::new(config)?, corunner, tenants })
+        let (uses, users) = (Vec::new(), Vec::new());
+        Ok(Self { config: config.clone(), cores, uses, llc: Llc::new(config)?, corunner, users })
     }
 
-    /// The hardware of `configuration` under the kernels of `stack`, with cores for the `threads` of the measured program.
-    ///
-    /// # Errors
-    /// When the machine cannot be built.
-    pub fn of(configuration: &Configuration, stack: &Stack, place: &Place, threads: u16) -> Result<Self, MachineError> {
-        let memory_end: Hpa = Frame(stack.kernels()[0].memory().frames().0).address().into();
-        let Configuration { scenario, machine, .. } = configuration;
-        let asap = scenario.asap.as_ref().map(AsapScenario::build).transpose();
-        let asap = asap.map_err(|what| configuration.scenario_error(what))?;
-        let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
-        let hardware = Self::new(&machine.mmu, asap, scenario.corunner, memory_end, scenario.seed);
-        let mut hardware = hardware.map_err(failed)?;
-        hardware.add(place, threads).map_err(failed)?;
-        Ok(hardware)
-    }
-
-    /// A program with cores of its own, one for each of its `threads`. The first one to be added is the measured program.
+    /// A program with cores of its own, one for each of its `threads`.
     ///
     /// # Errors
     /// When a core cannot be built.
-    pub fn add(&mut self, place: &Place, threads: u16) -> Result<Tenant, MmuError> {
-        let first = self.cores.len();
+    pub fn add(&mut self, chain: &KernelChain, threads: u16) -> Result<Asid, MmuError> {
+        let first = self.uses.len();
+        // Of no user yet: whoever is first switches it over.
+        let unused = Use { space: Asid(u16::MAX), counting: self.next(), handed_out: Counters::default() };
         for _ in 0..threads {
             self.cores.push(&self.config)?;
-            self.users.push(Tenant(self.tenants.len()));
+            self.uses.push(unused.clone());
         }
-        Ok(self.settle(place, (first..self.cores.len()).collect()))
+        Ok(self.add_user(chain, (first..self.uses.len()).collect()))
     }
 
-    /// A program whose threads are the second hardware threads of the measured program's cores, in turn.
-    pub fn add_sharing(&mut self, place: &Place, threads: u16) -> Tenant {
-        let cores = &self.tenants[Tenant::MEASURED.0].cores;
-        let shared = (0..usize::from(threads)).map(|thread| cores[thread % cores.len()]).collect();
-        self.settle(place, shared)
+    /// A program whose threads are the second hardware threads of the first program's cores, in
+    /// turn. Without a first program it has no core, and runs nothing.
+    pub fn add_sharing(&mut self, chain: &KernelChain, threads: u16) -> Asid {
+        let first = self.users.first().map_or(&[][..], |user| &user.cores);
+        let shared = first.iter().copied().cycle().take(threads.into()).collect();
+        self.add_user(chain, shared)
     }
 
-    fn settle(&mut self, place: &Place, cores: Vec<usize>) -> Tenant {
-        let tenant = Tenant(self.tenants.len());
-        let vm = match place.floors() {
-            [.., host, _] => Asid(host.process.0),
-            _ => Asid(0),
-        };
-        self.tenants.push(Tenancy { cores, processes: processes(place), vm, shared: Counters::default() });
-        let own: Vec<usize> = self.tenants[tenant.0].cores.clone();
-        for core in own.into_iter().filter(|&core| self.users[core] == tenant) {
-            with_core!(&mut self.cores, core, core => core.switch_to(tenant.asid(), vm));
-        }
-        tenant
+    fn next(&self) -> Asid {
+        Asid(self.users.len() as u16)
+    }
+
+    fn add_user(&mut self, chain: &KernelChain, cores: Vec<usize>) -> Asid {
+        let user = self.next();
+        self.users.push(User { cores, chain: *chain, counted: Counters::default() });
+        user
     }
 
     /// The program is another process now: nothing of the one before may be used.
-    pub fn replace(&mut self, tenant: Tenant, place: &Place) {
-        self.tenants[tenant.0].processes = processes(place);
-        self.forget(tenant, Forget::Process);
+    pub fn load(&mut self, user: Asid, chain: &KernelChain) {
+        self.users[usize::from(user.0)].chain = *chain;
+        self.forget(user, Forget::Process);
     }
 
     /// All cores of a program forget something of it.
-    fn forget(&mut self, tenant: Tenant, what: Forget) {
-        for index in 0..self.tenants[tenant.0].cores.len() {
-            let number = self.tenants[tenant.0].cores[index];
-            self.use_core(tenant, number);
+    fn forget(&mut self, user: Asid, what: Forget) {
+        for index in 0..self.users[usize::from(user.0)].cores.len() {
+            let number = self.users[usize::from(user.0)].cores[index];
+            self.switch(number, user);
             with_core!(&mut self.cores, number, core => match what {
                 Forget::Pages(range) => core.invalidate(range),
                 Forget::Process => core.flush_guest(),
@@ -251,76 +192,77 @@ impl Hardware {
         }
     }
 
-    fn use_core(&mut self, tenant: Tenant, core: usize) {
-        if self.users[core] != tenant {
-            self.users[core] = tenant;
-            let vm = self.tenants[tenant.0].vm;
-            with_core!(&mut self.cores, core, core => core.switch_to(tenant.asid(), vm));
+    fn switch(&mut self, core: usize, user: Asid) {
+        if self.uses[core].space != user {
+            self.uses[core].space = user;
+            let vm = self.users[usize::from(user.0)].vm();
+            with_core!(&mut self.cores, core, core => core.switch_to(user, vm));
         }
     }
 
-    /// Runs `accesses` of a program's `thread` over its tables, until they are done or one needs a page fault.
+    /// What the core counts from now on is the program's.
+    fn count_for(&mut self, core: usize, user: Asid) {
+        if self.uses[core].counting != user {
+            let before = self.uses[core].counting;
+            let now = self.cores.counters(core);
+            let counted = &mut self.users[usize::from(before.0)].counted;
+            *counted = counted.plus(&now.minus(&self.uses[core].handed_out));
+            (self.uses[core].counting, self.uses[core].handed_out) = (user, now);
+        }
+    }
+
+    /// The core on which a program's `thread` runs.
+    fn core_of(&self, user: Asid, thread: u16) -> usize {
+        let cores = &self.users[usize::from(user.0)].cores;
+        cores[usize::from(thread) % cores.len()]
+    }
+
+    /// Runs `accesses` of a program's `thread` over its tables, until they are done or one needs a
+    /// page fault.
+    ///
+    /// # Errors
+    /// When the program has exited.
     pub fn run(
         &mut self,
-        tenant: Tenant,
+        user: Asid,
         thread: u16,
         stack: &mut Stack,
-        place: &Place,
         accesses: Accesses<'_>,
         detail: Detail,
-    ) -> RunEnd {
-        let cores = &self.tenants[tenant.0].cores;
-        let core = cores[usize::from(thread) % cores.len()];
-        self.use_core(tenant, core);
-        let measured = tenant == Tenant::MEASURED;
-        let before = (!measured && self.is_shared(core)).then(|| self.cores.counters(core));
-        // The random co-runner is the other thread of the measured program's cores.
-        let how = How { detail, llc: &mut self.llc, corunner: self.corunner.as_mut().filter(|_| measured) };
-        let end = match &mut self.cores {
-            Cores::Plain(list) => run_on(&mut list[core], how, stack, place, accesses),
+    ) -> Result<RunEnd, OsError> {
+        let core = self.core_of(user, thread);
+        self.switch(core, user);
+        self.count_for(core, user);
+        let corunner = self.corunner.as_mut().filter(|_| user == Self::FIRST);
+        let how = How { detail, llc: &mut self.llc, corunner };
+        let chain = &self.users[usize::from(user.0)].chain;
+        match &mut self.cores {
+            Cores::Plain(list) => run_on(&mut list[core], how, stack, chain, accesses),
             Cores::Asap(list, _) => {
                 let (core, follower) = &mut list[core];
-                follower.follow(stack, place, core);
-                run_on(core, how, stack, place, accesses)
+                follower.follow(stack, chain, core);
+                run_on(core, how, stack, chain, accesses)
             }
-        };
-        if let Some(before) = before {
-            let done = self.cores.counters(core).minus(&before);
-            let shared = &mut self.tenants[tenant.0].shared;
-            *shared = shared.plus(&done);
         }
-        end
     }
 
     /// Counts stores among the absorbed accesses that a program's `thread` ran.
-    pub fn count_absorbed_stores(&mut self, tenant: Tenant, thread: u16, stores: u64, detail: Detail) {
-        let cores = &self.tenants[tenant.0].cores;
-        let number = cores[usize::from(thread) % cores.len()];
+    pub fn count_absorbed_stores(&mut self, user: Asid, thread: u16, stores: u64, detail: Detail) {
+        if stores == 0 {
+            return;
+        }
+        let number = self.core_of(user, thread);
+        self.count_for(number, user);
         let functional = detail == Detail::TlbOnly;
         with_core!(&mut self.cores, number, core => core.count_absorbed_stores(stores, functional));
-        if tenant != Tenant::MEASURED && self.is_shared(number) {
-            let shared = &mut self.tenants[tenant.0].shared;
-            let tlb = if functional { &mut shared.functional } else { &mut shared.tlb };
-            tlb.stores += stores;
-        }
-    }
-
-    fn is_shared(&self, core: usize) -> bool {
-        self.tenants[Tenant::MEASURED.0].cores.contains(&core)
     }
 
     /// What a program has counted so far.
-    pub fn counters(&self, tenant: Tenant) -> Counters {
-        let all =
-            |cores: &[usize]| cores.iter().fold(Counters::default(), |sum, &core| sum.plus(&self.cores.counters(core)));
-        if tenant == Tenant::MEASURED {
-            let of_others = self.tenants.iter().map(|other| &other.shared);
-            let all = all(&self.tenants[0].cores);
-            return of_others.fold(all, |left, shared| left.minus(shared));
-        }
-        let own: Vec<usize> =
-            self.tenants[tenant.0].cores.iter().copied().filter(|&core| !self.is_shared(core)).collect();
-        all(&own).plus(&self.tenants[tenant.0].shared)
+    pub fn counters(&self, user: Asid) -> Counters {
+        let counting = self.uses.iter().enumerate().filter(|(_, one)| one.counting == user);
+        counting.fold(self.users[usize::from(user.0)].counted.clone(), |sum, (core, one)| {
+            sum.plus(&self.cores.counters(core).minus(&one.handed_out))
+        })
     }
 
     /// How full the last-level cache is. Looks at all of it.
@@ -329,20 +271,20 @@ impl Hardware {
         Fill { held, places }
     }
 
-    /// A shootdown that the kernel of that number asks for, of a process of its own: every core that runs on the process, or
-    /// on a VM that the process is, forgets what it names.
+    /// A shootdown that the kernel of that number asks for, of a process of its own: every core
+    /// that runs on the process, or on a VM that the process is, forgets what it names.
     pub fn shoot_down(&mut self, kernel: usize, invalidation: &Invalidation) {
         let named = (kernel, invalidation.process);
-        for number in 0..self.tenants.len() {
-            let processes = &self.tenants[number].processes;
-            let Some(layer) = processes.iter().position(|&process| process == named) else { continue };
-            let is_top = layer + 1 == processes.len();
+        for number in 0..self.users.len() {
+            let chain = &self.users[number].chain;
+            let is_named = |floor: &crate::chain::Floor| (floor.kernel, floor.process) == named;
+            let Some(layer) = chain.floors().iter().position(is_named) else { continue };
             let what = match invalidation.scope {
-                _ if !is_top => Forget::Vm,
+                _ if layer < chain.top() => Forget::Vm,
                 Scope::Pages(range) => Forget::Pages(range),
                 Scope::All => Forget::Process,
             };
-            self.forget(Tenant(number), what);
+            self.forget(Asid(number as u16), what);
         }
     }
 }
@@ -370,9 +312,9 @@ fn run_on<P: Prefetcher>(
     core: &mut Core<P>,
     how: How<'_>,
     stack: &mut Stack,
-    place: &Place,
+    chain: &KernelChain,
     accesses: Accesses<'_>,
-) -> RunEnd {
+) -> Result<RunEnd, OsError> {
     let (How { detail, llc, corunner }, Accesses { all, absorbed }) = (how, accesses);
     macro_rules! with_walker {
         ($walker:expr) => {
@@ -386,13 +328,134 @@ fn run_on<P: Prefetcher>(
             }
         };
     }
-    match stack.translation(place) {
+    Ok(match stack.translation(chain)? {
         Translation::OneTable(table) => with_walker!(&mut Native { table }),
         Translation::TwoTables { guest, host, base } => with_walker!(&mut Nested { guest, host, base }),
         Translation::Segments(guest, segments) => with_walker!(&mut Segmented { guest, segments }),
-    }
+    })
 }
 
-fn processes(place: &Place) -> Vec<(usize, ProcessId)> {
-    place.floors().iter().map(|floor| (floor.kernel, floor.process)).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::add_process;
+    use crate::testing::{FIRST, kernels, load, machine_config, map};
+    use nestwalk_mem::{Access, Cpu, PageCount};
+    use nestwalk_os::ProcessId;
+
+    const PAGES: u64 = 8;
+
+    fn populate(stack: &mut Stack, chain: &KernelChain) {
+        map(stack, chain, PAGES);
+        for page in 0..PAGES {
+            stack.fault(chain, chain.top(), FIRST + page, true, Cpu(0)).unwrap();
+        }
+    }
+
+    /// A VM with two programs whose pages are all there.
+    fn two_programs() -> (Stack, [KernelChain; 2]) {
+        let (mut stack, first) = kernels(2);
+        let floor = add_process(&mut stack, first.floors(), None).unwrap();
+        let second = KernelChain::new(&[*first.bottom_floor(), floor]);
+        let chains = [first, second];
+        chains.iter().for_each(|chain| populate(&mut stack, chain));
+        stack.drain_invalidations(|_, _| {});
+        (stack, chains)
+    }
+
+    fn hardware(corunner: CoRunnerConfig) -> Hardware {
+        Hardware::new(&machine_config().mmu, None, corunner, Hpa(1 << 28), 1).unwrap()
+    }
+
+    fn run(hardware: &mut Hardware, stack: &mut Stack, user: Asid, pages: u64) {
+        let all: Vec<Access> = (0..pages).map(load).collect();
+        let accesses = Accesses { all: &all, absorbed: &[] };
+        assert_eq!(hardware.run(user, 0, stack, accesses, Detail::Full).unwrap(), RunEnd::Done);
+    }
+
+    /// Walks of one more access to each of the first `pages`.
+    fn walks(hardware: &mut Hardware, stack: &mut Stack, user: Asid, pages: u64) -> u64 {
+        let before = hardware.counters(user).tlb.walks();
+        run(hardware, stack, user, pages);
+        hardware.counters(user).tlb.walks() - before
+    }
+
+    #[test]
+    fn programs_that_share_a_core_count_apart() {
+        let (mut stack, [first, second]) = two_programs();
+        let mut hardware = hardware(CoRunnerConfig::None);
+        let first = hardware.add(&first, 1).unwrap();
+        let second = hardware.add_sharing(&second, 3);
+        let mut sum = 0;
+        for _ in 0..3 {
+            run(&mut hardware, &mut stack, first, 5);
+            run(&mut hardware, &mut stack, second, 2);
+            hardware.count_absorbed_stores(second, 0, 7, Detail::Full);
+            sum += 1;
+            let counted = [first, second].map(|user| hardware.counters(user).tlb.accesses);
+            assert_eq!(counted, [sum * 5, sum * 2]);
+        }
+        let counters = [first, second].map(|user| hardware.counters(user));
+        assert_eq!(counters.each_ref().map(|counters| counters.tlb.walks()), [5, 2], "each has its own entries");
+        assert_eq!(counters.map(|counters| counters.tlb.stores), [0, 21]);
+    }
+
+    #[test]
+    fn a_shootdown_reaches_those_on_the_process_and_in_the_vm() {
+        let (mut stack, chains) = two_programs();
+        let mut hardware = hardware(CoRunnerConfig::None);
+        let [first, second] = chains.map(|chain| hardware.add(&chain, 1).unwrap());
+        let mut walked = |hardware: &mut Hardware| [first, second].map(|user| walks(hardware, &mut stack, user, PAGES));
+        assert_eq!(walked(&mut hardware), [PAGES; 2]);
+        assert_eq!(walked(&mut hardware), [0; 2]);
+        let (guest, host) = (chains[0].top_floor(), chains[0].bottom_floor());
+        let scope = Scope::Pages(VpnRange::new(FIRST, PageCount(3)));
+        hardware.shoot_down(guest.kernel, &Invalidation { process: guest.process, scope, nodes: false });
+        assert_eq!(walked(&mut hardware), [3, 0]);
+        let scope = Scope::All;
+        hardware.shoot_down(guest.kernel, &Invalidation { process: guest.process, scope, nodes: true });
+        assert_eq!(walked(&mut hardware), [PAGES, 0]);
+        hardware.shoot_down(host.kernel, &Invalidation { process: host.process, scope, nodes: true });
+        assert_eq!(walked(&mut hardware), [PAGES; 2], "both are in the VM");
+        let other = ProcessId(host.process.0 + 1);
+        hardware.shoot_down(host.kernel, &Invalidation { process: other, scope, nodes: true });
+        assert_eq!(walked(&mut hardware), [0; 2]);
+    }
+
+    #[test]
+    fn a_program_that_becomes_another_process_uses_nothing_of_the_one_before() {
+        let (mut stack, [first, second]) = two_programs();
+        let mut hardware = hardware(CoRunnerConfig::None);
+        let user = hardware.add(&first, 1).unwrap();
+        assert_eq!(walks(&mut hardware, &mut stack, user, PAGES), PAGES);
+        hardware.load(user, &second);
+        assert_eq!(walks(&mut hardware, &mut stack, user, PAGES), PAGES);
+        assert_eq!(walks(&mut hardware, &mut stack, user, PAGES), 0);
+    }
+
+    #[test]
+    fn threads_have_cores_of_their_own_in_turn() {
+        let (mut stack, [first, _]) = two_programs();
+        let mut hardware = hardware(CoRunnerConfig::None);
+        let user = hardware.add(&first, 2).unwrap();
+        let all: Vec<Access> = (0..PAGES).map(load).collect();
+        let accesses = Accesses { all: &all, absorbed: &[] };
+        let walks = [0, 1, 0, 3].map(|thread| {
+            let before = hardware.counters(user).tlb.walks();
+            let _ = hardware.run(user, thread, &mut stack, accesses, Detail::Full).unwrap();
+            hardware.counters(user).tlb.walks() - before
+        });
+        assert_eq!(walks, [PAGES, PAGES, 0, 0]);
+    }
+
+    #[test]
+    fn the_random_co_runner_is_beside_the_first_program_only() {
+        let (mut stack, chains) = two_programs();
+        let mut hardware = hardware(CoRunnerConfig::Random);
+        let [first, second] = chains.map(|chain| hardware.add(&chain, 1).unwrap());
+        run(&mut hardware, &mut stack, first, 6);
+        run(&mut hardware, &mut stack, second, 6);
+        let of = |user| hardware.counters(user).caches.corunner.iter().sum::<u64>();
+        assert_eq!((of(first), of(second)), (6, 0));
+    }
 }

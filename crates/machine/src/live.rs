@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nestwalk_workload::trace::capture::{Answer, Live};
 use nestwalk_workload::trace::live::{Follower, LiveOptions, broadcast};
 
+use crate::configuration::Configuration;
 use crate::error::MachineError;
 use crate::populated::Populated;
 use crate::result::RunResult;
-use crate::scenario::Configuration;
 
 /// What came of it.
 #[derive(Debug)]

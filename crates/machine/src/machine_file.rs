@@ -8,8 +8,9 @@ use serde::Serialize;
 use toml_edit::{Item, Table, Value};
 
 use crate::catalog::Shelf;
+use crate::configuration::Configuration;
 use crate::error::MachineError;
-use crate::scenario::{Configuration, MachineConfig};
+use crate::scenario::MachineConfig;
 
 /// A key of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

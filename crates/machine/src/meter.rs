@@ -3,11 +3,12 @@
 
 use nestwalk_os::OsCounters;
 
-use crate::stack::{Place, Stack};
+use crate::chain::KernelChain;
+use crate::stack::Stack;
 use crate::timing::CostWeights;
 
-/// What kernels did for one program, by floor of its place, bottom first.
-pub(crate) type Work = [OsCounters; Place::DEPTH_MAX];
+/// What kernels did for one program, by floor of its chain, bottom first.
+pub(crate) type Work = [OsCounters; KernelChain::DEPTH_MAX];
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -23,14 +24,14 @@ impl Meter {
         Self { weights, seen: Vec::new() }
     }
 
-    /// Adds to `work` what the kernels of `place` did since they were read last. Returns what that cost, in cycles.
-    pub fn read(&mut self, stack: &Stack, place: &Place, work: &mut Work) -> u64 {
+    /// Adds to `work` what the kernels of `chain` did since they were read last. Returns what that cost, in cycles.
+    pub fn read(&mut self, stack: &Stack, chain: &KernelChain, work: &mut Work) -> u64 {
         let mut cycles = 0;
-        for (layer, floor) in place.floors().iter().enumerate() {
+        for (layer, floor) in chain.floors().iter().enumerate() {
             if self.seen.len() <= floor.kernel {
                 self.seen.resize(floor.kernel + 1, OsCounters::default());
             }
-            let weights = self.weights.of(faults_exit(stack, place, layer));
+            let weights = self.weights.of(faults_exit(stack, chain, layer));
             let now = stack.kernel(floor).counters();
             work[layer].take_news(now, &mut self.seen[floor.kernel], |counter, more| cycles += more * weights[counter]);
         }
@@ -42,18 +43,18 @@ impl Meter {
         self.weights.parts(counter, under_guest)
     }
 
-    /// What `work` of a program on `place` cost, in cycles.
-    pub fn cycles(&self, stack: &Stack, place: &Place, work: &Work) -> u64 {
-        let layers = work.iter().take(place.depth()).enumerate();
-        layers.map(|(layer, done)| self.weights.cycles(done, faults_exit(stack, place, layer))).sum()
+    /// What `work` of a program on `chain` cost, in cycles.
+    pub fn cycles(&self, stack: &Stack, chain: &KernelChain, work: &Work) -> u64 {
+        let layers = work.iter().take(chain.depth()).enumerate();
+        layers.map(|(layer, done)| self.weights.cycles(done, faults_exit(stack, chain, layer))).sum()
     }
 }
 
 /// Whether each fault that the kernel of `layer` takes is a VM exit of its own. Under shadow paging it comes within that of the fill
 /// that needs it.
 #[inline]
-pub(crate) fn faults_exit(stack: &Stack, place: &Place, layer: usize) -> bool {
-    layer < place.top() && !(place.depth() == 2 && stack.shadows(place))
+pub(crate) fn faults_exit(stack: &Stack, chain: &KernelChain, layer: usize) -> bool {
+    layer < chain.top() && !(chain.depth() == 2 && stack.shadows(chain))
 }
 
 /// What was done after `earlier`, a copy of the same program's work.

@@ -5,8 +5,6 @@ use nestwalk_mmu::Segments;
 use nestwalk_os::{AllocatorKind, Shadows};
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::Configuration;
-
 /// What a host uses for the VM on it (`paging` of its kernel in a scenario).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
@@ -50,43 +48,6 @@ impl PagingConfig {
     /// Whether a VM that does not fit into segments gets a shadow table.
     pub(crate) fn falls_back_to_shadow(self) -> bool {
         matches!(self, Self::Segments { fallback: Fallback::Shadow, .. })
-    }
-
-    /// Whether it goes together with the rest of `configuration`, as the paging of the kernel at `layer`.
-    ///
-    /// # Errors
-    /// What does not fit, and what would.
-    pub(crate) fn check(self, configuration: &Configuration, layer: usize) -> Result<(), String> {
-        let depth = configuration.scenario.kernels.len();
-        if self == Self::Ept {
-            return Ok(());
-        }
-        if layer + 1 == depth {
-            return Err("paging: the topmost kernel hosts no VM; give the key to the kernel below".into());
-        }
-        if depth > 2 {
-            return Err("paging: a VM on a VM is modelled with EPT at both levels only; leave the key out".into());
-        }
-        if configuration.scenario.asap.is_some() {
-            return Err(
-                "asap: its registers describe tables that the hardware walks in two dimensions; use paging = { kind = \"ept\" }"
-                    .into(),
-            );
-        }
-        if let Self::Segments { max, allocator, .. } = self {
-            if !(1..=Segments::MAX).contains(&max) {
-                return Err(format!("paging: max = {max} segments: there are registers for 1 to {}", Segments::MAX));
-            }
-            if !allocator.keeps_whole() {
-                return Err("paging: allocator: give one of compromis-opt1, compromis-opt2, best-fit, first-fit".into());
-            }
-            if configuration.machine.mmu.segment_latency_cycles.is_none() {
-                return Err("paging: the machine file does not say segment_latency_cycles, the time of a translation \
-                            by segment registers"
-                    .into());
-            }
-        }
-        Ok(())
     }
 }
 

@@ -12,17 +12,19 @@ use nestwalk_os::{KernelConfig, ManagerConfig};
 use nestwalk_workload::churn::{Churn, ChurnConfig};
 use nestwalk_workload::{Batch, MemoryEvent, Step, Workload, WorkloadError, WorkloadFacts};
 
+use crate::accesses::Detail;
 use crate::build::{add_kernel, add_process};
 use crate::catalog::Shelf;
-use crate::crowd::Crowd;
+use crate::chain::{Floor, KernelChain};
 use crate::error::MachineError;
-use crate::hardware::Detail;
-use crate::member::{Joining, Source, Went, Workshop};
+use crate::machine::{Machine, TenantId};
 use crate::meter::Meter;
-use crate::program::Program;
+use crate::platform::Platform;
+use crate::process_family::ProcessFamily;
 use crate::scenario::MachineConfig;
 use crate::schedule::Schedule;
-use crate::stack::{Floor, Place, Stack};
+use crate::stack::Stack;
+use crate::tenant::{Source, StepOutcome, Tenant};
 use crate::timing::Costs;
 
 /// Memory of the guest.
@@ -70,21 +72,19 @@ pub fn boot(manager: ManagerConfig, seed: u64) -> Result<Vec<Measurement>, Machi
     for (tag, count, size, first_seed) in
         [("co2", 2, PageCount(32 << 8), seed * 100), ("co12", 12, PageCount(8 << 8), seed * 100 + 50)]
     {
-        let members = guest.start_corunners(count, size, first_seed)?;
+        let tenants = guest.start_corunners(count, size, first_seed)?;
         guest.both_orders(tag, seed, &mut all)?;
-        guest.stop_corunners(&members)?;
+        guest.stop_corunners(&tenants)?;
     }
     guest.both_orders("aged", seed, &mut all)?;
-    guest.stack.kernels()[0].check_invariants();
+    guest.machine.platform.stack.kernel(&guest.floor).check_invariants();
     Ok(all)
 }
 
 /// The guest and what runs in it.
 struct Guest {
-    stack: Stack,
+    machine: Machine,
     floor: Floor,
-    meter: Meter,
-    crowd: Crowd,
 }
 
 impl Guest {
@@ -96,84 +96,82 @@ impl Guest {
         let floor = add_kernel(&mut stack, &[], &config, None, Cpu(0)).map_err(failed)?;
         let base = std::path::Path::new("");
         let costs: Costs = Shelf::Costs.load("linux-6.1", base)?;
-        let machine: MachineConfig = Shelf::Machines.load("broadwell-asap", base)?;
+        let config: MachineConfig = Shelf::Machines.load("broadwell-asap", base)?;
         let times = costs.scheduler.clone().expect("the bundled cost table has a scheduler");
-        let schedule = Schedule::new(CPUS.into(), times, EMULATED_MHZ);
-        Ok(Self { stack, floor, meter: Meter::new(costs.weights()?), crowd: Crowd::new(schedule, machine.timing) })
+        let meter = Meter::new(costs.weights()?);
+        let platform = Platform { stack, hardware: None, meter, timing: config.timing };
+        let mut machine = Machine::new(platform, 0, EMULATED_MHZ);
+        machine.share(Schedule::new(CPUS.into(), times, EMULATED_MHZ));
+        Ok(Self { machine, floor })
     }
 
-    fn join(&mut self, source: Source, again: bool) -> Result<usize, MachineError> {
-        let floor = add_process(&mut self.stack, &[self.floor], None).map_err(failed)?;
-        let program = Program::new("patterns".into(), Place::new(&[floor]));
-        let among = Some(0..usize::from(CPUS));
-        self.crowd.join(&self.stack, Joining { program, tenant: None, among, again, source })
-    }
-
-    fn kill(&mut self, member: usize) -> Result<(), MachineError> {
-        let mut shop = Workshop::new(&mut self.stack, None, &mut self.meter);
-        self.crowd.kill(member, &mut shop).map(|_| ())
+    fn join(&mut self, source: Source, again: bool) -> Result<TenantId, MachineError> {
+        let floor = add_process(&mut self.machine.platform.stack, &[self.floor], None).map_err(failed)?;
+        let family = ProcessFamily::new("patterns".into(), KernelChain::new(&[floor]));
+        let tenant = Tenant::new(family, source()?, None);
+        let tenant = if again { tenant.again(source) } else { tenant };
+        self.machine.join(tenant, Some(0..usize::from(CPUS)))
     }
 
     /// One step of whoever is next. Who ended with it.
-    fn step(&mut self) -> Result<Option<usize>, MachineError> {
-        let mut shop = Workshop::new(&mut self.stack, None, &mut self.meter);
-        let went = self.crowd.step(Detail::TlbOnly, &mut shop)?;
-        Ok(went.and_then(|(member, went)| (went == Went::Ended).then_some(member)))
+    fn step(&mut self) -> Result<Option<TenantId>, MachineError> {
+        let next = self.machine.step_next(Detail::TlbOnly)?;
+        Ok(next.and_then(|(tenant, outcome)| (outcome == StepOutcome::Ended).then_some(tenant)))
     }
 
-    /// Runs until `member` has ended; its memory is still there then. Whoever else ends meanwhile is gone.
-    fn run_to_end(&mut self, member: usize) -> Result<(), MachineError> {
+    /// Runs until `tenant` has ended; its memory is still there then. Whoever else ends meanwhile is
+    /// gone.
+    fn run_to_end(&mut self, tenant: TenantId) -> Result<(), MachineError> {
         loop {
             match self.step()? {
-                Some(ended) if ended == member => return Ok(()),
-                Some(other) => self.kill(other)?,
+                Some(ended) if ended == tenant => return Ok(()),
+                Some(other) => self.machine.kill(other)?,
                 None => {}
             }
         }
     }
 
     /// Ends co-runners as a signal does; children that they wait for live on to their end.
-    fn stop_corunners(&mut self, members: &[usize]) -> Result<(), MachineError> {
-        members.iter().for_each(|&member| self.crowd.terminate(member));
-        let is_parent = |crowd: &Crowd, member: usize| {
-            crowd.members()[member].as_ref().is_some_and(|member| !member.program.is_child())
+    fn stop_corunners(&mut self, tenants: &[TenantId]) -> Result<(), MachineError> {
+        tenants.iter().for_each(|&id| self.machine.tenant_mut(id).terminate());
+        let is_parent = |machine: &Machine, id: TenantId| {
+            let tenant = machine.tenant(id);
+            tenant.is_alive() && !tenant.family.is_child()
         };
-        while members.iter().any(|&member| is_parent(&self.crowd, member)) {
+        while tenants.iter().any(|&id| is_parent(&self.machine, id)) {
             if let Some(ended) = self.step()? {
-                self.kill(ended)?;
+                self.machine.kill(ended)?;
             }
         }
         Ok(())
     }
 
     /// Starts co-runners, and waits until each has finished a round.
-    fn start_corunners(&mut self, count: u64, size: PageCount, seed: u64) -> Result<Vec<usize>, MachineError> {
-        let mut members = Vec::new();
+    fn start_corunners(&mut self, count: u64, size: PageCount, seed: u64) -> Result<Vec<TenantId>, MachineError> {
+        let mut tenants = Vec::new();
         for number in 0..count {
             let config = ChurnConfig { size, seed: seed + number };
             let source: Source = Box::new(move || Ok(Box::new(Churn::new(&config)?)));
-            members.push(self.join(source, true)?);
+            tenants.push(self.join(source, true)?);
         }
-        let rounds = |crowd: &Crowd, member: usize| {
-            crowd.members()[member].as_ref().map_or(0, |member| member.program.work()[0].exits)
-        };
-        while members.iter().any(|&member| rounds(&self.crowd, member) == 0) {
+        let rounds = |machine: &Machine, id: TenantId| machine.tenant(id).family.work()[0].exits;
+        while tenants.iter().any(|&id| rounds(&self.machine, id) == 0) {
             self.step()?;
         }
-        Ok(members)
+        Ok(tenants)
     }
 
     fn both_orders(&mut self, tag: &'static str, seed: u64, all: &mut Vec<Measurement>) -> Result<(), MachineError> {
         for order in [TouchOrder::Sequential, TouchOrder::Random] {
             let random = seed * 7919 + 1;
             let source: Source = Box::new(move || Ok(Box::new(Filler::new(order, random))));
-            let member = self.join(source, false)?;
-            self.run_to_end(member)?;
-            let place = *self.crowd.members()[member].as_ref().expect("it has ended, but is there").program.place();
-            let table = self.stack.table(&place, 0);
+            let tenant = self.join(source, false)?;
+            self.run_to_end(tenant)?;
+            let chain = self.machine.tenant(tenant).family.chain();
+            let table = self.machine.platform.stack.table(chain, 0).map_err(failed)?;
             let fragmentation = Fragmentation::of_small(table, VpnRange::new(FIRST, MEASURED));
             all.push(Measurement { tag, order, fragmentation });
-            self.kill(member)?;
+            self.machine.kill(tenant)?;
         }
         Ok(())
     }

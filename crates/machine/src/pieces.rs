@@ -5,12 +5,11 @@
 
 use nestwalk_mmu::Counters;
 
-use crate::hardware::{Hardware, Tenant};
+use crate::configuration::Configuration;
+use crate::machine::{Machine, TenantId};
 use crate::meter::{Work, since};
-use crate::result::{Cycles, Window};
-use crate::scenario::{Configuration, MachineConfig};
-use crate::system::System;
-use crate::windows::Windows;
+use crate::scenario::MachineConfig;
+use crate::windows::{Cycles, Window, Windows};
 
 /// Windows into which a run without windows of its own is cut: enough for batches of several ([`crate::estimate`]).
 const PIECES: u64 = 80;
@@ -79,11 +78,12 @@ impl Pieces {
     }
 
     /// What comes is measured: a piece begins, unless one has.
-    pub fn begin(&mut self, system: &System, hardware: &Hardware) {
+    pub fn begin(&mut self, machine: &Machine, id: TenantId) {
         if self.start.is_none() {
             self.accesses = 0;
-            let counters = hardware.counters(Tenant::MEASURED);
-            self.start = Some(Start { counters, work: *system.program.work(), instructions: self.instructions });
+            let counters = machine.counters(id).unwrap_or_default();
+            let work = *machine.tenant(id).family.work();
+            self.start = Some(Start { counters, work, instructions: self.instructions });
         }
     }
 
@@ -95,11 +95,12 @@ impl Pieces {
     }
 
     /// What comes is not measured, or belongs to the next piece.
-    pub fn end(&mut self, system: &System, hardware: &Hardware, machine: &MachineConfig) {
+    pub fn end(&mut self, machine: &Machine, id: TenantId, config: &MachineConfig) {
         let Some(start) = self.start.take() else { return };
-        let counted = hardware.counters(Tenant::MEASURED).minus(&start.counters);
-        let work = since(system.program.work(), &start.work);
-        self.windows.add(window(system, machine, &counted, self.instructions - start.instructions, &work));
+        let counted = machine.counters(id).unwrap_or_default().minus(&start.counters);
+        let work = since(machine.tenant(id).family.work(), &start.work);
+        let os = machine.cycles_of(id, &work);
+        self.windows.add(window(config, &counted, self.instructions - start.instructions, os));
         self.work.iter_mut().zip(&work).for_each(|(sum, done)| sum.add(done));
         self.counters = self.counters.plus(&counted);
     }
@@ -110,16 +111,10 @@ impl Pieces {
     }
 }
 
-/// What was counted, with the time that it took: that of the kernels for `work`.
-pub(crate) fn window(
-    system: &System,
-    machine: &MachineConfig,
-    counted: &Counters,
-    instructions: u64,
-    work: &Work,
-) -> Window {
+/// What was counted, with the time that it took: `os` cycles of it in the kernels.
+pub(crate) fn window(machine: &MachineConfig, counted: &Counters, instructions: u64, os: u64) -> Window {
     let timing = &machine.timing;
-    let beyond_l1 = counted.data_cycles - u64::from(machine.mmu.l1d.latency_cycles) * counted.tlb.accesses;
+    let beyond_l1 = counted.caches.data_cycles - u64::from(machine.mmu.l1d.latency_cycles) * counted.tlb.accesses;
     Window {
         accesses: counted.tlb.accesses,
         instructions,
@@ -130,7 +125,7 @@ pub(crate) fn window(
             work: timing.work(instructions),
             data: timing.data(beyond_l1),
             walk: timing.walk(counted.walk_cycles),
-            os: system.meter.cycles(&system.stack, system.program.place(), work),
+            os,
         },
     }
 }

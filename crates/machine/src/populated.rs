@@ -8,34 +8,32 @@
 use std::path::Path;
 
 use nestwalk_workload::trace::FilterOptions;
-use nestwalk_workload::{Batch, FilteredWorkload, Phase, Step, Workload, WorkloadFacts};
+use nestwalk_workload::{FilteredWorkload, Phase, Step, Workload, WorkloadFacts};
 use serde::Serialize;
 
-use crate::build;
+use crate::assembly;
+use crate::configuration::Configuration;
 use crate::contiguity::{self, FreeMemory};
 use crate::error::MachineError;
-use crate::hardware::Hardware;
+use crate::kernel_scenario::KernelScenario;
+use crate::machine::Machine;
 use crate::meter::Work;
-use crate::neighbours::Neighbours;
-use crate::result::RunResult;
-use crate::run::{OnProgress, Progress, Run};
-use crate::scenario::{Configuration, KernelScenario, WorkloadConfig};
-use crate::summary;
-use crate::system::System;
+use crate::plans::TenantPlans;
+use crate::progress::{OnProgress, Progress};
 use crate::timing::{Costs, Timing};
 use crate::whole::snapshot;
+use crate::workload_config::WorkloadConfig;
+use crate::workloads;
+
+/// Steps between two looks at the clock before the measured program begins.
+const LEAD_STEPS: usize = 1 << 12;
 
 /// See the [module](self).
 pub struct Populated {
-    pub(crate) system: System,
-    pub(crate) hardware: Hardware,
-    pub(crate) workload: Box<dyn Workload>,
+    pub(crate) machine: Machine,
     pub(crate) facts: WorkloadFacts,
     /// The program's phase, as far as it has said.
     pub(crate) phase: Phase,
-    /// The first step that was not taken, with what belongs to it.
-    pub(crate) next: Step,
-    pub(crate) batch: Batch,
     /// What the kernels had done before the program began.
     pub(crate) boot: Work,
     /// The kernels' free memory when the program began, and now.
@@ -46,7 +44,7 @@ pub struct Populated {
 
 impl std::fmt::Debug for Populated {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Populated").field("facts", &self.facts).field("next", &self.next).finish_non_exhaustive()
+        f.debug_struct("Populated").field("facts", &self.facts).finish_non_exhaustive()
     }
 }
 
@@ -61,7 +59,7 @@ impl Populated {
         traces: &Path,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Self, MachineError> {
-        Self::of(build::workload(configuration, traces)?, configuration, traces, on_progress)
+        Self::of(workloads::workload(configuration, traces)?, configuration, traces, on_progress)
     }
 
     /// The same with `workload` in the place of the one that the scenario names.
@@ -78,67 +76,81 @@ impl Populated {
             workload = Box::new(FilteredWorkload::new(workload, filter));
         }
         let facts = workload.facts();
-        let neighbours = Neighbours::open(configuration, facts.threads.max(1), traces)?;
-        let (mut system, mut hardware) = System::new(configuration, &facts, neighbours)?;
-        let boot = snapshot(&system.stack, system.program.place());
-        let started = contiguity::look(&system.stack, system.program.place());
-        system.begin(&mut hardware, configuration.scenario.colocated_lead_ms, on_progress)?;
-        let mut populated = Self {
-            system,
-            hardware,
-            workload,
-            facts,
-            phase: Phase::Measure,
-            next: Step::End,
-            batch: Batch::default(),
-            boot,
-            started,
-            ready: Vec::new(),
-            populated_by: configuration.populated_by(),
-        };
+        let plans = TenantPlans::open(configuration, facts.threads.max(1), traces)?;
+        let mut machine = assembly::machine(configuration, workload, &facts, plans)?;
+        let chain = machine.tenant(Machine::FIRST).family.chain();
+        let boot = snapshot(&machine.platform.stack, chain);
+        let started = contiguity::look(&machine.platform.stack, chain);
+        lead(&mut machine, configuration, on_progress)?;
+        let (phase, populated_by) = (Phase::Measure, configuration.populated_by());
+        let mut populated = Self { machine, facts, phase, boot, started, ready: Vec::new(), populated_by };
         populated.populate(on_progress)?;
-        populated.ready = contiguity::look(&populated.system.stack, populated.system.program.place());
+        let machine = &populated.machine;
+        let chain = machine.tenant(Machine::FIRST).family.chain();
+        populated.ready = contiguity::look(&machine.platform.stack, chain);
         Ok(populated)
     }
 
     fn populate(&mut self, on_progress: &mut OnProgress<'_>) -> Result<(), MachineError> {
+        let machine = &mut self.machine;
         loop {
-            self.next = self.workload.next(&mut self.batch)?;
-            match &self.next {
-                Step::Event(event) => self.system.event(&mut self.hardware, event)?,
-                Step::Touches => self.system.touch(&mut self.hardware, &self.batch)?,
-                Step::Phase(Phase::Populate) => self.phase = Phase::Populate,
+            match machine.peek(Machine::FIRST)? {
+                Step::Event(_) | Step::Touches => machine.finish_step(Machine::FIRST)?,
+                Step::Phase(Phase::Populate) => {
+                    machine.tenant_mut(Machine::FIRST).stream.finish();
+                    self.phase = Phase::Populate;
+                }
                 Step::Phase(_) | Step::Accesses | Step::End => return Ok(()),
             }
-            self.system.tick(&mut self.hardware)?;
-            let populated_pages = self.system.populated_pages();
+            machine.tick(Machine::FIRST)?;
+            let populated_pages = machine.tenant(Machine::FIRST).tally.touches;
             if on_progress(Progress { accesses: 0, accesses_total: self.facts.accesses, populated_pages }).is_break() {
                 return Err(MachineError::Interrupted { accesses: 0 });
             }
         }
     }
 
-    /// Runs the program to its end on the hardware of `configuration`.
+    /// Gets ready for a run of `configuration`: with its hardware, where no tenant has used the
+    /// cores yet.
     ///
     /// # Errors
-    /// When this machine was not populated as that of `configuration` is; otherwise as [`Populated::new`].
-    pub fn run(
-        mut self,
-        configuration: Configuration,
-        on_progress: &mut OnProgress<'_>,
-    ) -> Result<RunResult, MachineError> {
+    /// When this machine was not populated as that of `configuration` is.
+    pub(crate) fn prepare(&mut self, configuration: &Configuration) -> Result<(), MachineError> {
         if configuration.populated_by() != self.populated_by {
             let what = "its memory is populated in another way than that of the run whose machine it was to share";
             return Err(configuration.scenario_error(what.into()));
         }
-        if !self.system.has_company() {
-            let (stack, place) = (&self.system.stack, self.system.program.place());
-            self.hardware = Hardware::of(&configuration, stack, place, self.facts.threads.max(1))?;
-            self.system.program.rename(&configuration.scenario.name);
+        if !self.machine.is_shared() {
+            let chain = self.machine.tenant(Machine::FIRST).family.chain();
+            let threads = self.facts.threads.max(1);
+            let hardware = assembly::hardware(configuration, &self.machine.platform.stack, chain, threads)?;
+            self.machine.platform.hardware = Some(hardware);
+            self.machine.tenant_mut(Machine::FIRST).family.rename(&configuration.scenario.name);
         }
-        let outcome = Run::new(&configuration, self).run(on_progress)?;
-        Ok(summary::summarise(configuration, outcome))
+        Ok(())
     }
+}
+
+/// Lets the tenants beside the measured one run for a while before it.
+fn lead(
+    machine: &mut Machine,
+    configuration: &Configuration,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<(), MachineError> {
+    if !machine.is_shared() {
+        return Ok(());
+    }
+    // What building the machine took is nobody's.
+    machine.read_work(Machine::FIRST);
+    let lead_cycles = configuration.scenario.colocated_lead_ms * 1000 * configuration.machine.frequency_mhz;
+    while machine.lead(lead_cycles, LEAD_STEPS)? {
+        let progress = Progress { accesses: 0, accesses_total: None, populated_pages: 0 };
+        if on_progress(progress).is_break() {
+            return Err(MachineError::Interrupted { accesses: 0 });
+        }
+    }
+    machine.seat(Machine::FIRST, None);
+    Ok(())
 }
 
 /// All that decides what memory is like when the program makes its first access.

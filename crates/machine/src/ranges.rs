@@ -449,7 +449,7 @@ mod tests {
             assert!(matches!(key.upper, Upper::Limit(_)), "{path}");
             key.most
         };
-        assert_eq!(most(File::Scenario, "asap.registers"), nestwalk_mmu::PrefetchCounters::REGISTERS_MAX as u64);
+        assert_eq!(most(File::Scenario, "asap.registers"), nestwalk_mmu::RegisterCounters::MAX as u64);
         assert_eq!(most(File::Scenario, "kernels[].paging.max"), nestwalk_mmu::Segments::MAX as u64);
         assert_eq!(most(File::Scenario, "kernels[].levels"), nestwalk_mem::Geometry::LEVELS_MAX as u64);
         assert_eq!(most(File::Scenario, "seed"), i64::MAX as u64);

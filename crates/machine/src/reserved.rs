@@ -2,13 +2,14 @@
 //! How much memory the program's kernel holds in reserve and nobody uses, over the time of a run.
 
 use nestwalk_os::Kernel;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Points of the series that are kept, at most.
 const POINTS_MAX: usize = 256;
 
 /// The state at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
 pub struct ReservedPoint {
     /// Simulated time since the run began.
     pub time_ns: u64,
@@ -19,7 +20,7 @@ pub struct ReservedPoint {
 }
 
 /// Frames held in reserve over the time of a run.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Reserved {
     /// The most at any time.
     pub maximum_frames: u64,

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a run returns: the whole configuration, the counters, and the row of the comparison table that they make.
 
+use std::collections::BTreeMap;
+
+use nestwalk_mmu::Counters;
+use nestwalk_os::OsCounters;
 use nestwalk_os::alignment::Alignment;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
 use serde::Serialize;
 
+use crate::by_name::ByName;
+use crate::configuration::Configuration;
 use crate::contiguity::Contiguity;
 use crate::estimate::{Estimate, ratio};
 use crate::reserved::Reserved;
-use crate::scenario::Configuration;
 use crate::warm_up::WarmUp;
 use crate::whole::WholeRun;
+use crate::windows::Window;
 
 /// The version of the result's shape.
 pub const SCHEMA: u32 = 1;
@@ -89,7 +97,7 @@ pub struct Row {
 }
 
 /// Counters of the measured part.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Statistics {
     /// The measured windows added up.
     #[serde(flatten)]
@@ -101,7 +109,7 @@ pub struct Statistics {
     /// Distribution of walk latencies.
     pub latency_histogram: LatencyHistogram,
     /// All counters of the MMU, by name.
-    pub mmu: serde_json::Value,
+    pub mmu: ByName<Counters>,
     /// All counters of each kernel since the start, bottom first.
     pub kernels: Vec<KernelStatistics>,
     /// What ran beside the program, by `[[colocated]]` entry: all that it did, from beginning to end.
@@ -121,45 +129,8 @@ pub struct Statistics {
     pub refused_events: u64,
 }
 
-/// The counters of one measured window.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Window {
-    /// Data accesses.
-    pub accesses: u64,
-    /// Instructions, the accesses' own included.
-    pub instructions: u64,
-    /// TLB misses that went to a walker.
-    pub walks: u64,
-    /// Their latency.
-    pub walk_cycles: u64,
-    /// References to tables.
-    pub walk_references: u64,
-    /// Estimated time by what it is spent on.
-    pub cycles: Cycles,
-}
-
-/// Estimated cycles by what they are spent on (`docs/model.md`, "Time").
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Cycles {
-    /// The program's own instructions.
-    pub work: u64,
-    /// Data latency beyond L1 that is not overlapped.
-    pub data: u64,
-    /// Walk cycles on the critical path.
-    pub walk: u64,
-    /// Kernel events.
-    pub os: u64,
-}
-
-impl Cycles {
-    /// All of them.
-    pub const fn total(self) -> u64 {
-        self.work + self.data + self.walk + self.os
-    }
-}
-
 /// References of walks to one level of one table that one place served.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct References {
     /// `guest` (the only table, when native) or `host`.
     pub table: &'static str,
@@ -173,7 +144,7 @@ pub struct References {
 
 /// References at one step of a walk that one place served. A two-dimensional walk's steps have two co-ordinates (steps 1 to 24 of the
 /// papers' figures, row by row).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StepReferences {
     /// The level of the guest's entry that is wanted (natively: of the entry); 0 for the data page at the end.
     pub guest_level: u8,
@@ -186,7 +157,7 @@ pub struct StepReferences {
 }
 
 /// Walks by latency.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LatencyHistogram {
     /// The width of a bucket; the last bucket holds all that are longer.
     pub bucket_cycles: u64,
@@ -195,7 +166,7 @@ pub struct LatencyHistogram {
 }
 
 /// A kernel's counters.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct KernelStatistics {
     /// `host`, `middle`, `guest` or `native`.
     pub role: &'static str,
@@ -214,17 +185,17 @@ pub struct KernelStatistics {
     /// VMAs of the program (or VM), and the fewest of them that hold 99 % of its mapped pages.
     pub vmas: [u64; 2],
     /// All counters, by name.
-    pub counters: serde_json::Value,
+    pub counters: ByName<OsCounters>,
     /// Frames that the manager has set aside and that nothing maps.
     pub reserved_frames: u64,
     /// The manager's own counters, by name.
-    pub manager_counters: serde_json::Value,
+    pub manager_counters: BTreeMap<&'static str, u64>,
     /// The table placement's own counters, by name.
-    pub table_counters: serde_json::Value,
+    pub table_counters: BTreeMap<&'static str, u64>,
 }
 
 /// What the programs of one `[[colocated]]` entry did, added up.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ColocatedStatistics {
     /// The trace or the kind of generator.
     pub workload: String,
@@ -239,15 +210,15 @@ pub struct ColocatedStatistics {
     /// Times that one had ended and began anew.
     pub restarts: u64,
     /// What each kernel under them did for them, bottom first.
-    pub kernels: Vec<serde_json::Value>,
+    pub kernels: Vec<ByName<OsCounters>>,
     /// All counters of their cores, by name; `None` where their accesses were not simulated.
-    pub mmu: Option<serde_json::Value>,
+    pub mmu: Option<ByName<Counters>>,
     /// How the pages of those that are alive at the end lie in guest memory; `None` without a host table, or if none is.
     pub host_pt_fragmentation: Option<Fragmentation>,
 }
 
 /// How many lines the host PTEs of each group of 8 neighbouring guest pages fill.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Fragmentation {
     /// Their average: 1 is perfect, 8 the worst. `None` when there is no whole group of 4 KiB pages.
     pub value: Option<f64>,
@@ -255,6 +226,12 @@ pub struct Fragmentation {
     pub distribution: [u64; 8],
     /// All groups.
     pub groups: u64,
+}
+
+/// The JSON Schema of [`Statistics`], as results have it: with the meaning of each counter, and its unit as `x-unit`.
+pub fn schema() -> serde_json::Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    settings.into_generator().into_root_schema_for::<Statistics>().to_value()
 }
 
 impl Statistics {
@@ -271,7 +248,7 @@ impl Statistics {
             let count: u64 = self.references.iter().filter(|r| keep(r)).map(|r| r.count).sum();
             value(ratio(&[(count, self.total.walks)]))
         };
-        let by_table = |counter: &str| value(ratio(&[(self.mmu[counter].as_u64()?, self.total.accesses)]));
+        let per_access = |cycles: u64| value(ratio(&[(cycles, self.total.accesses)]));
         let share = |part: fn(&Alignment) -> u64| alignment.and_then(|a| value(ratio(&[(part(a), a.pages())])));
         let from_memory: u64 = self.references.iter().filter(|r| r.served_by == "memory").map(|r| r.count).sum();
         Row {
@@ -286,8 +263,8 @@ impl Statistics {
             memory_served_share: value(ratio(&[(from_memory, self.total.walk_references)])),
             walk_cycles_per_access: value(walk_cycles),
             walk_cycles_per_access_ci95: ci95(walk_cycles),
-            guest_walk_cycles_per_access: by_table("guest_walk_cycles"),
-            host_walk_cycles_per_access: by_table("host_walk_cycles"),
+            guest_walk_cycles_per_access: per_access(self.mmu.guest_walk_cycles),
+            host_walk_cycles_per_access: per_access(self.mmu.host_walk_cycles),
             reserved_share_max: self.reserved.maximum_share,
             reserved_share_mean: self.reserved.mean_share,
             host_pt_fragmentation: fragmentation.and_then(|f| f.value),

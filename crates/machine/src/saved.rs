@@ -5,36 +5,11 @@
 
 use std::path::Path;
 
-use nestwalk_os::{Kernel, OsError};
-
 use crate::build;
+use crate::configuration::Configuration;
 use crate::error::MachineError;
-use crate::neighbours::Neighbours;
-use crate::scenario::Configuration;
-
-/// The most that a file may unpack to: 16 TiB of memory, every other frame in use.
-const UNPACKED_MAX: u64 = 1 << 34;
-
-/// `kernel`, which has no process yet, begins with the memory of the file `path`.
-///
-/// # Errors
-/// When the file cannot be read, or is no saved memory of that size.
-pub(crate) fn restore(kernel: &mut Kernel, path: &Path) -> Result<(), MachineError> {
-    let refused = |what: String| MachineError::Saved { path: path.to_owned(), what };
-    let packed = std::fs::read(path).map_err(|source| MachineError::Io { path: path.to_owned(), source })?;
-    let bytes = unpack(&packed).map_err(|error| refused(format!("{error}: it is no saved memory, or damaged")))?;
-    kernel.restore_memory(&bytes).map_err(|error| match error {
-        OsError::Saved(error) => refused(error.to_string()),
-        other => refused(other.to_string()),
-    })
-}
-
-fn unpack(packed: &[u8]) -> std::io::Result<Vec<u8>> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    zstd::Decoder::new(packed)?.take(UNPACKED_MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
+use crate::plans::TenantPlans;
+use crate::workloads;
 
 /// What was saved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
@@ -60,9 +35,9 @@ pub fn save(configuration: &Configuration, traces: &Path, layer: usize) -> Resul
     if layer >= depth {
         return Err(configuration.scenario_error(format!("there is no kernel {layer}: it has {depth}, count from 0")));
     }
-    let facts = build::workload(configuration, traces)?.facts();
-    let beside = Neighbours::open(configuration, facts.threads.max(1), traces)?;
-    let kernel = build::start_of(configuration, &facts, &beside, layer)?;
+    let facts = workloads::workload(configuration, traces)?.facts();
+    let needs = TenantPlans::open(configuration, facts.threads.max(1), traces)?.needs();
+    let kernel = build::start_of(configuration, &facts, &needs, layer)?;
     let packed = zstd::encode_all(&kernel.save_memory()[..], 3).expect("memory can be written to");
     let memory = kernel.memory();
     let saved = Saved {

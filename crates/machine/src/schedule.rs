@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
+use crate::timing::SchedulerTimes;
 
 /// A program, as the schedule knows it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -22,30 +22,6 @@ impl Seat {
     /// How many joined before it.
     pub fn number(self) -> usize {
         self.0
-    }
-}
-
-/// The times of the scheduler.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SchedulerTimes {
-    /// In this time each program has its turn, if turns do not get too short, us.
-    pub latency_us: u64,
-    /// A turn is at least this long, us.
-    pub granularity_us: u64,
-    /// How often busy processors are balanced, us for each processor that there is.
-    pub balance_us: u64,
-    /// Where these come from.
-    #[serde(default)]
-    pub source: String,
-}
-
-impl SchedulerTimes {
-    /// The turn (`sched_slice`) of one of `running` programs on a processor, in cycles of a machine with `cpus` processors of `mhz` MHz.
-    fn cycles(&self, running: usize, cpus: usize, mhz: u64) -> u64 {
-        // SCHED_TUNABLESCALING_LOG: both grow with the number of processors, up to 8.
-        let factor = 1 + u64::from(cpus.clamp(1, 8).ilog2());
-        (self.latency_us * factor / running.max(1) as u64).max(self.granularity_us * factor).max(1) * mhz
     }
 }
 
@@ -117,6 +93,12 @@ impl Schedule {
         let at = self.idlest(cpus);
         self.sitters.push(Sitter { cpus, at, before: at, ready_at: self.now, turn: 0, alive: true });
         Seat(self.sitters.len() - 1)
+    }
+
+    /// The seat before which `number` others joined.
+    pub fn seat(&self, number: usize) -> Seat {
+        debug_assert!(number < self.sitters.len());
+        Seat(number)
     }
 
     /// A program has ended.
@@ -262,7 +244,7 @@ impl Schedule {
         self.turns += 1;
         self.sitters[seat.0].turn = self.turns;
         let running = self.count(cpu);
-        let slice = self.times.cycles(running, self.processors.len(), self.mhz);
+        let slice = self.times.slice_cycles(running, self.processors.len(), self.mhz);
         let processor = &mut self.processors[cpu];
         (processor.owner, processor.turn_ends) = (Some(seat), processor.free_at + slice);
     }

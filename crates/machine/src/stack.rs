@@ -1,101 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernels of a machine, and where on them a program runs.
+//! The kernels of a machine.
 //!
-//! One kernel is a native machine; a VM stands on it with a kernel of its own, and there may be several VMs. A program's
-//! [`Place`] names the kernels that it stands on, bottom first: one natively, two in a VM, three in a nested VM.
+//! One kernel is a native machine; a VM has a kernel of its own over it, and there may be several
+//! VMs. A program's [`KernelChain`] names the kernels under it. What the kernels below one of them
+//! are is looked up where it is needed: [`LowerKernels`].
 
 use nestwalk_mem::{Cpu, PageTable, Vpn};
 use nestwalk_mmu::Segments;
-use nestwalk_os::{
-    Bare, Below, FaultKind, Filled, HostMemory, Invalidation, Kernel, Miss, OsError, ProcessId, ShadowedMemory, Shadows,
-};
+use nestwalk_os::{Bare, Below, FaultKind, Filled, Invalidation, Kernel, Miss, OsError, ProcessId};
 
+use crate::chain::{Floor, KernelChain, cpu_of};
+use crate::lower_kernels::{Host, LowerKernels, Paged, split};
 use crate::paging::VmPaging;
 
-/// A kernel that a program stands on, and what the next floor (or the program) is to it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Floor {
-    /// Which of the [`Stack`]'s kernels.
-    pub kernel: usize,
-    /// The process that the VM above (or the program) is.
-    pub process: ProcessId,
-    /// Where in that process the memory of the VM above begins; 0 for a program.
-    pub base: Vpn,
-    /// The processor of this kernel on which processor 0 of the VM above (or the program's first thread) runs.
-    pub first_cpu: Cpu,
-    /// How the memory of the VM above is translated: which of the [`Stack`]'s ways; with EPT if it is none of those.
-    pub paging: Option<usize>,
-}
-
-/// The kernels under a program, bottom first.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    floors: [Floor; Place::DEPTH_MAX],
-    depth: usize,
-}
-
-impl Place {
-    /// The most kernels that stand on each other.
-    pub const DEPTH_MAX: usize = 3;
-
-    /// On these kernels, bottom first.
-    ///
-    /// # Panics
-    /// When there is none, there are more than [`Place::DEPTH_MAX`], or one stands on itself or on a later one.
-    pub fn new(floors: &[Floor]) -> Self {
-        assert!((1..=Self::DEPTH_MAX).contains(&floors.len()), "{} kernels", floors.len());
-        assert!(floors.is_sorted_by(|below, above| below.kernel < above.kernel), "{floors:?}");
-        let mut all = [floors[0]; Self::DEPTH_MAX];
-        all[..floors.len()].copy_from_slice(floors);
-        Self { floors: all, depth: floors.len() }
-    }
-
-    /// The kernels, bottom first.
-    #[inline]
-    pub fn floors(&self) -> &[Floor] {
-        &self.floors[..self.depth]
-    }
-
-    /// How many there are.
-    #[inline]
-    pub fn depth(&self) -> usize {
-        self.depth
-    }
-
-    /// The number of the topmost.
-    #[inline]
-    pub fn top(&self) -> usize {
-        self.depth - 1
-    }
-
-    /// The process of the topmost kernel that the program is.
-    #[inline]
-    pub fn process(&self) -> ProcessId {
-        self.floors[self.depth - 1].process
-    }
-
-    /// The program is another process of its kernel from now on.
-    pub fn become_process(&mut self, process: ProcessId) {
-        self.floors[self.depth - 1].process = process;
-    }
-}
-
-/// All kernels of a machine. Each stands on the bare machine or on one with a smaller number.
+/// All kernels of a machine. Each runs on bare metal or on one with a smaller number.
 #[derive(Debug, Default)]
 pub struct Stack {
-    kernels: Vec<Kernel>,
-    pagings: Vec<Paged>,
-}
-
-/// A VM whose memory is translated by something else than EPT.
-#[derive(Debug)]
-struct Paged {
-    /// The kernel that hosts it, and the one that runs in it (which comes next: see [`Place::new`]).
-    host: usize,
-    guest: usize,
-    /// The process of the host that it is.
-    vm: ProcessId,
-    how: VmPaging,
+    hosts: Vec<Host>,
 }
 
 /// What the hardware walks.
@@ -116,123 +37,75 @@ pub enum Translation<'a> {
     Segments(&'a mut PageTable, &'a Segments),
 }
 
-/// The memory of a VM that is `floor`'s process, running on the VM's processor `cpu`.
-fn memory<'a>(host: &'a mut Kernel, floor: &Floor, cpu: Cpu, below: &'a mut dyn Below) -> HostMemory<'a> {
-    let cpu = cpu_of(host, floor.first_cpu, cpu);
-    HostMemory { host, process: floor.process, base: floor.base, cpu, below }
-}
-
-/// Which processor of `kernel` is number `cpu` of those that begin at `first`.
-#[inline]
-fn cpu_of(kernel: &Kernel, first: Cpu, cpu: Cpu) -> Cpu {
-    let (number, cpus) = (u32::from(first.0) + u32::from(cpu.0), u32::from(kernel.config().cpus));
-    // A division takes longer than all the rest, and is hardly ever needed.
-    Cpu(if number < cpus { number } else { number % cpus } as u16)
-}
-
 impl Stack {
     /// Adds a kernel, and says its number.
     pub fn add(&mut self, kernel: Kernel) -> usize {
-        self.kernels.push(kernel);
-        self.kernels.len() - 1
+        self.hosts.push(Host { kernel, pagings: Vec::new() });
+        self.hosts.len() - 1
     }
 
-    /// Has the memory of the VM on `floor` translated by `paging`.
-    pub fn add_paging(&mut self, floor: &mut Floor, paging: VmPaging) {
-        floor.paging = Some(self.pagings.len());
-        // The measured program's kernels are built one after the other, and only they have anything else than EPT.
-        self.pagings.push(Paged { host: floor.kernel, guest: floor.kernel + 1, vm: floor.process, how: paging });
+    /// Has the memory of the VM on `floor`, whose kernel is added next (or was right after that of
+    /// the floor), translated by `paging`.
+    pub fn add_paging(&mut self, floor: &Floor, paging: VmPaging) {
+        let paged = Paged { vm: floor.process, guest: floor.kernel + 1, how: paging };
+        self.hosts[floor.kernel].pagings.push(paged);
     }
 
     /// How the memory of the VM on `floor` is translated; `None` is EPT.
+    #[inline]
     pub fn paging(&self, floor: &Floor) -> Option<&VmPaging> {
-        floor.paging.map(|number| &self.pagings[number].how)
-    }
-
-    /// All kernels.
-    pub fn kernels(&self) -> &[Kernel] {
-        &self.kernels
+        let pagings = &self.hosts[floor.kernel].pagings;
+        pagings.iter().find(|paged| paged.vm == floor.process).map(|paged| &paged.how)
     }
 
     /// Whether a daemon of some kernel should run before the next tick is due.
     pub fn has_background_work(&self) -> bool {
-        self.kernels.iter().any(Kernel::has_background_work)
+        self.hosts.iter().any(|host| host.kernel.has_background_work())
     }
 
     /// The kernel of a floor.
+    #[inline]
     pub fn kernel(&self, floor: &Floor) -> &Kernel {
-        &self.kernels[floor.kernel]
+        &self.hosts[floor.kernel].kernel
     }
 
     /// The kernel that a program runs on.
-    pub fn top_kernel(&self, place: &Place) -> &Kernel {
-        self.kernel(&place.floors()[place.top()])
+    pub fn top_kernel(&self, chain: &KernelChain) -> &Kernel {
+        self.kernel(chain.top_floor())
     }
 
     /// The processor of the program's kernel on which its thread number `thread` runs.
-    pub fn cpu(&self, place: &Place, thread: u16) -> Cpu {
-        let floor = &place.floors()[place.top()];
+    #[inline]
+    pub fn cpu(&self, chain: &KernelChain, thread: u16) -> Cpu {
+        let floor = chain.top_floor();
         cpu_of(self.kernel(floor), floor.first_cpu, Cpu(thread))
     }
 
     /// The processor of the machine (of the bottom kernel) that is `cpu` to the program's kernel.
-    pub fn machine_cpu(&self, place: &Place, cpu: Cpu) -> Cpu {
-        let under = &place.floors()[..place.top()];
+    #[inline]
+    pub fn machine_cpu(&self, chain: &KernelChain, cpu: Cpu) -> Cpu {
+        let under = &chain.floors()[..chain.top()];
         under.iter().rev().fold(cpu, |cpu, floor| cpu_of(self.kernel(floor), floor.first_cpu, cpu))
     }
 
-    /// Calls `act` with the kernel of floor `layer` of `place`, the process that it runs, and what lies below it. `cpu` is
-    /// the processor of that kernel that works.
-    // Always inlined: a call costs a page fault 6 % of its instructions.
+    /// Calls `act` with the kernel of floor `layer` of `chain`, the process that it runs, and what
+    /// lies below it. `cpu` is the processor of that kernel that works.
     #[inline(always)]
     pub fn with<R>(
         &mut self,
-        place: &Place,
+        chain: &KernelChain,
         layer: usize,
         cpu: Cpu,
         act: impl FnOnce(&mut Kernel, ProcessId, &mut dyn Below) -> R,
     ) -> R {
-        let [f0, f1, f2] = &place.floors;
-        match layer {
-            0 => act(&mut self.kernels[f0.kernel], f0.process, &mut Bare),
-            1 => {
-                if f0.paging.is_some() && place.depth == 2 {
-                    return self.with_paging(f0, f1, cpu, act);
-                }
-                let [host, kernel] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect(APART);
-                act(kernel, f1.process, &mut memory(host, f0, cpu, &mut Bare))
-            }
-            _ => {
-                let numbers = [f0.kernel, f1.kernel, f2.kernel];
-                let [bottom, host, kernel] = self.kernels.get_disjoint_mut(numbers).expect(APART);
-                let host_cpu = cpu_of(host, f1.first_cpu, cpu);
-                act(kernel, f2.process, &mut memory(host, f1, cpu, &mut memory(bottom, f0, host_cpu, &mut Bare)))
-            }
-        }
+        let (floor, floors) = chain.up_to(layer);
+        let (host, hosts) = split(&mut self.hosts, floor.kernel);
+        act(&mut host.kernel, floor.process, &mut LowerKernels::new(hosts, floors, cpu))
     }
 
-    /// [`Stack::with`] for the kernel `f1` of a VM whose memory is not translated by EPT. Apart, so that the other is short.
-    #[cold]
-    #[inline(never)]
-    fn with_paging<R>(
-        &mut self,
-        f0: &Floor,
-        f1: &Floor,
-        cpu: Cpu,
-        act: impl FnOnce(&mut Kernel, ProcessId, &mut dyn Below) -> R,
-    ) -> R {
-        let [host, kernel] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect(APART);
-        let mut bare = Bare;
-        let memory = &mut memory(host, f0, cpu, &mut bare);
-        match f0.paging.map(|number| &mut self.pagings[number].how) {
-            Some(VmPaging::Shadow(shadows)) => act(kernel, f1.process, &mut ShadowedMemory { memory, shadows }),
-            _ => act(kernel, f1.process, memory),
-        }
-    }
-
-    /// The latest of the clocks of the kernels of `place`, ns.
-    pub fn clock(&self, place: &Place) -> u64 {
-        place.floors().iter().map(|floor| self.kernel(floor).clock()).max().unwrap_or_default()
+    /// The latest of the clocks of the kernels of `chain`, ns.
+    pub fn clock(&self, chain: &KernelChain) -> u64 {
+        chain.floors().iter().map(|floor| self.kernel(floor).clock()).max().unwrap_or_default()
     }
 
     /// A page fault in the kernel of floor `layer`, on that kernel's processor `cpu`.
@@ -242,122 +115,238 @@ impl Stack {
     #[inline]
     pub fn fault(
         &mut self,
-        place: &Place,
+        chain: &KernelChain,
         layer: usize,
         page: Vpn,
         store: bool,
         cpu: Cpu,
     ) -> Result<FaultKind, OsError> {
-        self.with(place, layer, cpu, |kernel, process, below| kernel.fault(process, page, store, cpu, below))
+        self.with(chain, layer, cpu, |kernel, process, below| kernel.fault(process, page, store, cpu, below))
     }
 
-    /// A load (or store) of the program at `place`, of which only what it does to the kernels matters: see [`Kernel::touch`].
+    /// A load (or store) of the program on `chain`, of which only what it does to the kernels
+    /// matters: see [`Kernel::touch`].
     ///
     /// # Errors
     /// As [`Stack::fault`].
     #[inline]
-    pub fn touch(&mut self, place: &Place, page: Vpn, store: bool, cpu: Cpu) -> Result<(), OsError> {
-        self.with(place, place.top(), cpu, |kernel, process, below| kernel.touch(process, page, store, cpu, below))
+    pub fn touch(&mut self, chain: &KernelChain, page: Vpn, store: bool, cpu: Cpu) -> Result<(), OsError> {
+        self.with(chain, chain.top(), cpu, |kernel, process, below| kernel.touch(process, page, store, cpu, below))
     }
 
     /// The page table of what runs on floor `layer`.
-    pub fn table(&self, place: &Place, layer: usize) -> &PageTable {
-        let floor = &place.floors()[layer];
-        self.kernel(floor).table(floor.process).expect(ALIVE)
+    ///
+    /// # Errors
+    /// When it has exited.
+    pub fn table(&self, chain: &KernelChain, layer: usize) -> Result<&PageTable, OsError> {
+        let floor = &chain.floors()[layer];
+        self.kernel(floor).table(floor.process)
     }
 
-    /// What the hardware walks for the program at `place`. A shadow table has taken in all that was written to what it is
-    /// made from.
+    /// What the hardware walks for the program on `chain`. A shadow table has taken in all that was
+    /// written to what it is made from.
+    ///
+    /// # Errors
+    /// When the program, or a VM that it runs in, has exited.
     #[inline]
-    pub fn translation(&mut self, place: &Place) -> Translation<'_> {
-        let [f0, f1, f2] = &place.floors;
-        if place.depth == 1 {
-            return Translation::OneTable(self.kernels[f0.kernel].table_mut(f0.process).expect(ALIVE));
-        }
-        let paging = f0.paging.map(|number| &mut self.pagings[number].how);
-        if let Some(VmPaging::Shadow(shadows)) = paging {
-            let [host, next] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect(APART);
-            host.synchronise_shadow(shadows, (f1.process, next.table_mut(f1.process).expect(ALIVE)));
-            let shadow = shadows.table(f1.process);
-            if place.depth == 2 {
-                return Translation::OneTable(shadow);
-            }
-            let guest = self.kernels[f2.kernel].table_mut(f2.process).expect(ALIVE);
-            return Translation::TwoTables { guest, host: shadow, base: f1.base };
-        }
-        let [host, next] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect(APART);
-        let guest = next.table_mut(f1.process).expect(ALIVE);
+    pub fn translation(&mut self, chain: &KernelChain) -> Result<Translation<'_>, OsError> {
+        let [bottom, floors @ ..] = chain.floors() else { unreachable!("a chain has a kernel") };
+        let Some(next) = floors.first() else {
+            return Ok(Translation::OneTable(self.hosts[bottom.kernel].kernel.table_mut(bottom.process)?));
+        };
+        let (lower, upper) = self.hosts.split_at_mut(next.kernel);
+        let (host, paging) = lower[bottom.kernel].parts(bottom.process);
+        let (this, above) = upper.split_first_mut().expect("the next floor's kernel");
+        let guest = this.kernel.table_mut(next.process)?;
         match paging {
-            Some(VmPaging::Segments(segments)) => Translation::Segments(guest, segments),
-            _ => Translation::TwoTables { guest, host: host.table_mut(f0.process).expect(ALIVE), base: f0.base },
+            None => Ok(Translation::TwoTables { guest, host: host.table_mut(bottom.process)?, base: bottom.base }),
+            Some(VmPaging::Segments(segments)) => Ok(Translation::Segments(guest, segments)),
+            Some(VmPaging::Shadow(shadows)) => {
+                host.synchronise_shadow(shadows, (next.process, guest));
+                let shadow = shadows.table(next.process);
+                let Some(top) = floors.get(1) else { return Ok(Translation::OneTable(shadow)) };
+                let guest = above[top.kernel - next.kernel - 1].kernel.table_mut(top.process)?;
+                Ok(Translation::TwoTables { guest, host: shadow, base: next.base })
+            }
         }
     }
 
     /// Whether the lowest kernel under the program keeps a shadow table.
     #[inline]
-    pub fn shadows(&self, place: &Place) -> bool {
-        place.depth > 1 && matches!(self.paging(&place.floors[0]), Some(VmPaging::Shadow(_)))
+    pub fn shadows(&self, chain: &KernelChain) -> bool {
+        chain.depth() > 1 && matches!(self.paging(chain.bottom_floor()), Some(VmPaging::Shadow(_)))
     }
 
-    /// The hardware missed `page` in the shadow table, or may not store there: the lowest kernel fills the entry, taking
-    /// faults of its own as need be. `false` if the table that is shadowed does not map the page: a fault of the kernel that
-    /// keeps it. `cpu` is the processor of the machine.
+    /// The hardware missed `page` in the shadow table, or may not store there: the lowest kernel
+    /// fills the entry, taking faults of its own as need be. `false` if that is a fault of the
+    /// kernel above: the table that it keeps does not map the page, or has no shadow. `cpu` is the
+    /// processor of the machine.
     ///
     /// # Errors
-    /// When the lowest kernel is out of memory.
-    ///
-    /// # Panics
-    /// When there is no shadow table.
-    pub fn shadow_fault(&mut self, place: &Place, page: Vpn, store: bool, cpu: Cpu) -> Result<bool, OsError> {
-        let [f0, f1, _] = &place.floors;
-        let [host, next] = self.kernels.get_disjoint_mut([f0.kernel, f1.kernel]).expect("two kernels");
-        let Some(VmPaging::Shadow(shadows)) = f0.paging.map(|number| &mut self.pagings[number].how) else {
-            panic!("the lowest kernel keeps no shadow table")
+    /// When the lowest kernel is out of memory, or the program has exited.
+    pub fn shadow_fault(&mut self, chain: &KernelChain, page: Vpn, store: bool, cpu: Cpu) -> Result<bool, OsError> {
+        let [bottom, next, ..] = chain.floors() else { return Ok(false) };
+        let (lower, upper) = self.hosts.split_at_mut(next.kernel);
+        let (host, Some(VmPaging::Shadow(shadows))) = lower[bottom.kernel].parts(bottom.process) else {
+            return Ok(false);
         };
-        let upper = next.table_mut(f1.process)?;
+        let shadowed = upper[0].kernel.table_mut(next.process)?;
         loop {
-            match host.fill_shadow(shadows, (f1.process, upper), Miss { page, store, cpu })? {
+            match host.fill_shadow(shadows, (next.process, shadowed), Miss { page, store, cpu })? {
                 Filled::Done => return Ok(true),
                 Filled::Upper => return Ok(false),
-                Filled::Lower(page) => host.fault(f0.process, page, store, cpu, &mut Bare)?,
+                Filled::Lower(page) => host.fault(bottom.process, page, store, cpu, &mut Bare)?,
             };
         }
     }
 
-    /// Hands out the shootdowns that were asked for since the last time: the kernel that asks, and what to forget. Shadow tables
-    /// hear of them first.
+    /// Hands out the shootdowns that were asked for since the last time: the kernel that asks, and
+    /// what to forget. Shadow tables hear of them first.
     #[inline]
     pub fn drain_invalidations(&mut self, mut apply: impl FnMut(usize, Invalidation)) {
-        for number in 0..self.kernels.len() {
-            if !self.kernels[number].has_invalidations() {
-                continue;
+        for number in 0..self.hosts.len() {
+            if self.hosts[number].kernel.has_invalidations() {
+                self.drain_kernel(number, &mut apply);
             }
-            if self.pagings.is_empty() {
-                self.kernels[number].take_invalidations().for_each(|invalidation| apply(number, invalidation));
-                continue;
-            }
-            let taken: Vec<_> = self.kernels[number].take_invalidations().collect();
-            for invalidation in taken {
-                self.tell_shadows(number, &invalidation);
-                apply(number, invalidation);
-            }
+        }
+    }
+
+    fn drain_kernel(&mut self, number: usize, apply: &mut impl FnMut(usize, Invalidation)) {
+        if self.hosts.iter().all(|host| host.pagings.is_empty()) {
+            let taken = self.hosts[number].kernel.take_invalidations();
+            return taken.for_each(|invalidation| apply(number, invalidation));
+        }
+        let taken: Vec<_> = self.hosts[number].kernel.take_invalidations().collect();
+        for invalidation in taken {
+            self.tell_shadows(number, &invalidation);
+            apply(number, invalidation);
         }
     }
 
     /// The kernel of that `number` has changed a table, and flushed what hardware knows of it.
     fn tell_shadows(&mut self, number: usize, invalidation: &Invalidation) {
-        for Paged { host, guest, vm, how } in &mut self.pagings {
-            let VmPaging::Shadow(shadows) = how else { continue };
-            let shadows: &mut Shadows = shadows;
-            let [hypervisor, kernel] = self.kernels.get_disjoint_mut([*host, *guest]).expect(APART);
-            if number == *host && invalidation.process == *vm {
-                hypervisor.host_changed(shadows, kernel, invalidation.scope);
-            } else if number == *guest {
-                hypervisor.guest_flushed(shadows, kernel, invalidation);
+        for host in 0..self.hosts.len() {
+            let (lower, upper) = self.hosts.split_at_mut(host + 1);
+            let Host { kernel, pagings } = &mut lower[host];
+            for Paged { vm, guest, how } in pagings {
+                let VmPaging::Shadow(shadows) = how else { continue };
+                let guest_kernel = &mut upper[*guest - host - 1].kernel;
+                if number == host && invalidation.process == *vm {
+                    kernel.host_changed(shadows, guest_kernel, invalidation.scope);
+                } else if number == *guest {
+                    kernel.guest_flushed(shadows, guest_kernel, invalidation);
+                }
             }
         }
     }
 }
 
-const ALIVE: &str = "a place's processes live as long as the place";
-const APART: &str = "the kernels of a place are different ones";
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::{add_kernel, add_process};
+    use crate::testing::{FIRST, kernels, map};
+    use nestwalk_mem::{Frame, PageCount};
+    use nestwalk_os::{KernelConfig, Shadows};
+
+    fn frame_of(stack: &Stack, chain: &KernelChain, layer: usize, page: Vpn) -> Option<Frame> {
+        stack.table(chain, layer).unwrap().translate(page)
+    }
+
+    #[test]
+    fn a_fault_is_served_by_all_kernels_below() {
+        for depth in 1..=KernelChain::DEPTH_MAX {
+            let (mut stack, chain) = kernels(depth);
+            map(&mut stack, &chain, 4);
+            stack.fault(&chain, chain.top(), FIRST + 2, true, Cpu(1)).unwrap();
+            let mut page = FIRST + 2;
+            for layer in (0..depth).rev() {
+                let frame = frame_of(&stack, &chain, layer, page);
+                let frame = frame.unwrap_or_else(|| panic!("{depth} kernels: floor {layer} backs {page:?}"));
+                if layer > 0 {
+                    page = chain.floors()[layer - 1].base + frame.0;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_below_cannot_back_is_an_error_that_names_the_frame() {
+        let (mut stack, chain) = kernels(2);
+        map(&mut stack, &chain, 4);
+        let vm = chain.floors()[0];
+        stack.with(&chain, 0, Cpu(0), |kernel, _, below| kernel.exit(vm.process, below)).unwrap();
+        let error = stack.fault(&chain, 1, FIRST, true, Cpu(0)).unwrap_err();
+        let OsError::Host { source, .. } = error else { panic!("{error}") };
+        assert_eq!(*source, OsError::NoProcess(vm.process));
+    }
+
+    #[test]
+    fn a_program_that_has_exited_has_no_translation() {
+        let (mut stack, chain) = kernels(2);
+        let gone = OsError::NoProcess(chain.process());
+        stack.with(&chain, 1, Cpu(0), |kernel, process, below| kernel.exit(process, below)).unwrap();
+        assert_eq!(stack.table(&chain, 1).unwrap_err(), gone);
+        assert_eq!(stack.translation(&chain).unwrap_err(), gone);
+        assert_eq!(stack.touch(&chain, FIRST, false, Cpu(0)).unwrap_err(), gone);
+    }
+
+    /// A second VM on the lowest kernel, beside that of `chain`.
+    fn second_vm(stack: &mut Stack, chain: &KernelChain) -> KernelChain {
+        let host = add_process(stack, &[*chain.bottom_floor()], Some(PageCount(1 << 12))).unwrap();
+        let guest = add_kernel(stack, &[host], &KernelConfig::new(PageCount(1 << 12)), None, Cpu(0)).unwrap();
+        KernelChain::new(&[host, guest])
+    }
+
+    #[test]
+    fn a_shadow_table_is_that_of_its_vm_only() {
+        let (mut stack, chain) = kernels(2);
+        let other = second_vm(&mut stack, &chain);
+        let vm = *chain.bottom_floor();
+        let geometry = stack.kernel(&vm).config().geometry;
+        let shadows = Shadows::new((vm.process, vm.base), geometry, false);
+        stack.add_paging(&vm, VmPaging::Shadow(Box::new(shadows)));
+        assert_eq!((stack.shadows(&chain), stack.shadows(&other)), (true, false));
+        for chain in [&chain, &other] {
+            map(&mut stack, chain, 4);
+            stack.fault(chain, 1, FIRST, true, Cpu(0)).unwrap();
+        }
+        assert!(stack.shadow_fault(&chain, FIRST, true, Cpu(0)).unwrap());
+        assert!(!stack.shadow_fault(&chain, FIRST + 3, true, Cpu(0)).unwrap(), "the guest's fault");
+        assert!(!stack.shadow_fault(&other, FIRST, true, Cpu(0)).unwrap(), "nothing is shadowed");
+        assert!(matches!(stack.translation(&chain), Ok(Translation::OneTable(_))));
+        assert!(matches!(stack.translation(&other), Ok(Translation::TwoTables { .. })));
+        // The frames that the shadowed VM's kernel uses are exits that fill its direct map.
+        let fills = stack.kernel(&vm).counters().shadow_fills;
+        stack.fault(&chain, 1, FIRST + 1, true, Cpu(0)).unwrap();
+        assert!(stack.kernel(&vm).counters().shadow_fills > fills);
+        let fills = stack.kernel(&vm).counters().shadow_fills;
+        stack.fault(&other, 1, FIRST + 1, true, Cpu(0)).unwrap();
+        assert_eq!(stack.kernel(&vm).counters().shadow_fills, fills);
+    }
+
+    #[test]
+    fn processors_are_counted_on_from_floor_to_floor() {
+        let (stack, chain) = kernels(3);
+        let mut floors = chain.floors().to_vec();
+        (floors[0].first_cpu, floors[1].first_cpu, floors[2].first_cpu) = (Cpu(1), Cpu(1), Cpu(2));
+        let chain = KernelChain::new(&floors);
+        assert_eq!(stack.cpu(&chain, 0), Cpu(2));
+        assert_eq!(stack.cpu(&chain, 2), Cpu(0), "each kernel has four");
+        assert_eq!(stack.machine_cpu(&chain, Cpu(1)), Cpu(3));
+    }
+
+    #[test]
+    fn shootdowns_are_handed_out_once_with_the_kernel_that_asks() {
+        let (mut stack, chain) = kernels(2);
+        map(&mut stack, &chain, 4);
+        stack.fault(&chain, 1, FIRST, true, Cpu(0)).unwrap();
+        stack.drain_invalidations(|_, _| {});
+        let range = nestwalk_mem::VpnRange::new(FIRST, PageCount(4));
+        stack.with(&chain, 1, Cpu(0), |kernel, process, below| kernel.munmap(process, range, below)).unwrap();
+        let mut asked = Vec::new();
+        stack.drain_invalidations(|kernel, invalidation| asked.push((kernel, invalidation.process)));
+        assert_eq!(asked, [(chain.top_floor().kernel, chain.process())]);
+        stack.drain_invalidations(|kernel, invalidation| panic!("{kernel}: {invalidation:?}"));
+    }
+}

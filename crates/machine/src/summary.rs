@@ -4,75 +4,97 @@
 use nestwalk_mem::{Level, PageTable};
 use nestwalk_mmu::{Counters, LatencyHistogram, Served, Table};
 use nestwalk_os::alignment::Alignment;
-use nestwalk_os::{Kernel, ProcessId, fragmentation};
-use serde_json::{Value, json};
+use nestwalk_os::{Kernel, OsError, ProcessId, fragmentation};
 
-use crate::beside::Companion;
-use crate::build::role;
+use crate::by_name::ByName;
+use crate::chain::{Floor, KernelChain};
 use crate::colocated::ColocatedConfig;
+use crate::companions::{Companion, companions};
+use crate::configuration::Configuration;
+use crate::contiguity::Contiguity;
+use crate::error::MachineError;
+use crate::machine::{Machine, TenantId};
+use crate::observer::Observed;
 use crate::paging::VmPaging;
+use crate::reserved::Reserved;
 use crate::result::{
     self, ColocatedStatistics, Fragmentation, KernelStatistics, References, RunResult, SCHEMA, Statistics,
-    StepReferences, Window,
+    StepReferences,
 };
-use crate::run::Outcome;
-use crate::scenario::Configuration;
-use crate::stack::{Floor, Place, Stack};
+use crate::stack::Stack;
+use crate::whole::WholeRun;
+use crate::windows::Window;
 
-/// Range registers for which it is said how many walks they would cover.
-const COVERAGES: [usize; 4] = [1, 4, 8, 16];
+/// All that is there when a run has ended.
+pub(crate) struct Outcome {
+    pub machine: Machine,
+    /// The measured tenant.
+    pub id: TenantId,
+    pub observed: Observed,
+    pub reserved: Reserved,
+    pub whole_run: WholeRun,
+    pub contiguity: Vec<Contiguity>,
+}
 
-pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> RunResult {
-    let (adopted_pages, refused_events) = (outcome.program.adopted_pages(), outcome.program.refused_events());
-    let whole_run = outcome.whole_run;
-    let (stack, place) = (&outcome.stack, outcome.program.place());
+/// The result of a run of `configuration` that ended with `outcome`.
+///
+/// # Errors
+/// When a process of the outcome has exited.
+pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> Result<RunResult, MachineError> {
+    let Outcome { machine, id, observed, reserved, whole_run, contiguity } = outcome;
+    let Observed { measured, warm_accesses, warm_up } = observed;
+    let tenant = machine.tenant(id);
+    let (stack, chain) = (&machine.platform.stack, tenant.family.chain());
     // With a shadow table or segments the hardware walks no table of the host's.
-    let walks_host = place.depth() > 1 && stack.paging(&place.floors()[0]).is_none();
-    let host_pt_fragmentation = walks_host.then(|| measure_fragmentation(stack, place));
-    let alignment = walks_host.then(|| measure_alignment(stack, place));
+    let walks_host = chain.depth() > 1 && stack.paging(chain.bottom_floor()).is_none();
+    let gone =
+        |source| MachineError::Os { place: configuration.file(), kernel: chain.role(chain.top()).into(), source };
+    let host_pt_fragmentation = walks_host.then(|| measure_fragmentation(stack, chain)).transpose().map_err(gone)?;
+    let alignment = walks_host.then(|| measure_alignment(stack, chain)).transpose().map_err(gone)?;
     let statistics = Statistics {
-        total: outcome.windows.iter().fold(Window::default(), |sum, window| sum.plus(window)),
-        references: references(&outcome.measured),
-        steps: steps(&outcome.measured),
+        total: measured.windows.iter().fold(Window::default(), |sum, window| sum.plus(window)),
+        references: references(&measured.counters),
+        steps: steps(&measured.counters),
         latency_histogram: result::LatencyHistogram {
             bucket_cycles: LatencyHistogram::WIDTH_CYCLES,
-            counts: outcome.measured.latency.buckets.to_vec(),
+            counts: measured.counters.latency.buckets.to_vec(),
         },
-        mmu: mmu_counters(&outcome.measured),
-        kernels: kernels(stack, place),
-        reserved: outcome.reserved.clone(),
-        colocated: colocated(&configuration, stack, &outcome.companions),
-        windows: outcome.windows,
-        warm_accesses: outcome.warm_accesses,
-        populated_pages: outcome.populated_pages,
-        adopted_pages,
-        refused_events,
+        mmu: ByName(measured.counters),
+        kernels: kernels(stack, chain).map_err(gone)?,
+        reserved,
+        colocated: colocated(&configuration, &machine).map_err(gone)?,
+        windows: measured.windows,
+        warm_accesses,
+        populated_pages: tenant.tally.touches,
+        adopted_pages: tenant.family.adopted_pages(),
+        refused_events: tenant.family.refused_events(),
     };
-    RunResult {
+    Ok(RunResult {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
         name: configuration.scenario.name.clone(),
         row: statistics.row(&configuration.scenario.name, host_pt_fragmentation.as_ref(), alignment.as_ref()),
         configuration,
         statistics,
-        warm_up: outcome.warm_up,
+        warm_up,
         whole_run,
-        contiguity: outcome.contiguity,
+        contiguity,
         host_pt_fragmentation,
         alignment,
-    }
+    })
 }
 
 /// Of the program's pages, in the table that maps them and in that of the kernel below.
-fn measure_alignment(stack: &Stack, place: &Place) -> Alignment {
-    let below = place.top() - 1;
-    Alignment::of(stack.table(place, place.top()), stack.table(place, below), place.floors()[below].base)
+fn measure_alignment(stack: &Stack, chain: &KernelChain) -> Result<Alignment, OsError> {
+    let below = chain.top() - 1;
+    let (guest, host) = (stack.table(chain, chain.top())?, stack.table(chain, below)?);
+    Ok(Alignment::of(guest, host, chain.floors()[below].base))
 }
 
-fn measure_fragmentation(stack: &Stack, place: &Place) -> Fragmentation {
-    let table = stack.table(place, place.top());
+fn measure_fragmentation(stack: &Stack, chain: &KernelChain) -> Result<Fragmentation, OsError> {
+    let table = stack.table(chain, chain.top())?;
     let measured = fragmentation::Fragmentation::of_small(table, fragmentation::everything(table));
-    spread_of(&measured)
+    Ok(spread_of(&measured))
 }
 
 fn spread_of(measured: &fragmentation::Fragmentation) -> Fragmentation {
@@ -87,12 +109,7 @@ const fn table_name(table: Table) -> &'static str {
 }
 
 const fn served_name(served: Served) -> &'static str {
-    match served {
-        Served::L1d => "l1d",
-        Served::L2 => "l2",
-        Served::Llc => "llc",
-        Served::Memory => "memory",
-    }
+    Served::NAMES[served as usize]
 }
 
 fn references(counters: &Counters) -> Vec<References> {
@@ -128,82 +145,19 @@ fn steps(counters: &Counters) -> Vec<StepReferences> {
     rows
 }
 
-fn mmu_counters(counters: &Counters) -> Value {
-    let by_size = |counts: [u64; 3]| json!({ "4KiB": counts[0], "2MiB": counts[1], "1GiB": counts[2] });
-    let by_server =
-        |counts: [u64; 4]| json!({ "l1d": counts[0], "l2": counts[1], "llc": counts[2], "memory": counts[3] });
-    let pwc = |table| {
-        let hits: serde_json::Map<String, Value> = (2..=5)
-            .map(|level| (format!("pl{level}_hits"), counters.walk_events.pwc_hits(table, Level(level)).into()))
-            .collect();
-        json!({ "misses": counters.walk_events.pwc_misses(table), "hits": hits })
-    };
-    let tlb = &counters.tlb;
-    json!({
-        "accesses": tlb.accesses,
-        "stores": tlb.stores,
-        "tlb": {
-            "l1_hits": by_size(tlb.l1_hits),
-            "l2_hits": by_size(tlb.l2_hits),
-            "misses": by_size(tlb.misses),
-        },
-        "walk_cycles": counters.walk_cycles,
-        "guest_walk_cycles": counters.guest_walk_cycles,
-        "host_walk_cycles": counters.host_walk_cycles,
-        "guest_pwc": pwc(Table::Guest),
-        "host_pwc": pwc(Table::Host),
-        "nested_tlb": { "hits": counters.walk_events.nested_tlb_hits(), "misses": counters.walk_events.nested_tlb_misses() },
-        "data": by_server(counters.data),
-        "data_cycles": counters.data_cycles,
-        "corunner": by_server(counters.corunner),
-        "segment_translations": counters.walk_events.segment_translations(),
-        "aborted_walks": counters.aborted_walks,
-        "aborted_references": counters.aborted_references,
-        "prefetches": prefetches(counters),
-        "walk_latency_cycles": {
-            "p50": counters.latency.quantile(1, 2),
-            "p95": counters.latency.quantile(95, 100),
-            "p99": counters.latency.quantile(99, 100),
-        },
-    })
-}
-
-/// What the prefetcher of page-table lines did; nothing without one.
-fn prefetches(counters: &Counters) -> Value {
-    let prefetch = &counters.prefetch;
-    let coverage: serde_json::Map<String, Value> =
-        COVERAGES.map(|registers| (registers.to_string(), prefetch.covered_by(registers).into())).into_iter().collect();
-    json!({
-        "issued": prefetch.issued,
-        "useful": counters.walk_events.prefetch_hits(),
-        "needless": prefetch.needless,
-        "dropped": prefetch.dropped,
-        "walks": prefetch.walks,
-        "walks_covered_by_registers": coverage,
-    })
-}
-
-fn by_name(counts: Vec<(&'static str, u64)>) -> Value {
-    counts.into_iter().map(|(name, count)| (name, json!(count))).collect()
-}
-
-const ALIVE: &str = "a place's processes live as long as the place";
-
-fn kernels(stack: &Stack, place: &Place) -> Vec<KernelStatistics> {
+fn kernels(stack: &Stack, chain: &KernelChain) -> Result<Vec<KernelStatistics>, OsError> {
     let describe = |(layer, floor): (usize, &Floor)| {
         let paging = stack.paging(floor).map_or_else(|| "ept".to_owned(), VmPaging::name);
-        KernelStatistics {
-            paging: (layer < place.top()).then_some(paging),
-            ..kernel_statistics(stack.kernel(floor), role(layer, place.depth()), floor.process)
-        }
+        let statistics = kernel_statistics(stack.kernel(floor), chain.role(layer), floor.process)?;
+        Ok(KernelStatistics { paging: (layer < chain.top()).then_some(paging), ..statistics })
     };
-    place.floors().iter().enumerate().map(describe).collect()
+    chain.floors().iter().enumerate().map(describe).collect()
 }
 
 /// Of `kernel`, of which `process` is the program or the VM.
-fn kernel_statistics(kernel: &Kernel, role: &'static str, process: ProcessId) -> KernelStatistics {
-    let table = kernel.table(process).expect(ALIVE);
-    KernelStatistics {
+fn kernel_statistics(kernel: &Kernel, role: &'static str, process: ProcessId) -> Result<KernelStatistics, OsError> {
+    let table = kernel.table(process)?;
+    Ok(KernelStatistics {
         role,
         paging: None,
         manager: kernel.manager().facts().name.to_owned(),
@@ -211,12 +165,12 @@ fn kernel_statistics(kernel: &Kernel, role: &'static str, process: ProcessId) ->
         free_frames: kernel.memory().free_frames().0,
         table_nodes: table.node_count(),
         table_runs: runs_of_frames(table),
-        vmas: count_vmas(kernel.vmas(process).expect(ALIVE).map(|vma| vma.range.len()).collect()),
-        counters: serde_json::to_value(kernel.counters()).expect("counters are plain numbers"),
+        vmas: count_vmas(kernel.vmas(process)?.map(|vma| vma.range.len()).collect()),
+        counters: ByName(*kernel.counters()),
         reserved_frames: kernel.manager().reserved().0,
-        manager_counters: by_name(kernel.manager().statistics()),
-        table_counters: by_name(kernel.table_placement().statistics()),
-    }
+        manager_counters: kernel.manager().statistics().into_iter().collect(),
+        table_counters: kernel.table_placement().statistics().into_iter().collect(),
+    })
 }
 
 /// On how many runs of neighbouring frames the nodes of `table` lie.
@@ -242,29 +196,33 @@ fn count_vmas(mut pages: Vec<u64>) -> [u64; 2] {
 }
 
 /// What ran beside the program, by entry of the scenario.
-fn colocated(configuration: &Configuration, stack: &Stack, companions: &[Companion]) -> Vec<ColocatedStatistics> {
-    let entries = configuration.scenario.colocated.iter().zip(companions);
-    entries.map(|(config, companion)| colocated_entry(config, stack, companion)).collect()
+fn colocated(configuration: &Configuration, machine: &Machine) -> Result<Vec<ColocatedStatistics>, OsError> {
+    let configs = &configuration.scenario.colocated;
+    let entries = configs.iter().zip(companions(machine, configs.len()));
+    entries.map(|(config, companion)| colocated_entry(config, &machine.platform.stack, &companion)).collect()
 }
 
-fn colocated_entry(config: &ColocatedConfig, stack: &Stack, companion: &Companion) -> ColocatedStatistics {
+fn colocated_entry(
+    config: &ColocatedConfig,
+    stack: &Stack,
+    companion: &Companion,
+) -> Result<ColocatedStatistics, OsError> {
     let mut spread = fragmentation::Fragmentation::default();
-    for place in companion.places.iter().filter(|place| place.depth() > 1) {
-        let table = stack.table(place, place.top());
+    for chain in companion.alive.iter().filter(|chain| chain.depth() > 1) {
+        let table = stack.table(chain, chain.top())?;
         spread.add(&fragmentation::Fragmentation::of_small(table, fragmentation::everything(table)));
     }
-    let counters = |work| serde_json::to_value(work).expect("counters are plain numbers");
-    ColocatedStatistics {
+    Ok(ColocatedStatistics {
         workload: companion.name.clone(),
         count: config.count,
         touches: companion.tally.touches,
         accesses: companion.tally.accesses,
         instructions: companion.tally.instructions,
         restarts: companion.tally.restarts,
-        kernels: companion.work.iter().take(companion.depth).map(counters).collect(),
-        mmu: companion.counters.as_ref().map(mmu_counters),
-        host_pt_fragmentation: (companion.depth > 1 && !companion.places.is_empty()).then(|| spread_of(&spread)),
-    }
+        kernels: companion.work.iter().take(companion.depth).copied().map(ByName).collect(),
+        mmu: companion.counters.clone().map(ByName),
+        host_pt_fragmentation: (companion.depth > 1 && !companion.alive.is_empty()).then(|| spread_of(&spread)),
+    })
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use nestwalk_os::OsCounters;
 use serde::{Deserialize, Serialize};
 
 use crate::error::MachineError;
-use crate::schedule::SchedulerTimes;
 
 /// The machine file's part of the time model.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
@@ -39,6 +38,30 @@ pub struct Costs {
     /// How programs that share processors take turns. Only needed where programs run beside each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<SchedulerTimes>,
+}
+
+/// The times of the scheduler.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SchedulerTimes {
+    /// In this time each program has its turn, if turns do not get too short, us.
+    pub latency_us: u64,
+    /// A turn is at least this long, us.
+    pub granularity_us: u64,
+    /// How often busy processors are balanced, us for each processor that there is.
+    pub balance_us: u64,
+    /// Where these come from.
+    #[serde(default)]
+    pub source: String,
+}
+
+impl SchedulerTimes {
+    /// The turn (`sched_slice`) of one of `running` programs on a processor, in cycles of a machine with `cpus` processors of `mhz` MHz.
+    pub(crate) fn slice_cycles(&self, running: usize, cpus: usize, mhz: u64) -> u64 {
+        // SCHED_TUNABLESCALING_LOG: both grow with the number of processors, up to 8.
+        let factor = 1 + u64::from(cpus.clamp(1, 8).ilog2());
+        (self.latency_us * factor / running.max(1) as u64).max(self.granularity_us * factor).max(1) * mhz
+    }
 }
 
 /// What one event costs.

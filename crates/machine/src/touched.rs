@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a program's memory is: the 2 MiB regions of its addresses that it touches until it is populated.
 //!
-//! Page tables of another process can then be laid under the program ([`KernelScenario::dump`](crate::scenario)).
+//! Page tables of another process can then be laid under the program ([`KernelScenario::dump`](crate::kernel_scenario)).
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use nestwalk_workload::{Batch, Phase, Step};
 
-use crate::build;
+use crate::configuration::Configuration;
 use crate::error::MachineError;
-use crate::scenario::Configuration;
+use crate::workloads;
 
 /// log2 of the bytes of a region.
 const REGION_BYTES_BITS: u32 = 21;
@@ -25,7 +25,7 @@ const ACCESSES_MAX: u64 = 100_000_000;
 /// # Errors
 /// When the workload cannot be made or read.
 pub fn regions(configuration: &Configuration, traces: &Path) -> Result<Vec<u64>, MachineError> {
-    let mut workload = build::workload(configuration, traces)?;
+    let mut workload = workloads::workload(configuration, traces)?;
     let mut found = BTreeSet::new();
     let (mut batch, mut accesses) = (Batch::default(), 0);
     while accesses < ACCESSES_MAX {

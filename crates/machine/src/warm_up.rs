@@ -10,7 +10,8 @@
 
 use serde::Serialize;
 
-use crate::result::Window;
+use crate::hardware::Fill;
+use crate::windows::Window;
 
 /// Change between the two quarters that is no drift.
 const TOLERANCE: f64 = 0.01;
@@ -64,15 +65,6 @@ pub struct Drift {
     pub llc_filling: f64,
     /// Lines that the last-level cache held, as a share of its places.
     pub llc_held: f64,
-}
-
-/// The last-level cache at some moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Fill {
-    /// Lines that it holds.
-    pub held: u64,
-    /// Lines that it has room for.
-    pub places: u64,
 }
 
 /// Judges one warm-up.
@@ -137,7 +129,7 @@ impl Judge {
             accesses: b.accesses - a.accesses,
             walks: b.walks - a.walks,
             walk_cycles: b.walk_cycles - a.walk_cycles,
-            cycles: crate::result::Cycles {
+            cycles: crate::windows::Cycles {
                 work: b.cycles.work - a.cycles.work,
                 data: b.cycles.data - a.cycles.data,
                 walk: b.cycles.walk - a.cycles.walk,
@@ -164,7 +156,7 @@ fn change(before: f64, after: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Cycles;
+    use crate::windows::Cycles;
 
     const FULL: Fill = Fill { held: 1000, places: 1000 };
 

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use nestwalk_os::OsCounters;
 use serde::Serialize;
 
-use crate::build::role;
+use crate::chain::KernelChain;
 use crate::meter::{Meter, Work, faults_exit, since};
-use crate::stack::{Place, Stack};
+use crate::stack::Stack;
 use crate::timing::{FAULTS, Kind, kind_of};
 
 /// What the kernels did for the program in the whole run. Counts of all its kernels together, unless said otherwise.
@@ -83,22 +83,22 @@ pub(crate) struct Parts<'a> {
     pub extent: Extent,
 }
 
-/// Counters of the kernels of `place`, by layer.
-pub(crate) fn snapshot(stack: &Stack, place: &Place) -> Work {
+/// Counters of the kernels of `chain`, by layer.
+pub(crate) fn snapshot(stack: &Stack, chain: &KernelChain) -> Work {
     let mut work = Work::default();
-    for (counters, floor) in work.iter_mut().zip(place.floors()) {
+    for (counters, floor) in work.iter_mut().zip(chain.floors()) {
         counters.add(stack.kernel(floor).counters());
     }
     work
 }
 
-/// The whole of `work`, which was done for the program on `place`.
-pub(crate) fn whole_run(stack: &Stack, place: &Place, meter: &Meter, work: &Work, parts: Parts<'_>) -> WholeRun {
+/// The whole of `work`, which was done for the program on `chain`.
+pub(crate) fn whole_run(stack: &Stack, chain: &KernelChain, meter: &Meter, work: &Work, parts: Parts<'_>) -> WholeRun {
     let Parts { boot, windows, extent } = parts;
     let own = since(work, boot);
-    let mut whole = WholeRun { boot_cycles: meter.cycles(stack, place, boot), ..Default::default() };
-    for (layer, done) in own.iter().enumerate().take(place.depth()) {
-        let kernel = of_kernel(stack, place, meter, layer, done);
+    let mut whole = WholeRun { boot_cycles: meter.cycles(stack, chain, boot), ..Default::default() };
+    for (layer, done) in own.iter().enumerate().take(chain.depth()) {
+        let kernel = of_kernel(stack, chain, meter, layer, done);
         whole.faults += kernel.faults;
         whole.exits += kernel.exits;
         for (kind, cycles) in &kernel.cycles {
@@ -112,28 +112,28 @@ pub(crate) fn whole_run(stack: &Stack, place: &Place, meter: &Meter, work: &Work
         _ => None,
     };
     whole.accesses = extent.accesses.filter(|_| whole.unavailable.is_none());
-    whole.estimated_cycles = unseen(stack, place, meter, windows, extent);
+    whole.estimated_cycles = unseen(stack, chain, meter, windows, extent);
     whole
 }
 
 /// Cycles of what recurs without a first touch, in the accesses that were skipped; `windows` is what was done while measuring.
-fn unseen(stack: &Stack, place: &Place, meter: &Meter, windows: &Work, extent: Extent) -> u64 {
+fn unseen(stack: &Stack, chain: &KernelChain, meter: &Meter, windows: &Work, extent: Extent) -> u64 {
     if extent.measured == 0 {
         return 0;
     }
-    let shadowed = stack.shadows(place);
+    let shadowed = stack.shadows(chain);
     let recurs = |kind: &str| kind == Kind::Reclaim.name() || (shadowed && kind == Kind::Exits.name());
-    let kernels = windows.iter().enumerate().take(place.depth());
+    let kernels = windows.iter().enumerate().take(chain.depth());
     let seen: u64 = kernels
-        .flat_map(|(layer, done)| of_kernel(stack, place, meter, layer, done).cycles)
+        .flat_map(|(layer, done)| of_kernel(stack, chain, meter, layer, done).cycles)
         .filter(|(kind, _)| recurs(kind))
         .map(|(_, cycles)| cycles)
         .sum();
     (u128::from(seen) * u128::from(extent.skipped) / u128::from(extent.measured)) as u64
 }
 
-fn of_kernel(stack: &Stack, place: &Place, meter: &Meter, layer: usize, done: &OsCounters) -> WholeKernel {
-    let under_guest = faults_exit(stack, place, layer);
+fn of_kernel(stack: &Stack, chain: &KernelChain, meter: &Meter, layer: usize, done: &OsCounters) -> WholeKernel {
+    let under_guest = faults_exit(stack, chain, layer);
     let (mut faults, mut exits) = (0, 0);
     let mut cycles: BTreeMap<&'static str, u64> = BTreeMap::new();
     let counters = OsCounters::NAMES.iter().copied().zip(done.values()).filter(|&(_, count)| count > 0).collect();
@@ -148,7 +148,7 @@ fn of_kernel(stack: &Stack, place: &Place, meter: &Meter, layer: usize, done: &O
             }
         }
     }
-    WholeKernel { role: role(layer, place.depth()), faults, exits, counters, cycles }
+    WholeKernel { role: chain.role(layer), faults, exits, counters, cycles }
 }
 
 /// What is an exit each time, besides a fault below a guest.

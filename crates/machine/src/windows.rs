@@ -5,7 +5,45 @@
 //! at the end, so pieces are always recorded, and joined where there is more than one natural window. Pieces of two windows
 //! are no substitute for more windows: they say how one stretch of the program scatters, not how its stretches differ.
 
-use crate::result::{Cycles, Window};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// The counters of one measured window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
+pub struct Window {
+    /// Data accesses.
+    pub accesses: u64,
+    /// Instructions, the accesses' own included.
+    pub instructions: u64,
+    /// TLB misses that went to a walker.
+    pub walks: u64,
+    /// Their latency.
+    pub walk_cycles: u64,
+    /// References to tables.
+    pub walk_references: u64,
+    /// Estimated time by what it is spent on.
+    pub cycles: Cycles,
+}
+
+/// Estimated cycles by what they are spent on (`docs/model.md`, "Time").
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
+pub struct Cycles {
+    /// The program's own instructions.
+    pub work: u64,
+    /// Data latency beyond L1 that is not overlapped.
+    pub data: u64,
+    /// Walk cycles on the critical path.
+    pub walk: u64,
+    /// Kernel events.
+    pub os: u64,
+}
+
+impl Cycles {
+    /// All of them.
+    pub const fn total(self) -> u64 {
+        self.work + self.data + self.walk + self.os
+    }
+}
 
 /// Collects windows.
 #[derive(Debug)]

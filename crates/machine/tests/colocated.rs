@@ -58,8 +58,8 @@ fn co_runners_of_the_same_kernel_scatter_memory_and_ptemagnet_keeps_it_together(
     assert!(fragmentation(&stock) > 4.0, "{}", fragmentation(&stock));
     let packed = magnet.host_pt_fragmentation.as_ref().unwrap();
     assert_eq!(packed.distribution[0], packed.groups, "order-3 blocks last here, so every group is packed");
-    let fallbacks = magnet.statistics.kernels[1].manager_counters["fallbacks"].as_u64();
-    assert_eq!(fallbacks, Some(0));
+    let fallbacks = magnet.statistics.kernels[1].manager_counters["fallbacks"];
+    assert_eq!(fallbacks, 0);
     let reserved = &magnet.statistics.reserved;
     assert!(reserved.maximum_frames > 0 && reserved.series.len() > 2, "{reserved:?}");
     assert_eq!(stock.statistics.reserved.maximum_frames, 0);
@@ -78,7 +78,7 @@ fn another_vm_leaves_guest_frames_alone() {
 #[test]
 fn neighbours_on_their_own_cores_take_cache_and_no_tlb() {
     let alone = run(SMALL_PROGRAM, VM, "").unwrap();
-    let from_memory = |result: &RunResult| result.statistics.mmu["data"]["memory"].as_u64().unwrap();
+    let from_memory = |result: &RunResult| result.statistics.mmu.caches.data[3];
     for place in ["vm = 'own'", "vm = 'same'"] {
         // Between two uses of a line by the program, twelve bring in more lines than the last-level cache has.
         let beside = run_after(LEAD_MS, SMALL_PROGRAM, VM, &format!("{NEIGHBOUR}count = 12\n{place}\n")).unwrap();
@@ -86,7 +86,7 @@ fn neighbours_on_their_own_cores_take_cache_and_no_tlb() {
         let (before, after) = (from_memory(&alone), from_memory(&beside));
         assert!(after > before + 10_000, "{place}: {after} of its accesses went to memory, {before} alone");
         assert_eq!(beside.statistics.total.accesses, 100_000, "only the program's accesses are measured");
-        assert!(beside.statistics.colocated[0].mmu.as_ref().unwrap()["walk_cycles"].as_u64() > Some(0));
+        assert!(beside.statistics.colocated[0].mmu.as_ref().unwrap().walk_cycles > 0);
     }
 }
 
@@ -99,8 +99,8 @@ fn the_second_thread_of_a_core_takes_tlb_entries_too() {
     let walks = |result: &RunResult| result.row.walks_per_kiloaccess.unwrap();
     assert!(walks(&shared) > walks(&alone) + 10.0, "{} {}", walks(&shared), walks(&alone));
     assert_eq!(shared.statistics.total.accesses, 100_000, "the other thread's accesses are not the program's");
-    let accesses = &shared.statistics.colocated[0].mmu.as_ref().unwrap()["accesses"];
-    assert!(accesses.as_u64() > Some(10_000), "{accesses}");
+    let accesses = shared.statistics.colocated[0].mmu.as_ref().unwrap().tlb.accesses;
+    assert!(accesses > 10_000, "{accesses}");
 }
 
 #[test]

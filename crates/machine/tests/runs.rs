@@ -64,16 +64,38 @@ fn an_smt_co_runner_makes_walks_longer_but_no_more_frequent() {
     assert!(shared.walk_latency_cycles > alone.walk_latency_cycles);
 }
 
+/// The machine `broadwell-asap` without page-walk caches, as a file.
+fn machine_without_pwc() -> String {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("without-pwc.toml");
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/broadwell-asap.toml"));
+    let mut machine: toml::Table = text.unwrap().parse().unwrap();
+    let mmu = machine["mmu"].as_table_mut().unwrap();
+    assert!(mmu.remove("guest_pwc").is_some() && mmu.remove("host_pwc").is_some());
+    std::fs::write(&file, machine.to_string()).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
 #[test]
-fn five_levels_cost_no_less_than_four() {
-    let nested = |more: &str| {
-        let text = format!(
-            "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n[workload.generator]\n{GUPS}\n[[kernels]]\n{more}\n[[kernels]]\n{more}"
-        );
-        let run = nestwalk_machine::run(&text, Path::new("t"), Path::new("."), &mut |_| ControlFlow::Continue(()));
-        run.unwrap().row
+fn without_page_walk_caches_every_walk_has_the_references_of_its_levels() {
+    let machine = machine_without_pwc();
+    let references = |levels: &[u8]| {
+        let kernels: String = levels.iter().map(|levels| format!("[[kernels]]\nlevels = {levels}\n")).collect();
+        let text = format!("schema = 1\nname = 'test'\nmachine = '{machine}'\n[workload.generator]\n{GUPS}\n{kernels}");
+        let row =
+            nestwalk_machine::run(&text, Path::new("test.toml"), Path::new("."), &mut |_| ControlFlow::Continue(()))
+                .unwrap()
+                .row;
+        (row.guest_references_per_walk.unwrap(), row.host_references_per_walk.unwrap())
     };
-    assert!(nested("levels = 5").references_per_walk >= nested("levels = 4").references_per_walk);
+    // A guest of n levels over a host of m: n of its own, and n + 1 walks of the host.
+    assert_eq!(references(&[4]), (4.0, 0.0));
+    assert_eq!(references(&[5]), (5.0, 0.0));
+    assert_eq!(references(&[4, 4]), (4.0, 20.0));
+    assert_eq!(references(&[5, 5]), (5.0, 30.0));
+    // Bottom first: the host has five, the guest four, and the other way round.
+    assert_eq!(references(&[5, 4]), (4.0, 25.0));
+    assert_eq!(references(&[4, 5]), (5.0, 24.0));
 }
 
 #[test]
@@ -145,10 +167,7 @@ fn a_run_can_be_interrupted() {
 
 #[test]
 fn the_scenario_s_seed_reaches_the_generator() {
-    let accesses = |seed| {
-        let walks = run(GUPS, &[SMALL_PAGES], &format!("seed = {seed}")).unwrap().statistics.mmu;
-        walks["tlb"].clone()
-    };
+    let accesses = |seed| run(GUPS, &[SMALL_PAGES], &format!("seed = {seed}")).unwrap().statistics.mmu.tlb;
     assert_eq!(accesses(1), accesses(1));
     assert_ne!(accesses(1), accesses(2));
 }
@@ -160,7 +179,7 @@ fn ptemagnet_acts_and_packs_host_ptes() {
     let chase = "kind = 'key_value'\nserver = 'memcached'\nfootprint = '64 MiB'\nwarm_accesses = 1000\nmeasured_accesses = 50000\nthreads = 4";
     let stock = run(chase, &[SMALL_PAGES, SMALL_PAGES], "").unwrap();
     let magnet = run(chase, &[SMALL_PAGES, "{ kind = 'ptemagnet' }"], "").unwrap();
-    let reserved = magnet.statistics.kernels[1].manager_counters["reservations"].as_u64().unwrap();
+    let reserved = magnet.statistics.kernels[1].manager_counters["reservations"];
     assert!(reserved > 1000, "{reserved}");
     assert_eq!(magnet.row.host_pt_fragmentation, Some(1.0));
     assert!(stock.row.host_pt_fragmentation > Some(1.0), "{:?}", stock.row);
@@ -178,7 +197,7 @@ fn hugegpt_takes_host_references_away() {
         nestwalk_machine::run(&text, Path::new("t"), Path::new("."), &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(huge.row.guest_references_per_walk, stock.row.guest_references_per_walk);
     assert!(huge.row.host_references_per_walk < stock.row.host_references_per_walk);
-    assert!(huge.statistics.kernels[1].table_counters["huge_regions"].as_u64().unwrap() > 0);
+    assert!(huge.statistics.kernels[1].table_counters["huge_regions"] > 0);
 }
 
 /// Runs `GUPS` over kernels with `tables`, bottom first, and `asap` levels: those of the guest's table, then the host's.
@@ -198,7 +217,6 @@ fn asap(tables: &[&str], guest_levels: &[u8], host_levels: &[u8], more: &str) ->
 /// shorter, with a co-runner even more so.
 #[test]
 fn asap_prefetches_and_shortens_walks() {
-    let prefetches = |result: &RunResult, what: &str| result.statistics.mmu["prefetches"][what].as_u64().unwrap();
     for more in ["", "corunner = 'random'"] {
         let native = |levels: &[u8]| asap(&["asap"], levels, &[], more).unwrap();
         let virtualised = |guest: &[u8], host: &[u8]| asap(&["asap", "asap"], guest, host, more).unwrap();
@@ -210,10 +228,10 @@ fn asap_prefetches_and_shortens_walks() {
         for (less, more) in less_and_more {
             assert!(more.row.walk_latency_cycles < less.row.walk_latency_cycles, "{:?} {:?}", less.row, more.row);
             assert_eq!(more.row.references_per_walk, less.row.references_per_walk, "the walk itself is the same");
-            assert!(prefetches(more, "issued") > 0 && prefetches(more, "useful") > 0);
-            assert_eq!(prefetches(more, "dropped"), 0);
-            let covered = &more.statistics.mmu["prefetches"]["walks_covered_by_registers"]["1"];
-            assert_eq!(covered.as_u64().unwrap(), prefetches(more, "walks"), "one mapping, one register");
+            let mmu = &more.statistics.mmu;
+            assert!(mmu.prefetch.issued > 0 && mmu.prefetch.useful > 0);
+            assert_eq!(mmu.prefetch.dropped, 0);
+            assert_eq!(mmu.registers.covered_by(1), mmu.registers.walks, "one mapping, one register");
         }
     }
 }
@@ -228,7 +246,7 @@ fn asap_follows_five_levels_and_huge_pages() {
         nestwalk_machine::run(&text, Path::new("t"), Path::new("."), &mut |_| ControlFlow::Continue(())).unwrap()
     };
     let (ptes, pmds, both) = (result("[1]"), result("[2]"), result("[2, 3]"));
-    let useful = |result: &RunResult| result.statistics.mmu["prefetches"]["useful"].as_u64().unwrap();
+    let useful = |result: &RunResult| result.statistics.mmu.prefetch.useful;
     assert_eq!(useful(&ptes), 0, "no walk reads a PTE");
     assert!(pmds.row.walk_latency_cycles < ptes.row.walk_latency_cycles);
     assert!(both.row.walk_latency_cycles <= pmds.row.walk_latency_cycles);
@@ -243,10 +261,6 @@ fn run_with_paging(paging: &str, more: &str) -> RunResult {
     nestwalk_machine::run(&text, Path::new("test.toml"), Path::new("."), &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-fn counter(result: &RunResult, layer: usize, name: &str) -> u64 {
-    result.statistics.kernels[layer].counters[name].as_u64().unwrap()
-}
-
 #[test]
 fn shadow_paging_walks_one_table_and_exits_for_what_the_guest_writes() {
     let ept = run_with_paging("{ kind = 'ept' }", "");
@@ -256,15 +270,18 @@ fn shadow_paging_walks_one_table_and_exits_for_what_the_guest_writes() {
     assert!(shadow.row.walk_latency_cycles < ept.row.walk_latency_cycles);
     assert_eq!(shadow.row.walks_per_kiloaccess, ept.row.walks_per_kiloaccess, "the TLBs see the same");
     // Each first touch is reflected, filled for the kernel, which zeroes the page, and for the program.
-    let touched = counter(&shadow, 1, "faults_4k");
-    assert!(counter(&shadow, 0, "shadow_fills") >= 2 * touched);
-    assert!(counter(&shadow, 0, "shadow_reflected") >= touched);
+    let touched = shadow.statistics.kernels[1].counters.faults_4k;
+    assert!(shadow.statistics.kernels[0].counters.shadow_fills >= 2 * touched);
+    assert!(shadow.statistics.kernels[0].counters.shadow_reflected >= touched);
     // A PTE node exits for its first write only, as nothing is flushed here; a PMD node for each PTE node that it gets.
     let nodes = touched.div_ceil(512);
-    assert!((nodes..=nodes + 4).contains(&counter(&shadow, 0, "shadow_unsyncs")), "{nodes} nodes");
-    assert!((nodes - 1..=nodes + 4).contains(&counter(&shadow, 0, "shadow_writes")), "{nodes} nodes");
-    assert_eq!(counter(&shadow, 0, "shadow_flushes") + counter(&shadow, 0, "shadow_invlpgs"), 0);
-    assert_eq!(counter(&ept, 0, "shadow_fills"), 0);
+    assert!((nodes..=nodes + 4).contains(&shadow.statistics.kernels[0].counters.shadow_unsyncs), "{nodes} nodes");
+    assert!((nodes - 1..=nodes + 4).contains(&shadow.statistics.kernels[0].counters.shadow_writes), "{nodes} nodes");
+    assert_eq!(
+        shadow.statistics.kernels[0].counters.shadow_flushes + shadow.statistics.kernels[0].counters.shadow_invlpgs,
+        0
+    );
+    assert_eq!(ept.statistics.kernels[0].counters.shadow_fills, 0);
     assert_eq!(shadow.statistics.kernels[0].paging.as_deref(), Some("shadow"));
 }
 
@@ -277,7 +294,7 @@ fn segments_make_a_walk_one_dimensional_without_any_exit() {
         assert!(segments.row.walk_latency_cycles < ept.row.walk_latency_cycles);
         assert_eq!(segments.row.walks_per_kiloaccess, ept.row.walks_per_kiloaccess, "the TLBs see the same");
         assert_eq!(segments.statistics.kernels[0].paging.as_deref(), Some("segments (1)"), "fresh memory is one");
-        assert_eq!(counter(&segments, 0, "faults_4k"), 0, "all was there from the start");
+        assert_eq!(segments.statistics.kernels[0].counters.faults_4k, 0, "all was there from the start");
         assert_eq!(segments.host_pt_fragmentation.map(|f| f.groups), None);
     }
 }
@@ -309,9 +326,10 @@ fn a_vm_in_a_vm_walks_in_two_dimensions_over_a_composed_table() {
     let roles: Vec<_> = twice.statistics.kernels.iter().map(|kernel| kernel.role).collect();
     assert_eq!(roles, ["host", "middle", "guest"]);
     // The middle hypervisor's table is shadowed: what it maps, the lowest one is trapped for.
-    let filled = counter(&twice, 0, "shadow_fills") + counter(&twice, 0, "shadow_prefetches");
-    assert!(filled >= counter(&twice, 1, "faults_4k"));
-    assert!(counter(&twice, 0, "shadow_unsyncs") > 0);
+    let filled =
+        twice.statistics.kernels[0].counters.shadow_fills + twice.statistics.kernels[0].counters.shadow_prefetches;
+    assert!(filled >= twice.statistics.kernels[1].counters.faults_4k);
+    assert!(twice.statistics.kernels[0].counters.shadow_unsyncs > 0);
     // Huge pages in the two hypervisors make the composed table's leaves huge.
     let huge = run(GUPS, &[HUGE_PAGES, HUGE_PAGES, SMALL_PAGES], "").unwrap();
     assert!(huge.row.host_references_per_walk < twice.row.host_references_per_walk);
@@ -357,16 +375,16 @@ fn redis(more: &str) -> RunResult {
 fn a_filter_of_one_way_a_set_changes_no_look_up_of_the_tlbs() {
     let (all, filtered) = (redis(""), redis("sampling = { filter = 'exact' }"));
     let mmu = |result: &RunResult| result.statistics.mmu.clone();
-    for counter in ["accesses", "stores", "tlb", "guest_pwc", "host_pwc"] {
-        assert_eq!(mmu(&all)[counter], mmu(&filtered)[counter], "{counter}");
-    }
+    assert_eq!(mmu(&all).tlb, mmu(&filtered).tlb);
+    let pwcs = |result: &RunResult| [mmu(result).guest_pwc.clone(), mmu(result).host_pwc.clone()];
+    assert_eq!(pwcs(&all), pwcs(&filtered));
     let total = |result: &RunResult| result.statistics.total;
     assert_eq!(total(&all).instructions, total(&filtered).instructions);
     assert_eq!(total(&all).walk_references, total(&filtered).walk_references);
     // Page-table lines lie among the data: their order in a set of the L1-D is not quite the same.
     let close = |a: u64, b: u64| a.abs_diff(b) <= a / 200;
     assert!(close(total(&all).walk_cycles, total(&filtered).walk_cycles));
-    assert!(close(mmu(&all)["data_cycles"].as_u64().unwrap(), mmu(&filtered)["data_cycles"].as_u64().unwrap()));
+    assert!(close(mmu(&all).caches.data_cycles, mmu(&filtered).caches.data_cycles));
 }
 
 #[test]
@@ -374,8 +392,7 @@ fn the_co_runner_makes_an_access_for_each_that_a_filter_absorbs() {
     let (all, filtered) =
         (redis("corunner = 'random'"), redis("corunner = 'random'\nsampling = { filter = 'default' }"));
     for result in [&all, &filtered] {
-        let of_corunner = result.statistics.mmu["corunner"].as_object().unwrap();
-        let sum: u64 = of_corunner.values().map(|count| count.as_u64().unwrap()).sum();
+        let sum: u64 = result.statistics.mmu.caches.corunner.iter().sum();
         assert_eq!(sum, result.statistics.total.accesses);
     }
     let (all, filtered) = (all.row, filtered.row);

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use nestwalk_machine::RunResult;
+use nestwalk_os::OsCounters;
 
 const GUPS: &str =
     "[workload.generator]\nkind = 'gups'\nfootprint = '64 MiB'\nwarm_accesses = 10000\nmeasured_accesses = 10000";
@@ -23,12 +24,11 @@ fn costs(result: &RunResult, under: &[bool]) -> u64 {
     let cost = |name: &str| events.get(name).map_or(0, |cost| cost.cycles);
     let kernels = result.statistics.kernels.iter().zip(under);
     let per_kernel = kernels.map(|(kernel, &under)| {
-        let counters = kernel.counters.as_object().unwrap();
-        let each = |(name, count): (&String, &serde_json::Value)| {
+        let each = |(name, count): (&&str, u64)| {
             let exit = if under && name.starts_with("faults_") { cost("vm_exit") } else { 0 };
-            count.as_u64().unwrap() * (cost(name) + exit)
+            count * (cost(name) + exit)
         };
-        counters.iter().map(each).sum::<u64>()
+        OsCounters::NAMES.iter().zip(kernel.counters.values()).map(each).sum::<u64>()
     });
     per_kernel.sum()
 }

@@ -54,6 +54,9 @@ impl PageSize {
     /// All sizes, smallest first.
     pub const ALL: [Self; 3] = [Self::Small, Self::Huge, Self::Giant];
 
+    /// As people write them, in the same order.
+    pub const NAMES: [&'static str; 3] = ["4KiB", "2MiB", "1GiB"];
+
     /// The level at which a leaf of this size stands.
     #[inline]
     pub const fn level(self) -> Level {

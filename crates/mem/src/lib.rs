@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod addr;
+pub mod counters;
 pub mod geometry;
 pub mod huge;
 pub mod page_table;
@@ -19,5 +20,5 @@ pub mod size;
 pub use access::Access;
 pub use addr::{Frame, FrameRange, Gfn, Gpa, Gva, Gvn, Hpa, Pa, PageCount, Pfn, Va, Vpn, VpnRange};
 pub use geometry::{Geometry, Level, PageSize};
-pub use page_table::{Entry, Leaf, NodeId, PageTable, Spot, Write};
+pub use page_table::{Entry, EntrySlot, Leaf, NodeId, PageTable, Version, Write};
 pub use physical::{Cpu, MigrateType, Order, Owner, PhysicalMemory};

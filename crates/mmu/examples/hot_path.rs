@@ -43,6 +43,6 @@ fn main() {
         counters.walk_events.total_references() as f64 / walks as f64,
         counters.walk_events.of_table(Table::Guest),
         counters.walk_events.of_table(Table::Host),
-        counters.data,
+        counters.caches.data,
     );
 }

@@ -15,11 +15,37 @@ use nestwalk_mem::addr::ENTRY_BYTES;
 use nestwalk_mem::{Gpa, Gva, Hpa, Level, Va, Vpn, VpnRange};
 
 use crate::error::MmuError;
-use crate::prefetcher::{Issue, PrefetchCounters, Prefetcher};
+use crate::prefetcher::{Issue, Prefetcher};
 use crate::walker::INDEX_BITS;
 
 /// Levels that can be prefetched: PTE to P4D.
 const LEVELS: usize = 4;
+
+nestwalk_mem::counters! {
+    /// What range registers covered. Walks that end in a page fault are in here, too.
+    pub struct RegisterCounters {
+        /// Walks that the prefetcher saw begin.
+        walks: u64 ["walks"],
+        /// Of those, walks to addresses that range register `i` of the guest's table, in order of the ranges' size, covered.
+        covered: [u64; RegisterCounters::MAX] [hidden],
+    }
+    computed {
+        /// Walks to addresses that so many of the largest ranges cover.
+        "walks_covered_by_registers" ["walks" by ["1", "4", "8", "16"]] = |own| [1, 4, 8, 16].map(|count| own.covered_by(count)),
+    }
+}
+
+impl Copy for RegisterCounters {}
+
+impl RegisterCounters {
+    /// The most range registers that a prefetcher may have.
+    pub const MAX: usize = 32;
+
+    /// Walks to addresses that the `registers` first range registers cover.
+    pub fn covered_by(&self, registers: usize) -> u64 {
+        self.covered.iter().take(registers).sum()
+    }
+}
 
 /// Nodes of one level that lie in order in contiguous host-physical frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,8 +165,7 @@ pub struct Asap {
     host: Registers,
     /// The host page at which guest-physical memory begins.
     base: Vpn,
-    /// Of these, only the walks and their registers are counted here.
-    counters: PrefetchCounters,
+    counters: RegisterCounters,
 }
 
 impl Asap {
@@ -148,10 +173,10 @@ impl Asap {
     /// natively), `host` those of the host's.
     ///
     /// # Errors
-    /// When there are no registers, or more than [`PrefetchCounters::REGISTERS_MAX`].
+    /// When there are no registers, or more than [`RegisterCounters::MAX`].
     pub fn new(registers: usize, guest: Levels, host: Levels) -> Result<Self, MmuError> {
-        if !(1..=PrefetchCounters::REGISTERS_MAX).contains(&registers) {
-            return Err(MmuError::Registers { registers, max: PrefetchCounters::REGISTERS_MAX });
+        if !(1..=RegisterCounters::MAX).contains(&registers) {
+            return Err(MmuError::Registers { registers, max: RegisterCounters::MAX });
         }
         let table = |levels| Registers { levels, registers: Vec::new() };
         Ok(Self {
@@ -159,7 +184,7 @@ impl Asap {
             guest: table(guest),
             host: table(host),
             base: Vpn(0),
-            counters: PrefetchCounters::default(),
+            counters: RegisterCounters::default(),
         })
     }
 
@@ -199,8 +224,8 @@ impl Prefetcher for Asap {
         }
     }
 
-    fn counters(&self, caches: PrefetchCounters) -> PrefetchCounters {
-        PrefetchCounters { walks: self.counters.walks, covered: self.counters.covered, ..caches }
+    fn counters(&self) -> RegisterCounters {
+        self.counters
     }
 }
 

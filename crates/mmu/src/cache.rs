@@ -96,6 +96,21 @@ impl<T: Tags> Cache<T> {
         self.stride
     }
 
+    /// Which set a line belongs to.
+    pub(crate) fn sets(&self) -> &Sets {
+        &self.sets
+    }
+
+    /// Lines of a set.
+    pub(crate) fn ways(&self) -> usize {
+        self.ways
+    }
+
+    /// All rows, by set.
+    pub(crate) fn rows_mut(&mut self) -> &mut [T] {
+        &mut self.rows
+    }
+
     /// Uses `line`, bringing it in if need be. Whether it was there, and the line that had to go for it.
     pub fn access(&mut self, line: u64) -> (bool, Option<u64>) {
         let (hit, (gone, real)) = Level::touch_for(&mut &mut *self, Plain, line);

@@ -328,11 +328,7 @@ mod page_sizes {
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub const fn text(size: PageSize) -> &'static str {
-        match size {
-            PageSize::Small => "4KiB",
-            PageSize::Huge => "2MiB",
-            PageSize::Giant => "1GiB",
-        }
+        PageSize::NAMES[size as usize]
     }
 
     pub fn serialize<S: Serializer>(sizes: &[PageSize], serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,9 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a core counts. Plain integers, each named once; a phase is the difference of two snapshots.
+//! What a core counts: plain integers, each [declared once](nestwalk_mem::counters) in the file of the structure that it
+//! belongs to. A phase is the difference of two snapshots.
+//!
+//! While a core runs, counts of walks stand in one array ([`WalkEvents`]); a snapshot hands those of look-ups and of data
+//! to the structures that they belong to.
 
-use nestwalk_mem::{Level, PageSize};
+use nestwalk_mem::Level;
+use nestwalk_mem::counters::Counted;
 
+use crate::asap::RegisterCounters;
+use crate::hierarchy::CacheCounters;
+use crate::latency::LatencyHistogram;
 use crate::prefetcher::PrefetchCounters;
+use crate::segments::SegmentCounters;
+use crate::tlb::TlbCounters;
+use crate::walk_cache::{NestedTlbCounters, PwcCounters};
 
 /// What served a reference.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -22,6 +33,9 @@ pub enum Served {
 impl Served {
     /// Nearest first.
     pub const ALL: [Self; 4] = [Self::L1d, Self::L2, Self::Llc, Self::Memory];
+
+    /// Their names in results, in the same order.
+    pub const NAMES: [&'static str; 4] = ["l1d", "l2", "llc", "memory"];
 }
 
 /// Which table of a nested walk. A native walk's only table counts as the guest's: it is the program's own kernel's.
@@ -31,33 +45,6 @@ pub enum Table {
     Guest,
     /// The table of the host.
     Host,
-}
-
-/// TLB look-ups of one mode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TlbCounters {
-    /// Accesses of the program.
-    pub accesses: u64,
-    /// Those that were stores.
-    pub stores: u64,
-    /// Hits in the first level, by the entry's page size ([`PageSize::ALL`]).
-    pub l1_hits: [u64; 3],
-    /// Hits in the second level, by the entry's page size.
-    pub l2_hits: [u64; 3],
-    /// Misses (each one a walk), by the size of the translation that the walk found.
-    pub misses: [u64; 3],
-}
-
-impl TlbCounters {
-    /// Misses of all sizes: the walks.
-    pub fn walks(&self) -> u64 {
-        self.misses.iter().sum()
-    }
-
-    /// Misses that found a translation of `size`.
-    pub fn misses_of(&self, size: PageSize) -> u64 {
-        self.misses[size as usize]
-    }
 }
 
 /// What happened in walks: references by step and by what served them, and look-ups in the walk's own caches.
@@ -82,7 +69,7 @@ impl WalkEvents {
     pub(crate) const LOOKUPS_LEN: usize = 2 * Self::SIDE + 3;
     const PREFETCH_HITS: usize = Self::REFERENCES + Self::LOOKUPS_LEN;
     /// References that belong to no walk: the program's own, by what served them, and the co-runner's. They are told
-    /// apart in a snapshot ([`WalkEvents::take_others`]).
+    /// apart in a snapshot ([`WalkEvents::take`]).
     pub(crate) const DATA: u8 = 160;
     pub(crate) const CORUNNER: u8 = 164;
     /// Says of a reference that it is a prefetch. Nothing is counted there.
@@ -126,9 +113,10 @@ impl WalkEvents {
         self.0[Self::REFERENCES..].first_chunk_mut().expect("there are as many places")
     }
 
-    /// Takes out the counts at `code`, [`WalkEvents::DATA`] or [`WalkEvents::CORUNNER`].
-    pub(crate) fn take_others(&mut self, code: u8) -> [u64; 4] {
-        Served::ALL.map(|served| std::mem::take(&mut self.0[usize::from(code) + served as usize]))
+    /// Takes out the counts from the place `code` on. A core's snapshot hands them to the structures that they belong to.
+    pub(crate) fn take<const N: usize>(&mut self, code: u8) -> [u64; N] {
+        let places = self.0[usize::from(code)..].first_chunk_mut().expect("there are as many places");
+        std::mem::replace(places, [0; N])
     }
 
     /// References at the step of guest level `guest` (0: the data page) and host level `host` (0: the guest's entry).
@@ -157,36 +145,6 @@ impl WalkEvents {
     pub fn total_references(&self) -> u64 {
         self.0[..Self::REFERENCES].iter().sum()
     }
-
-    /// Look-ups in the page-walk caches of `table` that found an entry of `level`, and none of a lower one.
-    pub fn pwc_hits(&self, table: Table, level: Level) -> u64 {
-        self.0[usize::from(Self::pwc_code(table, level.0))]
-    }
-
-    /// Look-ups in the page-walk caches of `table` that found nothing.
-    pub fn pwc_misses(&self, table: Table) -> u64 {
-        self.0[usize::from(Self::pwc_code(table, 0))]
-    }
-
-    /// Look-ups in the nested TLB that hit.
-    pub fn nested_tlb_hits(&self) -> u64 {
-        self.0[usize::from(Self::nested_tlb_code(true))]
-    }
-
-    /// Look-ups in the nested TLB that missed.
-    pub fn nested_tlb_misses(&self) -> u64 {
-        self.0[usize::from(Self::nested_tlb_code(false))]
-    }
-
-    /// Translations by segment registers (DS-n).
-    pub fn segment_translations(&self) -> u64 {
-        self.0[Self::SEGMENTS]
-    }
-
-    /// References that found their line in flight, or brought, by a prefetch of the same walk.
-    pub fn prefetch_hits(&self) -> u64 {
-        self.0[Self::PREFETCH_HITS]
-    }
 }
 
 impl Default for WalkEvents {
@@ -195,130 +153,50 @@ impl Default for WalkEvents {
     }
 }
 
-/// How many walks took how long.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LatencyHistogram {
-    /// Walks of `8 * i..8 * (i + 1)` cycles at place `i`; longer ones than all of these in the last place.
-    pub buckets: [u64; LatencyHistogram::LEN],
-}
-
-impl LatencyHistogram {
-    /// Cycles of a bucket.
-    pub const WIDTH_CYCLES: u64 = 8;
-    /// Buckets, the last one for all that is longer.
-    pub const LEN: usize = 513;
+impl Counted for WalkEvents {
+    const ZERO: Self = Self([0; Self::LEN]);
 
     #[inline]
-    pub(crate) fn add(&mut self, cycles: u64) {
-        self.buckets[(cycles / Self::WIDTH_CYCLES).min(Self::LEN as u64 - 1) as usize] += 1;
-    }
-
-    /// The cycles within which the share `numerator / denominator` of all walks ended: the upper end of the bucket in which
-    /// that share is reached. `None` without walks, and where it is reached in the last bucket, which has no upper end.
-    pub fn quantile(&self, numerator: u64, denominator: u64) -> Option<u64> {
-        let total: u64 = self.buckets.iter().sum();
-        let wanted = (u128::from(total) * u128::from(numerator)).div_ceil(u128::from(denominator)).max(1);
-        let mut seen = 0_u128;
-        let bucket = self.buckets.iter().position(|&count| {
-            seen += u128::from(count);
-            seen >= wanted
-        })?;
-        (bucket + 1 < Self::LEN).then(|| (bucket as u64 + 1) * Self::WIDTH_CYCLES)
+    fn combine(&mut self, other: &Self, op: impl Fn(&mut u64, u64) + Copy) {
+        self.0.combine(&other.0, op);
     }
 }
 
-impl Default for LatencyHistogram {
-    fn default() -> Self {
-        Self { buckets: [0; Self::LEN] }
-    }
-}
-
-/// Everything that a core counts.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// TLB look-ups of accesses that were simulated in full.
-    pub tlb: TlbCounters,
-    /// TLB look-ups of accesses that only the TLBs saw ([`Core::run_functional`](crate::Core::run_functional)).
-    pub functional: TlbCounters,
-    /// Cycles of all walks.
-    pub walk_cycles: u64,
-    /// The part of them spent on guest entries and the guest's page-walk caches.
-    pub guest_walk_cycles: u64,
-    /// The part of them spent on host entries, the host's page-walk caches and the nested TLB.
-    pub host_walk_cycles: u64,
-    /// References and look-ups of walks.
-    pub walk_events: WalkEvents,
-    /// The program's data accesses, by what served them.
-    pub data: [u64; 4],
-    /// Cycles of all of them.
-    pub data_cycles: u64,
-    /// The co-runner's accesses, by what served them.
-    pub corunner: [u64; 4],
-    /// Walks that ended in a page fault. Nothing else above counts them.
-    pub aborted_walks: u64,
-    /// References of those walks.
-    pub aborted_references: u64,
-    /// What the prefetcher did.
-    pub prefetch: PrefetchCounters,
-    /// Walks by their latency.
-    pub latency: LatencyHistogram,
-}
-
-/// Applies `op` to every number of two values of one type.
-macro_rules! each_number {
-    ($self:ident, $other:ident, $op:expr; scalars $($scalar:ident),*; arrays $($array:ident),*; deep $($deep:ident),*) => {
-        $($op(&mut $self.$scalar, $other.$scalar);)*
-        $($self.$array.iter_mut().zip(&$other.$array).for_each(|(to, from)| $op(to, *from));)*
-        $($self.$deep.combine(&$other.$deep, $op);)*
-    };
-}
-
-impl TlbCounters {
-    fn combine(&mut self, other: &Self, op: fn(&mut u64, u64)) {
-        each_number!(self, other, op; scalars accesses, stores; arrays l1_hits, l2_hits, misses; deep);
-    }
-}
-
-impl WalkEvents {
-    fn combine(&mut self, other: &Self, op: fn(&mut u64, u64)) {
-        self.0.iter_mut().zip(&other.0).for_each(|(to, from)| op(to, *from));
-    }
-}
-
-impl PrefetchCounters {
-    fn combine(&mut self, other: &Self, op: fn(&mut u64, u64)) {
-        each_number!(self, other, op; scalars issued, needless, dropped, walks; arrays covered; deep);
-    }
-}
-
-impl LatencyHistogram {
-    fn combine(&mut self, other: &Self, op: fn(&mut u64, u64)) {
-        each_number!(self, other, op; scalars; arrays buckets; deep);
-    }
-}
-
-impl Counters {
-    fn combine(&mut self, other: &Self, op: fn(&mut u64, u64)) {
-        each_number!(self, other, op;
-            scalars walk_cycles, guest_walk_cycles, host_walk_cycles, data_cycles, aborted_walks, aborted_references;
-            arrays data, corunner;
-            deep tlb, functional, walk_events, latency, prefetch);
-    }
-
-    /// What was counted since `earlier`, a snapshot of the same core.
-    #[must_use]
-    pub fn minus(&self, earlier: &Self) -> Self {
-        let mut difference = self.clone();
-        difference.combine(earlier, |to, from| *to -= from);
-        difference
-    }
-
-    /// The sum with another core's, or another window's, counters.
-    #[must_use]
-    pub fn plus(&self, other: &Self) -> Self {
-        let mut sum = self.clone();
-        sum.combine(other, |to, from| *to += from);
-        sum
+nestwalk_mem::counters! {
+    /// Everything that a core counts. What belongs to one of its structures stands in that structure's file.
+    pub struct Counters {
+        /// TLB look-ups of accesses that were simulated in full.
+        tlb: TlbCounters [group],
+        /// TLB look-ups of accesses that only the TLBs saw ([`Core::run_functional`](crate::Core::run_functional)).
+        functional: TlbCounters [hidden],
+        /// Cycles of all walks.
+        walk_cycles: u64 ["cycles"],
+        /// The part of them spent on guest entries and the guest's page-walk caches.
+        guest_walk_cycles: u64 ["cycles"],
+        /// The part of them spent on host entries, the host's page-walk caches and the nested TLB.
+        host_walk_cycles: u64 ["cycles"],
+        /// Walks by their latency.
+        latency: LatencyHistogram [group at "walk_latency_cycles"],
+        /// References of walks.
+        walk_events: WalkEvents [hidden],
+        /// Walks that ended in a page fault. Nothing else counts them.
+        aborted_walks: u64 ["walks"],
+        /// References of those walks.
+        aborted_references: u64 ["references"],
+        /// Page-walk caches of the guest's table (the only one, when native).
+        guest_pwc: PwcCounters [group at "guest_pwc"],
+        /// Page-walk caches of the host's table.
+        host_pwc: PwcCounters [group at "host_pwc"],
+        /// The nested TLB.
+        nested_tlb: NestedTlbCounters [group at "nested_tlb"],
+        /// Segment registers.
+        segments: SegmentCounters [group],
+        /// The data caches.
+        caches: CacheCounters [group],
+        /// Prefetches of page-table lines.
+        prefetch: PrefetchCounters [group at "prefetches"],
+        /// The prefetcher's range registers.
+        registers: RegisterCounters [group at "prefetches"],
     }
 }
 
@@ -370,31 +248,19 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_and_a_sum_are_inverse_in_every_field() {
-        let mut counters =
-            Counters { walk_cycles: 1, guest_walk_cycles: 2, host_walk_cycles: 3, ..Counters::default() };
-        (counters.data, counters.data_cycles, counters.corunner) = ([4; 4], 5, [6; 4]);
-        (counters.aborted_walks, counters.aborted_references) = (7, 8);
-        counters.prefetch = PrefetchCounters { issued: 9, needless: 18, dropped: 19, walks: 20, covered: [21; 32] };
-        counters.tlb = TlbCounters { accesses: 10, stores: 11, l1_hits: [12; 3], l2_hits: [13; 3], misses: [14; 3] };
-        counters.functional = TlbCounters { accesses: 15, ..counters.tlb };
-        counters.walk_events.0 = [16; WalkEvents::LEN];
-        counters.latency.buckets = [17; LatencyHistogram::LEN];
-        let twice = counters.plus(&counters);
-        assert_eq!((twice.prefetch.issued, twice.functional.accesses, twice.latency.buckets[512]), (18, 30, 34));
-        assert_eq!(twice.minus(&counters), counters);
-        assert_eq!(counters.minus(&counters), Counters::default());
+    fn counts_that_were_taken_out_are_no_longer_there() {
+        let mut events = WalkEvents::default();
+        events.0[usize::from(WalkEvents::DATA) + 3] = 7;
+        events.0[usize::from(WalkEvents::CORUNNER)] = 8;
+        assert_eq!(events.take(WalkEvents::DATA), [0, 0, 0, 7]);
+        assert_eq!((events.take(WalkEvents::DATA), events.take(WalkEvents::CORUNNER)), ([0; 4], [8]));
     }
 
     #[test]
-    fn quantiles_of_latencies_are_buckets() {
-        let mut histogram = LatencyHistogram::default();
-        assert_eq!(histogram.quantile(1, 2), None);
-        (0..100).for_each(|cycles| histogram.add(cycles));
-        histogram.add(1 << 40);
-        assert_eq!(histogram.quantile(0, 100), Some(8));
-        assert_eq!(histogram.quantile(50, 101), Some(56));
-        assert_eq!(histogram.quantile(100, 101), Some(104));
-        assert_eq!(histogram.quantile(1, 1), None);
+    fn no_two_counters_stand_at_one_place_and_each_has_a_text_and_a_unit() {
+        let mut all = nestwalk_mem::counters::list(&Counters::default());
+        assert!(all.iter().all(|counter| counter.text.ends_with('.') && !counter.unit.is_empty()), "{all:#?}");
+        all.sort_by(|one, two| one.path.cmp(&two.path));
+        assert!(all.windows(2).all(|pair| pair[0].path != pair[1].path), "{all:#?}");
     }
 }

@@ -7,11 +7,11 @@
 use nestwalk_mem::{Access, PageSize};
 
 use crate::corunner::CoRunner;
-use crate::counters::TlbCounters;
 use crate::hierarchy::Llc;
 use crate::prefetcher::Prefetcher;
 use crate::processor::{Core, RunEnd};
 use crate::tape::Tape;
+use crate::tlb::TlbCounters;
 use crate::walker::Walker;
 
 impl<P: Prefetcher> Core<P> {

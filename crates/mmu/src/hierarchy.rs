@@ -17,6 +17,18 @@ use crate::simd::{Oct, Shorts, Simd};
 /// Lines that an inclusive last level evicted, kept until all cores have heard of them.
 const GONE_MAX: usize = 1 << 12;
 
+nestwalk_mem::counters! {
+    /// References to the caches that belong to no walk.
+    pub struct CacheCounters {
+        /// The program's data accesses, by what served them.
+        data: [u64; 4] ["accesses" by Served::NAMES],
+        /// Cycles of all of them.
+        data_cycles: u64 ["cycles"],
+        /// The co-runner's accesses, by what served them.
+        corunner: [u64; 4] ["accesses" by Served::NAMES],
+    }
+}
+
 /// The last-level cache.
 #[derive(Clone, Debug)]
 pub struct Llc {
@@ -35,7 +47,7 @@ enum Lines {
 
 /// What an inclusive last level evicted.
 #[derive(Clone, Debug)]
-struct News {
+pub(crate) struct News {
     /// A ring.
     gone: Box<[u64; GONE_MAX]>,
     gone_count: u64,
@@ -44,7 +56,7 @@ struct News {
 impl News {
     /// Tells the cores that a line is gone, if it is real.
     #[inline(always)]
-    fn announce(&mut self, (line, real): (u64, bool)) {
+    pub fn announce(&mut self, (line, real): (u64, bool)) {
         // Otherwise the place is written, but not taken.
         self.gone[self.gone_count as usize % GONE_MAX] = line;
         self.gone_count += u64::from(real);
@@ -242,6 +254,25 @@ impl PrivateCaches {
         // These caches have heard of each eviction at once.
         *heard = news.gone_count;
         output
+    }
+
+    /// Sends all `references`, of which the highest line is `highest`, through the caches [level by level](crate::levels). False,
+    /// and nothing has changed, where that cannot be done.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn level_by_level(
+        &mut self,
+        llc: &mut Llc,
+        levels: &mut crate::levels::Levels,
+        references: &[crate::tape::Reference],
+        highest: u64,
+    ) -> bool {
+        llc.fit(highest);
+        let Llc { lines: Lines::Short(cache), policy, news } = llc else { return false };
+        let done = levels.play((&mut self.l1d, &mut self.l2), (cache, *policy), news, references, highest);
+        if done {
+            self.heard = news.gone_count;
+        }
+        done
     }
 
     /// Hears of what an inclusive last level evicted since this core ran last.

@@ -6,6 +6,7 @@ use nestwalk_mem::{Gva, PageTable, Va};
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
+use crate::memo::Memo;
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::walk_unit::WalkUnit;
@@ -72,10 +73,10 @@ impl Walker for Native<'_> {
     }
 
     #[inline(always)]
-    fn hint_first(&self, gva: Gva) {
+    fn hint_first(&self, gva: Gva, _: Option<&Memo>) {
         hint_leaf(self.table, Va::from(gva).page());
     }
 
     #[inline(always)]
-    fn hint_second(&self, (): ()) {}
+    fn hint_second(&self, (): (), _: Option<&Memo>) {}
 }

@@ -10,8 +10,10 @@ use nestwalk_mem::{Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
+use crate::memo::Memo;
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
+use crate::stages::{Prepared, ROOT};
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, index_of, leaf_of, set_dirty};
 
@@ -98,6 +100,15 @@ fn host_walk_to<P: Prefetcher, S: Simd>(
         nested_tlb.insert(simd, page, mapping);
     }
     Some(mapping)
+}
+
+/// The leaf for `page` where it is a PTE in a node that is known without a way down, is present and allows a `write`.
+#[inline(always)]
+fn known_leaf(table: &PageTable, page: Vpn, write: bool) -> Option<(NodeId, Found)> {
+    let node = table.known_pte_node(page)?;
+    let entry = table.entry(node, index_of(page, Level::PTE));
+    let found = Found { entry, node, level: Level::PTE };
+    (entry.is_present() && found.allows(write)).then_some((node, found))
 }
 
 impl Nested<'_> {
@@ -187,6 +198,35 @@ impl Walker for Nested<'_> {
         }
     }
 
+    fn prepares(&self) -> Option<(&PageTable, &PageTable, Vpn)> {
+        let common = self.guest.geometry().root() == ROOT && self.host.geometry().root() == ROOT;
+        common.then_some((&*self.guest, &*self.host, self.base))
+    }
+
+    #[inline(always)]
+    fn prepare(&mut self, memo: &mut Memo, gva: Gva, store: bool) -> Option<Prepared> {
+        let page = Va::from(gva).page();
+        let (node, found) = known_leaf(self.guest, page, store)?;
+        if !memo.prepare_node(self.guest, self.host, node) {
+            return None;
+        }
+        let host_page = self.base + found.entry.frame().0;
+        let (host_node, host) = known_leaf(self.host, host_page, store)?;
+        if !memo.prepare_host(self.host, host_node, host_page) {
+            return None;
+        }
+        host.mark(self.host, host_page, store);
+        let mapping = self.finish(gva, found, host.part(host_page, store), store);
+        Some(Prepared { mapping, node, host_page, host_lines: memo.host_lines(host_node, host_page) })
+    }
+
+    #[cold]
+    fn mark_node(&mut self, memo: &mut Memo, node: NodeId) {
+        let page = self.base + self.guest.node_frame(node).0;
+        set_dirty(self.host, page);
+        memo.set_marked(node);
+    }
+
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault> {
         let page = Va::from(gva).page();
         let found = leaf_of(self.guest, page, store).ok_or(Fault::Guest { gva, store })?;
@@ -214,19 +254,34 @@ impl Walker for Nested<'_> {
     }
 
     #[inline(always)]
-    fn hint_first(&self, gva: Gva) -> NestedHint {
+    fn hint_first(&self, gva: Gva, memo: Option<&Memo>) -> NestedHint {
         let page = Va::from(gva).page();
-        let (node, level) = hint_leaf(self.guest, page);
+        let (node, level) = match memo {
+            Some(memo) => {
+                let (node, level) = self.guest.lowest_node(page);
+                memo.fetch_node(node);
+                self.guest.prefetch_entry(node, index_of(page, level));
+                (node, level)
+            }
+            None => hint_leaf(self.guest, page),
+        };
         NestedHint { gva, node: node.0, level: level.0 }
     }
 
     #[inline(always)]
-    fn hint_second(&self, hint: NestedHint) {
+    fn hint_second(&self, hint: NestedHint, memo: Option<&Memo>) {
         let (node, level) = (NodeId(hint.node), Level(hint.level));
         let entry = self.guest.entry(node, index_of(Va::from(hint.gva).page(), level));
         if entry.is_present() && entry.is_leaf() {
             let gpa = Found { entry, node, level }.gpa_of(hint.gva);
-            hint_leaf(self.host, self.host_page(gpa));
+            let page = self.host_page(gpa);
+            if let Some(memo) = memo {
+                let (node, level) = self.host.lowest_node(page);
+                memo.fetch_host(node);
+                self.host.prefetch_entry(node, index_of(page, level));
+            } else {
+                hint_leaf(self.host, page);
+            }
         }
     }
 }

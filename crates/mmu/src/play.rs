@@ -5,9 +5,11 @@ use std::ops::Range;
 
 use crate::cache::Level;
 use crate::config::MmuConfig;
-use crate::counters::{Counters, WalkEvents};
+use crate::counters::{Counters, Served, WalkEvents};
 use crate::error::MmuError;
 use crate::hierarchy::{Hierarchy, Llc, PrivateCaches, Task};
+#[cfg(target_arch = "x86_64")]
+use crate::levels::Levels;
 use crate::prefetcher::{InFlight, Prefetcher};
 use crate::simd::{Plain, Simd};
 #[cfg(target_arch = "x86_64")]
@@ -25,7 +27,11 @@ pub(crate) struct Player {
     #[cfg(target_arch = "x86_64")]
     wide: Option<Wide>,
     #[cfg(target_arch = "x86_64")]
-    wider: Option<Wider>,
+    pub wider: Option<Wider>,
+    #[cfg(target_arch = "x86_64")]
+    levels: Option<Box<Levels>>,
+    /// What the references of a tape up to each took together.
+    waited: Vec<Waited>,
 }
 
 impl Player {
@@ -41,11 +47,19 @@ impl Player {
             wide: Wide::detect(),
             #[cfg(target_arch = "x86_64")]
             wider: Wider::detect(),
+            #[cfg(target_arch = "x86_64")]
+            levels: Levels::new().map(Box::new),
+            waited: Vec::new(),
         })
     }
 
     /// Plays `tape` and clears it. If `P` never does anything there must be no prefetches on it.
     pub fn play<P: Prefetcher>(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
+        #[cfg(target_arch = "x86_64")]
+        if !P::ACTIVE && self.level_by_level(llc, tape, counters) {
+            tape.clear();
+            return;
+        }
         tape.pad(AHEAD);
         #[cfg(target_arch = "x86_64")]
         match (self.wider, self.wide) {
@@ -56,6 +70,29 @@ impl Player {
         #[cfg(not(target_arch = "x86_64"))]
         self.play_with::<_, P>(Plain, llc, tape, counters);
         tape.clear();
+    }
+
+    /// Plays a tape without an aborted walk level by level. False, and nothing has changed, where that cannot be done.
+    #[cfg(target_arch = "x86_64")]
+    fn level_by_level(&mut self, llc: &mut Llc, tape: &Tape, counters: &mut Counters) -> bool {
+        let (Some(levels), Some(wide)) = (&mut self.levels, self.wide) else { return false };
+        if tape.aborted.is_some() {
+            return false;
+        }
+        let highest = wide.apart(
+            #[inline(always)]
+            || tape.highest_line(),
+        );
+        let references = &tape.references()[..tape.len()];
+        let done = self.caches.level_by_level(llc, levels, references, highest);
+        if done {
+            let latencies = Served::ALL.map(|served| self.caches.latency(served));
+            wide.apart(
+                #[inline(always)]
+                || count_served(tape, levels.served(), latencies, &mut self.waited, counters),
+            );
+        }
+        done
     }
 
     #[inline(always)]
@@ -73,8 +110,49 @@ impl Player {
     }
 }
 
+/// Counts the references of `tape`, each served by one of `served`. `waited` is for the sums on the way.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn count_served(
+    tape: &Tape,
+    served: &[Served],
+    latencies: [u64; 4],
+    waited: &mut Vec<Waited>,
+    counters: &mut Counters,
+) {
+    if waited.len() <= served.len() {
+        waited.resize((served.len() + 1).next_power_of_two(), Waited::default());
+    }
+    let mut sum = Waited::default();
+    waited[0] = sum;
+    // Sums up to each reference, so that no loop is as long as a walk, which nothing could foresee.
+    for ((reference, &served), after) in tape.references().iter().zip(served).zip(&mut waited[1..]) {
+        let latency = latencies[served as usize];
+        sum.cycles += latency;
+        sum.host_cycles += latency & reference.host_mask();
+        *after = sum;
+        counters.walk_events.0[usize::from(reference.code()) + served as usize] += 1;
+    }
+    for walk in &tape.walks {
+        let (before, after) = (waited[walk.begin as usize], waited[walk.end as usize]);
+        let cycles = after.cycles - before.cycles;
+        count_walk(walk, Waited { cycles, host_cycles: after.host_cycles - before.host_cycles }, counters);
+    }
+}
+
+/// Counts a walk whose references took so long.
+#[inline(always)]
+fn count_walk(walk: &WalkSpan, waited: Waited, counters: &mut Counters) {
+    let guest = waited.cycles - waited.host_cycles + u64::from(walk.guest_lookup_cycles);
+    let host = waited.host_cycles + u64::from(walk.host_lookup_cycles);
+    counters.walk_cycles += guest + host;
+    counters.guest_walk_cycles += guest;
+    counters.host_walk_cycles += host;
+    counters.latency.record(guest + host);
+}
+
 /// Cycles that the references of a walk took.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Waited {
     cycles: u64,
     /// The part spent on host entries.
@@ -111,7 +189,7 @@ impl<'a, S: Simd, const PREFETCH: bool> Playing<'a, S, PREFETCH> {
             self.others(&mut caches, at..walk.begin as usize);
             at = walk.end as usize;
             let waited = self.walk(&mut caches, walk.begin as usize..at);
-            self.count(walk, waited);
+            count_walk(walk, waited, self.counters);
         }
         self.others(&mut caches, at..tape.done());
         if tape.aborted.is_some() {
@@ -179,16 +257,6 @@ impl<'a, S: Simd, const PREFETCH: bool> Playing<'a, S, PREFETCH> {
             let served = caches.access(self.simd, line);
             self.in_flight.add(line, served, now + caches.latency(served));
         }
-    }
-
-    #[inline(always)]
-    fn count(&mut self, walk: &WalkSpan, waited: Waited) {
-        let guest = waited.cycles - waited.host_cycles + u64::from(walk.guest_lookup_cycles);
-        let host = waited.host_cycles + u64::from(walk.host_lookup_cycles);
-        self.counters.walk_cycles += guest + host;
-        self.counters.guest_walk_cycles += guest;
-        self.counters.host_walk_cycles += host;
-        self.counters.latency.add(guest + host);
     }
 
     /// References of a walk that ended in a page fault, from `begin` on: the caches see them, and their number is all

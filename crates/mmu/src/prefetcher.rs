@@ -6,6 +6,7 @@
 
 use nestwalk_mem::{Gpa, Gva, Hpa};
 
+use crate::asap::RegisterCounters;
 use crate::counters::Served;
 use crate::tape::Tape;
 
@@ -20,9 +21,9 @@ pub trait Prefetcher {
     /// Inside a nested walk, the host walk for `gpa` begins.
     fn host_walk_starts(&mut self, gpa: Gpa, issue: &mut Issue<'_>);
 
-    /// `caches`, what became of its prefetches there, completed by what it counts itself.
-    fn counters(&self, caches: PrefetchCounters) -> PrefetchCounters {
-        caches
+    /// What it counts itself.
+    fn counters(&self) -> RegisterCounters {
+        RegisterCounters::default()
     }
 }
 
@@ -40,30 +41,21 @@ impl Prefetcher for NoPrefetch {
     fn host_walk_starts(&mut self, _: Gpa, _: &mut Issue<'_>) {}
 }
 
-/// What a prefetcher did. Walks that end in a page fault are in here, too: their prefetches were made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct PrefetchCounters {
-    /// Lines that were asked for and on their way.
-    pub issued: u64,
-    /// Requests for lines that were in the L1-D, or on their way to it, already.
-    pub needless: u64,
-    /// Requests that were dropped since all miss registers of the L1-D were busy.
-    pub dropped: u64,
-    /// Walks that the prefetcher saw begin.
-    pub walks: u64,
-    /// Of those, walks to addresses that range register `i`, in order of the ranges' size, covered.
-    pub covered: [u64; PrefetchCounters::REGISTERS_MAX],
-}
-
-impl PrefetchCounters {
-    /// The most range registers that a prefetcher may have.
-    pub const REGISTERS_MAX: usize = 32;
-
-    /// Walks to addresses that the `registers` first range registers cover.
-    pub fn covered_by(&self, registers: usize) -> u64 {
-        self.covered.iter().take(registers).sum()
+nestwalk_mem::counters! {
+    /// What became of a prefetcher's requests. Those of walks that end in a page fault are in here, too: they were made.
+    pub struct PrefetchCounters {
+        /// Lines that were asked for and on their way.
+        issued: u64 ["lines"],
+        /// References of walks that found their line in flight, or brought, by a prefetch of the same walk.
+        useful: u64 ["references"],
+        /// Requests for lines that were in the L1-D, or on their way to it, already.
+        needless: u64 ["requests"],
+        /// Requests that were dropped since all miss registers of the L1-D were busy.
+        dropped: u64 ["requests"],
     }
 }
+
+impl Copy for PrefetchCounters {}
 
 /// Lines that were asked for in the walk that is going on, with the time at which each arrives, in cycles since the walk
 /// began.

@@ -4,13 +4,15 @@
 use nestwalk_mem::VpnRange;
 
 use crate::config::MmuConfig;
-use crate::counters::{Counters, Served, WalkEvents};
+use crate::counters::{Counters, Served, Table, WalkEvents};
 use crate::error::MmuError;
 use crate::familiar::Familiar;
-use crate::hierarchy::PrivateCaches;
+use crate::hierarchy::{CacheCounters, PrivateCaches};
+use crate::memo::Memo;
 use crate::play::Player;
-use crate::prefetcher::{NoPrefetch, Prefetcher};
+use crate::prefetcher::{NoPrefetch, PrefetchCounters, Prefetcher};
 use crate::tlb::Tlbs;
+use crate::walk_cache::{NestedTlbCounters, PwcCounters};
 use crate::walk_unit::WalkUnit;
 use crate::walker::Fault;
 
@@ -52,6 +54,14 @@ pub struct Core<P = NoPrefetch> {
     pub(crate) tlbs: Tlbs,
     pub(crate) unit: WalkUnit<P>,
     pub(crate) player: Player,
+    /// Walks that were prepared, for the tables that this core met of late.
+    pub(crate) memos: Vec<Memo>,
+    /// Which of them is in use, if one is.
+    pub(crate) memo: Option<usize>,
+    /// The one to be given up next.
+    pub(crate) oldest_memo: usize,
+    /// Whether walks may be done in [stages](crate::stages).
+    pub(crate) stages: bool,
     /// Whether to fetch ahead from the simulation's own memory.
     pub(crate) hints: bool,
     /// Walks of the batch before: how many to expect of the next.
@@ -81,6 +91,10 @@ impl<P: Prefetcher> Core<P> {
             tlbs: Tlbs::new(config)?,
             unit: WalkUnit::new(config, prefetcher)?,
             player: Player::new(config, miss_registers)?,
+            memos: Vec::new(),
+            memo: None,
+            oldest_memo: 0,
+            stages: true,
             hints: true,
             recent_walks: 0,
             familiar: Familiar::nobody(),
@@ -90,11 +104,19 @@ impl<P: Prefetcher> Core<P> {
     /// What it has counted so far.
     pub fn counters(&self) -> Counters {
         let mut counters = self.unit.counters.clone();
-        counters.data = counters.walk_events.take_others(WalkEvents::DATA);
-        counters.corunner = counters.walk_events.take_others(WalkEvents::CORUNNER);
-        let cycles = |served| counters.data[served as usize] * self.player.caches.latency(served);
-        counters.data_cycles = Served::ALL.map(cycles).iter().sum();
-        counters.prefetch = self.unit.prefetcher.counters(self.player.in_flight.counters());
+        let events = &mut counters.walk_events;
+        counters.guest_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Guest, 0)));
+        counters.host_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Host, 0)));
+        let [misses, hits] = events.take(WalkEvents::nested_tlb_code(false));
+        counters.nested_tlb = NestedTlbCounters { hits, misses };
+        [counters.segments.translations] = events.take(WalkEvents::segments_code());
+        let [useful] = events.take(WalkEvents::prefetch_hit_code());
+        counters.prefetch = PrefetchCounters { useful, ..self.player.in_flight.counters() };
+        counters.registers = self.unit.prefetcher.counters();
+        let data: [u64; 4] = events.take(WalkEvents::DATA);
+        let cycles = |served| data[served as usize] * self.player.caches.latency(served);
+        let data_cycles = Served::ALL.map(cycles).iter().sum();
+        counters.caches = CacheCounters { data, data_cycles, corunner: events.take(WalkEvents::CORUNNER) };
         counters
     }
 
@@ -155,6 +177,11 @@ impl<P: Prefetcher> Core<P> {
     /// result.
     pub fn set_hints(&mut self, on: bool) {
         self.hints = on;
+    }
+
+    /// Whether walks may be done in stages over a batch (they are by default). Makes no difference to any result.
+    pub fn set_stages(&mut self, on: bool) {
+        self.stages = on;
     }
 
     /// Checks what must always hold in each of its structures.

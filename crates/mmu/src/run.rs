@@ -13,22 +13,27 @@
 //!   [`Walker::hint_first`].
 //! - Page faults leave the loop, so it contains nothing of them.
 
-use nestwalk_mem::{Access, Gva, Hpa, PageSize};
+use nestwalk_mem::addr::PAGE_SHIFT;
+use nestwalk_mem::{Access, Gva, Hpa, PageSize, Va};
 
 use crate::corunner::CoRunner;
-use crate::counters::{Counters, TlbCounters};
+use crate::counters::Counters;
 use crate::hierarchy::Llc;
 use crate::mapping::Mapping;
+use crate::memo::Memo;
 use crate::prefetcher::Prefetcher;
 use crate::processor::{Core, RunEnd};
 use crate::simd::{Plain, Simd};
 use crate::tape::Tape;
-use crate::tlb::{Lookup, SmallPages, Tlbs};
+use crate::tlb::{Lookup, SmallPages, TlbCounters, Tlbs};
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Walker};
 
 /// The most walks that are prepared at once; a batch ends with the last of them.
 const HINTS: usize = 64;
+
+/// The most pairs of tables for which a core keeps prepared walks.
+const MEMOS_MAX: usize = 16;
 
 /// Fetch ahead when the batch before had at least this many walks: a sequential stream has one in each batch.
 const HINT_WALKS_MIN: usize = 2;
@@ -37,7 +42,7 @@ const HINT_WALKS_MIN: usize = 2;
 #[derive(Clone, Copy)]
 struct Last {
     gva: u64,
-    /// log2 of the bytes of its L1 TLB entry's page.
+    /// log2 of the bytes around it that its L1 TLB entry certainly serves: see [`Tlbs::served_shift`].
     shift: u32,
     size: PageSize,
     /// Whether a store needs nothing more than this entry.
@@ -51,14 +56,8 @@ impl Last {
     const NONE: Self = Self { gva: 1 << 63, shift: 12, size: PageSize::Small, store_ok: false, start: Hpa(0) };
 
     #[inline(always)]
-    fn new(gva: Gva, mapping: Mapping) -> Self {
-        Self {
-            gva: gva.0,
-            shift: mapping.size().order() + 12,
-            size: mapping.size(),
-            store_ok: mapping.takes_stores(),
-            start: mapping.start(),
-        }
+    fn new(gva: Gva, mapping: Mapping, shift: u32) -> Self {
+        Self { gva: gva.0, shift, size: mapping.size(), store_ok: mapping.takes_stores(), start: mapping.start() }
     }
 
     #[inline(always)]
@@ -79,7 +78,7 @@ impl Last {
     /// Where it lies.
     #[inline(always)]
     fn hpa(&self) -> Hpa {
-        self.start + (self.gva & ((1 << self.shift) - 1))
+        self.start + (self.gva & (self.size.bytes() - 1))
     }
 }
 
@@ -193,10 +192,10 @@ fn stores(accesses: &[Access]) -> u64 {
 #[inline(always)]
 fn refer<P: Prefetcher, D: Detail>(unit: &mut WalkUnit<P>, detail: &mut D, last: Last) {
     if D::FULL {
-        unit.tape.data(last.hpa());
+        unit.pending.others.data(last.hpa());
     }
     if let Some(hpa) = detail.corunner() {
-        unit.tape.corunner(hpa);
+        unit.pending.others.corunner(hpa);
     }
 }
 
@@ -230,7 +229,7 @@ fn first_level_hits<const N: usize, P: Prefetcher, S: Simd, D: Detail>(
             next = Next::NotSmall;
             break;
         };
-        let now = Last::new(access.gva(), mapping);
+        let now = Last::new(access.gva(), mapping, PAGE_SHIFT);
         if !now.allows(access) {
             next = Next::Unknown;
             break;
@@ -281,15 +280,22 @@ impl<P: Prefetcher> Core<P> {
         accesses: &[Access],
         mut detail: D,
     ) -> RunEnd {
+        self.memo = if D::FULL { self.memo_for(walker) } else { None };
         let mut last = Last::NONE;
         let mut done = 0;
+        let mut hints = Hints::default();
+        self.hint_first(walker, accesses, &mut hints);
+        self.hint_second(walker, &hints);
         while done < accesses.len() {
             let rest = &accesses[done..];
-            let mut batch = &rest[..rest.len().min(Tape::BATCH)];
-            if self.hints && self.recent_walks >= HINT_WALKS_MIN {
-                batch = &batch[..self.hint(walker, batch)];
-            }
+            let batch = &rest[..hints.len];
             let end = self.translate(simd, walker, batch, &mut detail, &mut last);
+            // What the next batch needs comes while this one's walks are done, and its references played.
+            self.hint_first(walker, &rest[batch.len()..], &mut hints);
+            if D::FULL {
+                self.finish_walks(simd, walker);
+            }
+            self.hint_second(walker, &hints);
             detail.finish(self);
             let in_batch = end.map_or(batch.len(), |(index, _)| index);
             let counters = D::tlb(&mut self.unit.counters);
@@ -346,7 +352,7 @@ impl<P: Prefetcher> Core<P> {
                     },
                 };
                 walks += usize::from(hit.is_none());
-                *last = Last::new(access.gva(), mapping);
+                *last = Last::new(access.gva(), mapping, self.tlbs.served_shift(mapping.size()));
             }
             refer(&mut self.unit, detail, *last);
             index += 1;
@@ -382,15 +388,17 @@ impl<P: Prefetcher> Core<P> {
         access: Access,
     ) -> Result<Mapping, Fault> {
         let (gva, store) = (access.gva(), access.is_store());
-        let mapping = if D::FULL {
-            self.unit.begin(gva);
-            walker.walk(&mut self.unit, simd, gva, store).inspect_err(|_| self.unit.abort())?
-        } else {
+        let mapping = if !D::FULL {
             walker.resolve(gva, store)?
-        };
-        if D::FULL {
+        } else if let Some(mapping) = self.put_off(walker, gva, store) {
+            mapping
+        } else {
+            self.finish_walks(simd, walker);
+            self.unit.begin(gva);
+            let found = walker.walk(&mut self.unit, simd, gva, store).inspect_err(|_| self.unit.abort())?;
             self.unit.commit();
-        }
+            found
+        };
         D::tlb(&mut self.unit.counters).misses[mapping.size() as usize] += 1;
         if self.tlbs.is_clustered() && mapping.size() == PageSize::Small {
             let neighbours = walker.neighbours(gva);
@@ -399,23 +407,105 @@ impl<P: Prefetcher> Core<P> {
         Ok(self.tlbs.insert(simd, gva.page(), mapping))
     }
 
-    /// Fetches ahead what the walks of `batch` will need of the simulation's own memory, and says how far in `batch` that
-    /// goes. Changes nothing.
+    /// What the walk for `gva` will find, if it can be put off and done in [stages](crate::stages).
     #[inline(always)]
-    fn hint<W: Walker>(&mut self, walker: &W, batch: &[Access]) -> usize {
-        let mut hints = [W::Hint::default(); HINTS];
-        let (mut count, mut seen) = (0, 0);
-        for access in batch {
+    fn put_off<W: Walker>(&mut self, walker: &mut W, gva: Gva, store: bool) -> Option<Mapping> {
+        let memo = self.memos.get_mut(self.memo?)?;
+        let prepared = walker.prepare(memo, gva, store)?;
+        self.unit.pending.push(Va::from(gva).page(), &prepared);
+        Some(prepared.mapping)
+    }
+
+    /// Does all walks that were put off, and brings the batch's references onto the tape.
+    #[inline(always)]
+    fn finish_walks<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W) {
+        if self.unit.pending.has_walks() {
+            self.finish_in_stages(simd, walker);
+        }
+        self.unit.finish_others();
+    }
+
+    #[inline(never)]
+    fn finish_in_stages<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W) {
+        let Some(memo) = self.memo else { return };
+        let prepared = &self.memos[memo];
+        #[cfg(target_arch = "x86_64")]
+        let unmarked = match self.player.wider {
+            Some(wider) => wider.apart(
+                #[inline(always)]
+                || self.unit.run_stages(wider, prepared),
+            ),
+            None => self.unit.run_stages(simd, prepared),
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let unmarked = self.unit.run_stages(simd, prepared);
+        if unmarked {
+            self.unit.unmarked().for_each(|node| walker.mark_node(&mut self.memos[memo], node));
+        }
+    }
+
+    /// The memo for the tables of `walker`, if its walks can be put off.
+    fn memo_for<W: Walker>(&mut self, walker: &W) -> Option<usize> {
+        if P::ACTIVE || !self.stages || self.unit.nested_tlb.is_some() {
+            return None;
+        }
+        let (guest, host, base) = walker.prepares()?;
+        let about = |memo: &Memo| memo.is_about(guest.version().table, host.version().table);
+        let at = self.memos.iter().position(about).unwrap_or_else(|| {
+            if self.memos.len() < MEMOS_MAX {
+                self.memos.push(Memo::default());
+                return self.memos.len() - 1;
+            }
+            self.oldest_memo = (self.oldest_memo + 1) % MEMOS_MAX;
+            self.memos[self.oldest_memo] = Memo::default();
+            self.oldest_memo
+        });
+        self.memos[at].renew(guest, host, base);
+        Some(at)
+    }
+
+    /// The next batch is the beginning of `accesses`: says how far it goes, and fetches ahead what its walks need first of the
+    /// simulation's own memory. Changes no result.
+    #[inline(always)]
+    fn hint_first<W: Walker>(&mut self, walker: &W, accesses: &[Access], hints: &mut Hints<W::Hint>) {
+        let batch = &accesses[..accesses.len().min(Tape::BATCH)];
+        (hints.count, hints.len) = (0, batch.len());
+        if !self.hints || self.recent_walks < HINT_WALKS_MIN {
+            return;
+        }
+        let memo = self.memo.map(|memo| &self.memos[memo]);
+        for (index, access) in batch.iter().enumerate() {
             let page = access.gva().page();
             if !self.familiar.knows(page) {
-                let Some(hint) = hints.get_mut(count) else { break };
-                *hint = walker.hint_first(access.gva());
+                let Some(hint) = hints.hints.get_mut(hints.count) else {
+                    hints.len = index;
+                    break;
+                };
+                *hint = walker.hint_first(access.gva(), memo);
                 self.familiar.meet(page);
-                count += 1;
+                hints.count += 1;
             }
-            seen += 1;
         }
-        hints[..count].iter().for_each(|&hint| walker.hint_second(hint));
-        seen
+    }
+
+    /// Fetches what they need next: uses what the first stage has brought.
+    #[inline(always)]
+    fn hint_second<W: Walker>(&self, walker: &W, hints: &Hints<W::Hint>) {
+        let memo = self.memo.map(|memo| &self.memos[memo]);
+        hints.hints[..hints.count].iter().for_each(|&hint| walker.hint_second(hint, memo));
+    }
+}
+
+/// What is fetched ahead for a batch.
+struct Hints<H> {
+    hints: [H; HINTS],
+    count: usize,
+    /// Accesses of the batch.
+    len: usize,
+}
+
+impl<H: Copy + Default> Default for Hints<H> {
+    fn default() -> Self {
+        Self { hints: [H::default(); HINTS], count: 0, len: 0 }
     }
 }

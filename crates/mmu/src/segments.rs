@@ -11,10 +11,19 @@ use nestwalk_mem::{Gpa, Gva, Hpa, PageSize, PageTable, Pfn, Va};
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
+use crate::memo::Memo;
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, leaf_of, set_dirty};
+
+nestwalk_mem::counters! {
+    /// What segment registers count.
+    pub struct SegmentCounters {
+        /// Translations by segment registers (DS-n).
+        translations: u64 ["translations" at "segment_translations"],
+    }
+}
 
 /// The segment registers of a VM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,12 +195,12 @@ impl Walker for Segmented<'_> {
     }
 
     #[inline(always)]
-    fn hint_first(&self, gva: Gva) {
+    fn hint_first(&self, gva: Gva, _: Option<&Memo>) {
         hint_leaf(self.guest, Va::from(gva).page());
     }
 
     #[inline(always)]
-    fn hint_second(&self, (): ()) {}
+    fn hint_second(&self, (): (), _: Option<&Memo>) {}
 }
 
 #[cfg(test)]

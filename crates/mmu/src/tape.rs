@@ -10,7 +10,7 @@ use crate::counters::WalkEvents;
 
 /// A reference to a line. From the lowest bit: its code (8 bits), its address (46), cycles of look-ups since the reference
 /// before (9), and whether it is to the host's table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Reference(u64);
 
 impl Reference {
@@ -27,6 +27,26 @@ impl Reference {
         debug_assert!(hpa.0 < 1 << Self::ADDRESS_BITS, "{hpa:?}");
         debug_assert!(wait <= Self::WAIT_MAX, "{wait} cycles between two references");
         Self(hpa.0 << Self::ADDRESS | wait << Self::WAIT | u64::from(code))
+    }
+
+    /// One to `line` (address / 64).
+    #[inline(always)]
+    pub fn of_line(line: u32, code: u8) -> Self {
+        Self(u64::from(line) << (Self::ADDRESS + LINE_SHIFT) | u64::from(code))
+    }
+
+    /// The same, to the host's table.
+    #[inline(always)]
+    #[must_use]
+    pub fn of_host(self) -> Self {
+        Self(self.0 | Self::HOST)
+    }
+
+    /// The same to another line, where this one is to line 0, with more added to the code.
+    #[inline(always)]
+    #[must_use]
+    pub fn at(self, line: u32, more_code: u64) -> Self {
+        Self((self.0 + more_code) | u64::from(line) << (Self::ADDRESS + LINE_SHIFT))
     }
 
     /// The line: address / 64.
@@ -125,6 +145,23 @@ impl Tape {
     #[inline(always)]
     pub fn corunner(&mut self, hpa: Hpa) {
         self.push(Reference::new(hpa, WalkEvents::CORUNNER, 0));
+    }
+
+    /// Puts `references` behind all others.
+    #[inline(always)]
+    pub fn extend(&mut self, references: &[Reference]) {
+        self.references[self.len..][..references.len()].copy_from_slice(references);
+        self.len += references.len();
+    }
+
+    /// For who writes at most `count` references, and as many more that it writes over or gives up: all places, those in use, and the walks.
+    ///
+    /// # Panics
+    /// When there is no room for that.
+    #[inline(always)]
+    pub fn parts(&mut self, count: usize) -> (&mut [Reference], &mut usize, &mut Vec<WalkSpan>) {
+        assert!(self.len + count <= LEN_MAX, "more references than a tape has room for");
+        (&mut *self.references, &mut self.len, &mut self.walks)
     }
 
     /// How many references there are.

@@ -9,6 +9,7 @@
 //! - A store that finds a translation without write permission is a miss, and takes the translation out: the hardware
 //!   walks again before it raises a fault.
 
+use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Gva, Gvn, PageSize, VpnRange};
 
 use crate::clustered::{self, Clusters, Group, Inserted};
@@ -18,6 +19,36 @@ use crate::lru::{Lru, Narrow};
 use crate::mapping::Mapping;
 use crate::processor::Asid;
 use crate::simd::{Plain, Simd};
+
+nestwalk_mem::counters! {
+    /// TLB look-ups of one mode.
+    pub struct TlbCounters {
+        /// Accesses of the program.
+        accesses: u64 ["accesses"],
+        /// Those that were stores.
+        stores: u64 ["accesses"],
+        /// Hits in the first level, by the entry's page size.
+        l1_hits: [u64; 3] ["look-ups" at "tlb.l1_hits" by PageSize::NAMES],
+        /// Hits in the second level, by the entry's page size.
+        l2_hits: [u64; 3] ["look-ups" at "tlb.l2_hits" by PageSize::NAMES],
+        /// Misses (each one a walk), by the size of the translation that the walk found.
+        misses: [u64; 3] ["look-ups" at "tlb.misses" by PageSize::NAMES],
+    }
+}
+
+impl Copy for TlbCounters {}
+
+impl TlbCounters {
+    /// Misses of all sizes: the walks.
+    pub fn walks(&self) -> u64 {
+        self.misses.iter().sum()
+    }
+
+    /// Misses that found a translation of `size`.
+    pub fn misses_of(&self, size: PageSize) -> u64 {
+        self.misses[size as usize]
+    }
+}
 
 /// Where a translation was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -260,6 +291,8 @@ pub struct Tlbs {
     l1: TlbLevel,
     l2: TlbLevel,
     asid: u64,
+    /// See [`Tlbs::served_shift`].
+    served_shift: [u32; 3],
 }
 
 impl Tlbs {
@@ -270,7 +303,17 @@ impl Tlbs {
     pub fn new(config: &MmuConfig) -> Result<Self, MmuError> {
         config.validate()?;
         let (l1, l2) = (TlbLevel::new("l1_tlb", &config.l1_tlb)?, TlbLevel::new("l2_tlb", &config.l2_tlb)?);
-        Ok(Self { l1, l2, asid: 0 })
+        let served = |size: PageSize| l2.piece_of[size as usize].unwrap_or(size).min(size);
+        let served_shift = PageSize::ALL.map(|size| served(size).order() + PAGE_SHIFT);
+        Ok(Self { l1, l2, asid: 0, served_shift })
+    }
+
+    /// log2 of the bytes around an access that the first level's entry of `size`, which served it, certainly serves next: of
+    /// its page, or of the piece of such a page that the second level hands back to the first. If that piece is smaller, the
+    /// first level may hold both, and finds the smaller one first.
+    #[inline(always)]
+    pub(crate) fn served_shift(&self, size: PageSize) -> u32 {
+        self.served_shift[size as usize]
     }
 
     /// Looks for the translation of `page` for a load or a store. With `not_small` it is known to be no 4 KiB page of the first level.

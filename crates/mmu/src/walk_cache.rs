@@ -67,6 +67,23 @@ impl OneLevel {
         simd.use_key(std::slice::from_mut(row), self.last, key)
     }
 
+    /// The same, if `allowed`, without a branch. Whether the entry is known, in any case.
+    #[inline(always)]
+    fn use_entry_if<S: Simd>(&mut self, simd: S, number: u64, key: u64, allowed: bool) -> bool {
+        debug_assert!(self.is_narrow() && self.rows.len() == self.mask + 1);
+        // SAFETY: as in `use_entry`.
+        let row = unsafe { self.rows.get_unchecked_mut(number as usize & self.mask) };
+        simd.use_key_if(row, self.last, key, allowed)
+    }
+
+    /// Whether the entry of `number` is the latest of its set. For narrow sets.
+    #[inline(always)]
+    fn is_latest(&self, number: u64, key: u64) -> bool {
+        debug_assert!(self.is_narrow() && self.rows.len() == self.mask + 1);
+        // SAFETY: as in `use_entry`.
+        unsafe { self.rows.get_unchecked(number as usize & self.mask) }.0[0] == key
+    }
+
     /// The same for sets of any number and size.
     fn use_in_any<S: Simd>(&mut self, simd: S, number: u64, key: u64) -> bool {
         if self.ways == 0 {
@@ -120,6 +137,46 @@ impl OneLevel {
 fn remove(row: &mut [Keys], place: usize) {
     for place in place..row.len() * 4 {
         row[place / 4].0[place % 4] = row.get((place + 1) / 4).map_or(NO_KEY, |keys| keys.0[(place + 1) % 4]);
+    }
+}
+
+nestwalk_mem::counters! {
+    /// Look-ups in the page-walk caches of one table.
+    pub struct PwcCounters {
+        /// Look-ups that found nothing.
+        misses: u64 ["look-ups"],
+        /// Look-ups that found an entry of this level, and none of a lower one.
+        hits: [u64; 4] ["look-ups" by ["pl2_hits", "pl3_hits", "pl4_hits", "pl5_hits"]],
+    }
+}
+
+impl PwcCounters {
+    /// Of what stands in [`WalkEvents`](crate::WalkEvents) for one table: misses, then hits by level.
+    pub(crate) fn of([misses, _, pl2, pl3, pl4, pl5]: [u64; 6]) -> Self {
+        Self { misses, hits: [pl2, pl3, pl4, pl5] }
+    }
+
+    /// Hits at `level`, from 2 to 5.
+    ///
+    /// # Panics
+    /// When no page-walk cache has entries of that level.
+    pub fn hits_at(&self, level: Level) -> u64 {
+        self.hits[level.index() - 1]
+    }
+
+    /// All look-ups.
+    pub fn lookups(&self) -> u64 {
+        self.misses + self.hits.iter().sum::<u64>()
+    }
+}
+
+nestwalk_mem::counters! {
+    /// Look-ups in the nested TLB.
+    pub struct NestedTlbCounters {
+        /// Look-ups that hit.
+        hits: u64 ["look-ups"],
+        /// Look-ups that missed.
+        misses: u64 ["look-ups"],
     }
 }
 
@@ -188,6 +245,36 @@ impl WalkCache {
             }
         }
         None
+    }
+
+    /// How many levels of a table of `root` levels are left to read for `page`, whose leaf is a PTE: [`WalkCache::look_up`]
+    /// with few branches.
+    #[inline(always)]
+    pub(crate) fn levels_left<S: Simd>(&mut self, simd: S, page: Vpn, root: Level) -> usize {
+        if !self.exists {
+            return root.0.into();
+        }
+        if self.narrow != Some(Level(4)) || root != Level(4) {
+            let hit = self.look_up(simd, page, (Level::PTE, root), false);
+            return hit.map_or(root.0, |level| level.0 - 1).into();
+        }
+        let [pl2, pl3, pl4, _] = &mut self.levels;
+        let asid = self.asid;
+        let number = |level: u32| page.0 >> (INDEX_BITS * (level - 1));
+        let hit2 = pl2.use_entry_if(simd, number(2), number(2) | asid, true);
+        let hit3 = pl3.use_entry_if(simd, number(3), number(3) | asid, !hit2);
+        let left = if hit2 {
+            1
+        } else if hit3 {
+            2
+        } else {
+            3
+        };
+        // Nearly always it is the latest, and nothing moves.
+        if pl4.is_latest(number(4), number(4) | asid) || left < 3 {
+            return left;
+        }
+        if pl4.use_entry(simd, number(4), number(4) | asid, false) { 3 } else { 4 }
     }
 
     /// The same for caches of any kind.

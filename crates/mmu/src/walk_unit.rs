@@ -17,6 +17,7 @@ use crate::config::MmuConfig;
 use crate::counters::{Counters, Served, Table, WalkEvents};
 use crate::error::MmuError;
 use crate::prefetcher::{Issue, Prefetcher};
+use crate::stages::Pending;
 use crate::tape::{Tape, WalkSpan};
 use crate::walk_cache::{NestedTlb, WalkCache};
 
@@ -29,6 +30,7 @@ pub struct WalkUnit<P> {
     pub(crate) prefetcher: P,
     pub(crate) counters: Counters,
     pub(crate) tape: Tape,
+    pub(crate) pending: Pending,
     walk: WalkSpan,
     /// Counts of look-ups before the walk: they stand again if it ends in a page fault.
     lookups_before: [u64; WalkEvents::LOOKUPS_LEN],
@@ -45,6 +47,7 @@ impl<P: Prefetcher> WalkUnit<P> {
             prefetcher,
             counters: Counters::default(),
             tape: Tape::default(),
+            pending: Pending::default(),
             walk: WalkSpan::default(),
             lookups_before: [0; WalkEvents::LOOKUPS_LEN],
             wait: 0,

@@ -7,8 +7,10 @@ use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Pfn,
 use crate::clustered::Group;
 use crate::counters::Table;
 use crate::mapping::Mapping;
+use crate::memo::Memo;
 use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
+use crate::stages::Prepared;
 use crate::walk_unit::WalkUnit;
 
 /// Why a walk cannot end: some kernel has to act first.
@@ -206,6 +208,21 @@ pub trait Walker {
         store: bool,
     ) -> Result<Mapping, Fault>;
 
+    /// The tables to prepare walks through, and where guest-physical memory begins in the host's, if walks can be done in
+    /// [stages](crate::stages).
+    fn prepares(&self) -> Option<(&PageTable, &PageTable, Vpn)> {
+        None
+    }
+
+    /// As [`Walker::resolve`], where the walk is sure to end well and `memo` knows its nodes, or can. Otherwise nothing changes.
+    #[inline(always)]
+    fn prepare(&mut self, _: &mut Memo, _: Gva, _: bool) -> Option<Prepared> {
+        None
+    }
+
+    /// Sets the bits of the page of a guest's node in the host's table, which `memo` has prepared.
+    fn mark_node(&mut self, _: &mut Memo, _: NodeId) {}
+
     /// Finds the same translation and sets the same accessed and dirty bits, without references.
     ///
     /// # Errors
@@ -221,8 +238,8 @@ pub trait Walker {
     fn set_dirty(&mut self, gva: Gva);
 
     /// First stage of a hint for `gva`: brings near what can be found without waiting. Changes no state.
-    fn hint_first(&self, gva: Gva) -> Self::Hint;
+    fn hint_first(&self, gva: Gva, memo: Option<&Memo>) -> Self::Hint;
 
     /// Second stage: uses what the first brought.
-    fn hint_second(&self, hint: Self::Hint);
+    fn hint_second(&self, hint: Self::Hint, memo: Option<&Memo>);
 }

@@ -88,8 +88,8 @@ fn a_native_walk_pays_for_the_longer_of_walk_and_prefetch() {
         let second = rig.native(&mut table, 16 * 512 + 5);
         assert_eq!(second.walk_cycles, warm, "{levels:?}");
         let wanted = levels.len() as u64;
-        assert_eq!((second.prefetch.issued, second.walk_events.prefetch_hits()), (wanted, wanted));
-        assert_eq!((second.prefetch.walks, second.prefetch.covered_by(1)), (1, wanted.min(1)));
+        assert_eq!((second.prefetch.issued, second.prefetch.useful), (wanted, wanted));
+        assert_eq!((second.registers.walks, second.registers.covered_by(1)), (1, wanted.min(1)));
         // The next node: its PMD entry is in a line that the L1-D holds.
         let third = rig.native(&mut table, 17 * 512 + 5);
         assert_eq!(third.prefetch.needless, wanted.saturating_sub(1));
@@ -134,7 +134,7 @@ fn a_nested_walk_worked_out_by_hand() {
         let counters = rig.nested(&mut tables, 5);
         assert_eq!(counters.walk_cycles, cycles, "guest {guest:?}, host {host:?}");
         assert_eq!(counters.walk_events.total_references(), 4 + 3 + 4 + 1, "the walk is the same");
-        assert_eq!(counters.walk_events.prefetch_hits(), hits, "guest {guest:?}, host {host:?}");
+        assert_eq!(counters.prefetch.useful, hits, "guest {guest:?}, host {host:?}");
     }
 }
 
@@ -156,7 +156,7 @@ fn a_prefetch_to_a_hole_changes_no_result() {
         assert!(with.walk_cycles <= without.walk_cycles);
         if page == 7 * 512 + 5 && with.tlb.walks() == 1 {
             // P2 is right, P1 is not.
-            assert_eq!((with.prefetch.issued, with.walk_events.prefetch_hits()), (2, 1));
+            assert_eq!((with.prefetch.issued, with.prefetch.useful), (2, 1));
             assert_eq!(without.walk_cycles - with.walk_cycles, MEMORY - L1D);
         }
     }
@@ -186,7 +186,7 @@ fn for_a_huge_page_the_prefetch_of_the_pte_is_wasted_and_that_of_the_pmd_is_not(
     rig.core.prefetcher_mut().load(&nodes, &[], Vpn(0));
     let counters = rig.native(&mut table, 5);
     assert_eq!(counters.walk_cycles, LOOKUP + 2 * MEMORY + L1D);
-    assert_eq!((counters.prefetch.issued, counters.walk_events.prefetch_hits()), (2, 1));
+    assert_eq!((counters.prefetch.issued, counters.prefetch.useful), (2, 1));
 }
 
 #[test]

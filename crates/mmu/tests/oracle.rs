@@ -5,8 +5,10 @@
 mod common;
 
 use common::{Rig, TestTable, WRITABLE, cycles_of_events, machine, machine_with_nested_tlb, machine_without_pwc};
-use nestwalk_mem::{Access, Geometry, Gpa, Gva, PageSize, PageTable, Vpn};
-use nestwalk_mmu::{Counters, Fault, LlcPolicy, MmuConfig, Native, Nested, NoCoRunner, RunEnd, Served, Table};
+use nestwalk_mem::{Access, Entry, Frame, Geometry, Gpa, Gva, NodeId, PageSize, PageTable, Vpn};
+use nestwalk_mmu::{
+    Counters, Fault, LlcPolicy, MmuConfig, Native, Nested, NoCoRunner, PwcConfig, RunEnd, Served, Table, WaysConfig,
+};
 use proptest::prelude::*;
 
 /// Pages, each with its size, as a list.
@@ -204,13 +206,77 @@ proptest! {
         prop_assert_eq!(&outcome(true, cut), &whole);
         prop_assert_eq!(whole.walk_cycles, cycles_of_events(&config, &whole));
     }
+
+    /// Kernels change their tables between runs. In a run, nothing that a walk relies on changes.
+    #[test]
+    fn walks_in_stages_are_walks_one_after_the_other(
+        seed in any::<u64>(),
+        policy in prop::sample::select(vec![LlcPolicy::NonInclusive, LlcPolicy::Inclusive]),
+        (guest_pwc, host_pwc) in (pwc(), pwc()),
+        is_clustered in any::<bool>(),
+        cut in 1_usize..300,
+    ) {
+        let mut config = MmuConfig { guest_pwc, host_pwc, ..machine() };
+        (config.l2.bytes, config.llc.bytes, config.llc.ways, config.llc.policy) = (16 << 10, 36 << 10, 12, policy);
+        if is_clustered {
+            config = config.with_clustered_tlb().unwrap();
+        }
+        let tables = scattered_vm();
+        let accesses = bursts(seed, 800);
+        let outcome = |stages: bool| {
+            let (mut rig, (mut guest, mut host)) = (Rig::new(&config), tables.clone());
+            rig.core.set_stages(stages);
+            for (number, batch) in (0_u64..).zip(accesses.chunks(cut)) {
+                let gfn = Vpn((seed >> 8).wrapping_add(number * 997) % (8192 + 12));
+                match number % 4 {
+                    0 => drop(host.update(gfn, |entry| entry.without(Entry::ACCESSED | Entry::DIRTY))),
+                    1 => {
+                        let moved = |entry: Entry| Entry::leaf(Frame((1 << 21) + number), entry.flags());
+                        host.update(gfn, moved);
+                        rig.core.flush_nested();
+                    }
+                    2 => {
+                        let node = NodeId((number % guest.node_count()) as u32);
+                        guest.relocate(node, Frame(8192 + 64 + number % 400));
+                        rig.core.flush_all();
+                    }
+                    _ => {}
+                }
+                let before = (guest.version(), host.version());
+                assert_eq!(rig.nested(&mut guest, &mut host, batch), RunEnd::Done);
+                assert_eq!((guest.version(), host.version()), before);
+            }
+            rig.core.check_invariants();
+            let entries = |table: &PageTable, pages: u64| -> Vec<_> { (0..pages).map(|page| table.leaf(Vpn(page))).collect() };
+            (rig.core.counters(), entries(&guest, 4096), entries(&host, 8192 + 64))
+        };
+        let (staged, expected) = (outcome(true), outcome(false));
+        prop_assert!(staged.0.tlb.walks() > 30);
+        prop_assert_eq!(&staged.0, &expected.0);
+        prop_assert!(staged.1 == expected.1 && staged.2 == expected.2, "accessed and dirty bits");
+    }
+}
+
+/// Page-walk caches of some shapes, the common one among them.
+fn pwc() -> impl Strategy<Value = PwcConfig> {
+    let level = |entries, ways| Some(WaysConfig { entries, ways });
+    let common = PwcConfig { latency_cycles: 2, pl2: level(8, 4), pl3: level(4, 4), pl4: level(2, 2), pl5: None };
+    prop::sample::select(vec![
+        common,
+        common,
+        PwcConfig { pl5: level(1, 1), ..common },
+        PwcConfig { pl3: None, ..common },
+        PwcConfig { pl2: level(9, 3), ..common },
+        PwcConfig { pl4: None, ..common },
+        PwcConfig::default(),
+    ])
 }
 
 /// A guest of 4096 small pages at 0, scattered, over a host that scatters them again.
 fn scattered_vm() -> (PageTable, PageTable) {
     let (mut guest, mut host) = (TestTable::new(Geometry::X86_4, 8192, 1), TestTable::new(Geometry::X86_4, 1 << 20, 1));
     (0..4096).for_each(|page| guest.map(page, page * 1229 % 4096, PageSize::Small, WRITABLE));
-    (0..8192 + 64).for_each(|gfn| host.map(gfn, gfn * 3 + 7, PageSize::Small, WRITABLE));
+    (0..8192 + 512).for_each(|gfn| host.map(gfn, gfn * 3 + 7, PageSize::Small, WRITABLE));
     (guest.table, host.table)
 }
 
@@ -272,9 +338,9 @@ fn a_co_runner_takes_cache_but_no_tlb_entries() {
     };
     let (alone, beside) = (run(false), run(true));
     assert_eq!(alone.tlb, beside.tlb);
-    assert_eq!(beside.corunner.iter().sum::<u64>(), beside.tlb.accesses);
-    assert_eq!(alone.corunner, [0; 4]);
+    assert_eq!(beside.caches.corunner.iter().sum::<u64>(), beside.tlb.accesses);
+    assert_eq!(alone.caches.corunner, [0; 4]);
     assert_eq!(alone.walk_events.total_references(), beside.walk_events.total_references());
-    assert!(beside.walk_cycles > alone.walk_cycles && beside.data_cycles > alone.data_cycles);
-    assert!(beside.corunner[3] > beside.corunner[0], "a random line of a gigabyte is nowhere near");
+    assert!(beside.walk_cycles > alone.walk_cycles && beside.caches.data_cycles > alone.caches.data_cycles);
+    assert!(beside.caches.corunner[3] > beside.caches.corunner[0], "a random line of a gigabyte is nowhere near");
 }

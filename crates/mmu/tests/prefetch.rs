@@ -36,7 +36,7 @@ fn a_walk_waits_for_what_is_left_of_a_prefetch() {
         let mut walker = Native { table: &mut table.table };
         assert_eq!(core.run(&mut llc, &mut walker, &access, &mut NoCoRunner), RunEnd::Done);
         let counters = core.counters().minus(&before);
-        assert_eq!((counters.prefetch.issued, counters.walk_events.prefetch_hits()), (1, 1));
+        assert_eq!((counters.prefetch.issued, counters.prefetch.useful), (1, 1));
         counters.walk_cycles
     };
     // Cold: by the time the walk comes to the PTE it has long arrived.

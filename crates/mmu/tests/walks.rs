@@ -149,13 +149,13 @@ fn native_pwc_hits_at_each_level_shorten_the_walk() {
     for (shared, &page) in pages.iter().enumerate().skip(1).take(4) {
         let counters = load_native(&mut rig, &mut table.table, page << 12);
         let level = Level(shared as u8 + 1);
-        assert_eq!(counters.walk_events.pwc_hits(Table::Guest, level), 1, "page {page:#x} hits at {level:?}");
-        assert_eq!(counters.walk_events.pwc_misses(Table::Guest), 0);
+        assert_eq!(counters.guest_pwc.hits_at(level), 1, "page {page:#x} hits at {level:?}");
+        assert_eq!(counters.guest_pwc.misses, 0);
         assert_eq!(counters.walk_events.total_references(), shared as u64);
         assert_eq!(counters.walk_cycles, PWC + shared as u64 * MEMORY);
     }
     let counters = load_native(&mut rig, &mut table.table, pages[5] << 12);
-    assert_eq!(counters.walk_events.pwc_misses(Table::Guest), 1, "nothing is shared but the root");
+    assert_eq!(counters.guest_pwc.misses, 1, "nothing is shared but the root");
     assert_eq!(counters.walk_events.total_references(), 5);
 }
 
@@ -177,10 +177,10 @@ fn nested_pwc_hits_in_both_tables() {
     let first = load_nested(&mut rig, &mut guest.table, &mut host.table, 0);
     // The first host walk is whole, the four others find the host's PTE node: 4 + 4 and the four guest entries.
     assert_eq!(first.walk_events.total_references(), 12);
-    assert_eq!(first.walk_events.pwc_hits(Table::Host, Level(2)), 4);
+    assert_eq!(first.host_pwc.hits_at(Level(2)), 4);
     // Next page: guest PMD entry known, so: host walk for the guest's PTE node (1), its entry (1), host walk for data (1).
     let next = load_nested(&mut rig, &mut guest.table, &mut host.table, 8 << 12);
-    assert_eq!(next.walk_events.pwc_hits(Table::Guest, Level(2)), 1);
+    assert_eq!(next.guest_pwc.hits_at(Level(2)), 1);
     assert_eq!(next.walk_events.total_references(), 3);
     assert_eq!(next.walk_events.step(1, 1, Served::L1d), 1, "the node's host entry was used by the first walk");
     assert_eq!(next.walk_events.step(1, 0, Served::Memory), 1);
@@ -195,10 +195,10 @@ fn nested_tlb_hits_replace_host_walks() {
     let (mut guest, mut host) = small_vm();
     let mut rig = Rig::new(&machine_with_nested_tlb());
     let first = load_nested(&mut rig, &mut guest.table, &mut host.table, 0);
-    assert_eq!((first.walk_events.nested_tlb_hits(), first.walk_events.nested_tlb_misses()), (0, 5));
+    assert_eq!((first.nested_tlb.hits, first.nested_tlb.misses), (0, 5));
     let next = load_nested(&mut rig, &mut guest.table, &mut host.table, 8 << 12);
     // The guest's PTE node is known: no host reference for it, only for the data page.
-    assert_eq!((next.walk_events.nested_tlb_hits(), next.walk_events.nested_tlb_misses()), (1, 1));
+    assert_eq!((next.nested_tlb.hits, next.nested_tlb.misses), (1, 1));
     assert_eq!(next.walk_events.total_references(), 2);
     assert_eq!(next.walk_cycles, PWC + 1 + MEMORY + 1 + PWC + MEMORY);
 }
@@ -210,7 +210,7 @@ fn a_second_access_to_a_page_does_not_walk() {
     load_nested(&mut rig, &mut guest.table, &mut host.table, 0);
     let again = load_nested(&mut rig, &mut guest.table, &mut host.table, 64);
     assert_eq!((again.tlb.l1_hits, again.tlb.walks(), again.walk_cycles), ([1, 0, 0], 0, 0));
-    assert_eq!(again.data, [0, 0, 0, 1]);
+    assert_eq!(again.caches.data, [0, 0, 0, 1]);
 }
 
 /// A guest in two segments: its first 0x200 frames lie at 0x4000 of the host, the others at 0x1000.
@@ -230,7 +230,7 @@ fn a_cold_walk_with_segment_registers_is_4_references() {
     assert_eq!(counters.walk_events.total_references(), 4);
     assert_eq!(counters.walk_events.of_table(Table::Host), [0; 4]);
     // A translation for each node and one for the data.
-    assert_eq!(counters.walk_events.segment_translations(), 5);
+    assert_eq!(counters.segments.translations, 5);
     assert_eq!((counters.walk_cycles, counters.host_walk_cycles), (4 * MEMORY + 5, 0));
     assert_eq!(rig.core.tlbs().peek(Gva(0x1234 << 12)).unwrap().frame(), Pfn(0x1000 + 0x577));
 }
@@ -245,7 +245,7 @@ fn a_guest_table_that_points_beyond_the_memory_is_a_boundary_violation() {
     assert_eq!(end, RunEnd::Fault { index: 0, fault: Fault::Boundary { gpa: Gpa(0x2200 << 12 | 0x10) } });
     let counters = rig.core.counters();
     assert_eq!((counters.aborted_walks, counters.aborted_references, counters.tlb.walks()), (1, 4, 0));
-    assert_eq!(counters.walk_events.segment_translations(), 0, "what an aborted walk counted is taken back");
+    assert_eq!(counters.segments.translations, 0, "what an aborted walk counted is taken back");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use nestwalk_mem::physical::{MemoryError, SavedError};
 use nestwalk_mem::{Frame, PageCount, Vpn, VpnRange};
 
-use crate::process::ProcessId;
+use crate::id::ProcessId;
 
 /// Why a kernel cannot do what it was asked for.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]

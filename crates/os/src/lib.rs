@@ -16,52 +16,39 @@
 
 pub mod alignment;
 pub mod below;
-pub mod collapse;
 pub mod config;
 pub mod context;
 pub mod counters;
 pub mod error;
-mod fault;
-mod fork;
 pub mod fragmentation;
-pub mod frozen;
-mod gather;
-mod hypercall;
-pub mod invalidation;
+pub mod id;
 pub mod kernel;
-mod madvise;
+mod keys;
 pub mod manager;
-mod mappings;
-mod migrate;
-mod mremap;
 pub mod op;
-pub mod process;
-mod reclaim;
-mod segments;
 pub mod shadow;
-mod start;
 pub mod state;
 pub mod tables;
-mod unmap;
-pub mod vma;
 
 pub use nestwalk_cloud::AllocatorKind;
 
-pub use below::{Bare, Below, HostMemory, Hypercall, HypercallReply};
+pub use below::{Bare, Below, Hypercall, HypercallReply};
 pub use config::{KernelConfig, StartState};
 pub use context::Context;
 pub use counters::OsCounters;
 pub use error::OsError;
-pub use fault::FaultKind;
-pub use frozen::{FrozenLeaf, FrozenNode, FrozenTable};
-pub use invalidation::{Invalidation, Scope};
+pub use id::ProcessId;
 pub use kernel::Kernel;
-pub use madvise::Advice;
+pub use kernel::fault::FaultKind;
+pub use kernel::frozen::{FrozenLeaf, FrozenNode, FrozenTable};
+pub use kernel::host_memory::HostMemory;
+pub use kernel::madvise::Advice;
 pub use manager::{ManagerConfig, MemoryManager};
-pub use process::ProcessId;
-pub use shadow::{Filled, Miss, ShadowedMemory, Shadows};
+pub use shadow::memory::ShadowedMemory;
+pub use shadow::{Filled, Miss, Shadows};
+pub use state::invalidation::{Invalidation, Scope};
+pub use state::vma::{HugeAdvice, Vma, VmaFlags, VmaKind};
 pub use tables::{TablePlacement, TableRegion, TablesConfig};
-pub use vma::{HugeAdvice, Vma, VmaFlags, VmaKind};
 
 /// The tutorial's code is run as a test.
 #[cfg(doctest)]

@@ -8,11 +8,11 @@ use nestwalk_mem::{Cpu, PageCount, Va, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::error::OsError;
-use crate::fault::FaultKind;
 use crate::kernel::Kernel;
-use crate::madvise::Advice;
-use crate::process::ProcessId;
-use crate::vma::VmaFlags;
+use crate::kernel::fault::FaultKind;
+use crate::kernel::madvise::Advice;
+use crate::state::process::ProcessId;
+use crate::state::vma::VmaFlags;
 
 /// Which process: the n-th of those alive, modulo their number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -148,27 +148,4 @@ impl Op {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use crate::below::Bare;
-    use crate::config::KernelConfig;
-
-    use super::*;
-
-    proptest! {
-        /// Whatever bytes say, the kernel stays sound.
-        #[test]
-        fn any_bytes_are_a_program(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-            let mut kernel = Kernel::new(&KernelConfig::new(PageCount(2048))).unwrap();
-            let (mut bytes, mut done) = (bytes.into_iter(), 0);
-            let length = bytes.len();
-            while let Some(op) = Op::read(&mut bytes, Vpn(512), PageCount(1536)) {
-                let _ = op.apply(&mut kernel, &mut Bare);
-                done += 1;
-            }
-            prop_assert_eq!(done, length / 6);
-            kernel.check_invariants();
-        }
-    }
-}
+mod tests;

@@ -27,6 +27,12 @@ pub(crate) fn schema(kind: &str) -> PyResult<String> {
     json(&kind.schema())
 }
 
+/// The JSON Schema of the statistics of a result.
+#[pyfunction]
+pub(crate) fn statistics_schema() -> PyResult<String> {
+    json(&nestwalk_machine::result::schema())
+}
+
 /// The machine called `name`, or of the file `name`, checked as a run would: its keys, values and comments.
 #[pyfunction]
 pub(crate) fn machine(name: &str) -> PyResult<String> {

@@ -91,7 +91,7 @@ mod _native {
     };
 
     #[pymodule_export]
-    use super::keys::{machine, schema, toml_check, toml_path_at, toml_position};
+    use super::keys::{machine, schema, statistics_schema, toml_check, toml_path_at, toml_position};
 
     #[pymodule_export]
     use super::live::{

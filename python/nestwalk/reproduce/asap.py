@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from nestwalk import charts
+from nestwalk.cycles import total
 from nestwalk.reproduce.plan import (
     Drawing,
     Experiment,
@@ -171,7 +172,7 @@ def _speedup(results: Results, preset: str) -> float:
 def _share(result: Result) -> float:
     """Per cent of the estimated time."""
     cycles = result.statistics["cycles"]
-    share: float = 100 * cycles["walk"] / sum(cycles.values())
+    share: float = 100 * cycles["walk"] / total(cycles)
     return share
 
 

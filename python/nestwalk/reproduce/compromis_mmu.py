@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nestwalk.cycles import total as total_cycles
 from nestwalk.errors import unknown
 from nestwalk.reproduce.plan import (
     UNAVAILABLE,
@@ -81,8 +82,8 @@ def _exit_cycles(result: Result) -> int:
     """Cycles of all page-table exits since the start: misses of the shadow, and writes of the guest to its table."""
     events = result.configuration["costs"]["events"]
     counters = result.statistics["kernels"][0]["counters"]
-    exits = [name for name in counters if name.startswith("shadow_")]
-    cycles: int = sum(counters[name] * events.get(name, {}).get("cycles", 0) for name in exits)
+    exits = {name: count for name, count in counters.items() if name.startswith("shadow_") and isinstance(count, int)}
+    cycles: int = sum(count * events.get(name, {}).get("cycles", 0) for name, count in exits.items())
     return cycles
 
 
@@ -130,7 +131,7 @@ class ProgramTime:
         # What the kernels do in the steady part, they did in the warm-up before it as well.
         fill = max(total - kernel * simulated, 0.0)
         return cls(
-            steady=sum(cycles.values()) / accesses,
+            steady=total_cycles(cycles) / accesses,
             walks=cycles["walk"] / accesses,
             exits=kernel,
             fill=fill + _fill_walks(result),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestwalk.cycles import total
 from nestwalk.reproduce import queueing
 from nestwalk.reproduce.plan import (
     UNAVAILABLE,
@@ -160,7 +161,7 @@ def _tails(results: Results) -> dict[str, Value]:
     for preset in SERVERS:
         service = {
             name: [
-                sum(window["cycles"].values())
+                total(window["cycles"])
                 for window in results[f"requests-{preset}-{name}"].statistics["windows"]
                 if window["accesses"] == REQUEST_ACCESSES
             ]

@@ -6,28 +6,23 @@ use nestwalk_os::KernelConfig;
 use nestwalk_workload::{Batch, MemoryEvent, Step, Workload, WorkloadError, WorkloadFacts};
 
 use super::{FIRST_PAGE, Scale, Watch, repeat};
+use crate::accesses::Detail;
 use crate::build::{add_kernel, add_process};
 use crate::catalog::Shelf;
-use crate::crowd::Crowd;
+use crate::chain::{Floor, KernelChain};
 use crate::error::MachineError;
-use crate::hardware::Detail;
-use crate::member::{Joining, Source, Workshop};
+use crate::machine::Machine;
 use crate::meter::Meter;
-use crate::program::Program;
+use crate::platform::Platform;
+use crate::process_family::ProcessFamily;
 use crate::scenario::MachineConfig;
 use crate::schedule::Schedule;
-use crate::stack::{Floor, Place, Stack};
+use crate::stack::Stack;
+use crate::tenant::Tenant;
 use crate::timing::Costs;
 
 /// Programs, and processors.
 const PROGRAMS: u16 = 2;
-
-/// Guest, host, and the programs that are about to begin.
-struct Machine {
-    stack: Stack,
-    meter: Meter,
-    crowd: Crowd,
-}
 
 /// Touches its memory once, in order.
 struct Toucher {
@@ -71,10 +66,8 @@ pub(super) fn faults(scale: Scale, repetitions: u32, watch: &mut dyn Watch) -> R
         watch,
         || machine(scale),
         |machine| {
-            let Machine { stack, meter, crowd } = machine;
-            let mut shop = Workshop::new(stack, None, meter);
-            while crowd.step(Detail::TlbOnly, &mut shop)?.is_some() {}
-            Ok(crowd.members().iter().flatten().map(|member| member.tally.touches).sum())
+            while machine.step_next(Detail::TlbOnly)?.is_some() {}
+            Ok(machine.ids().map(|id| machine.tenant(id).tally.touches).sum())
         },
     )
 }
@@ -83,20 +76,24 @@ fn machine(scale: Scale) -> Result<Machine, MachineError> {
     let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
     let base = std::path::Path::new("");
     let costs: Costs = Shelf::Costs.load("linux-6.1", base)?;
-    let machine: MachineConfig = Shelf::Machines.load("broadwell-asap", base)?;
+    let config: MachineConfig = Shelf::Machines.load("broadwell-asap", base)?;
     let times = costs.scheduler.clone().expect("the bundled cost table has a scheduler");
-    let schedule = Schedule::new(PROGRAMS.into(), times, machine.frequency_mhz);
-    let (mut stack, mut crowd) = (Stack::default(), Crowd::new(schedule, machine.timing));
+    let schedule = Schedule::new(PROGRAMS.into(), times, config.frequency_mhz);
+    let mut stack = Stack::default();
     let two = |memory| KernelConfig { cpus: PROGRAMS, ..KernelConfig::new(memory) };
     let host = add_kernel(&mut stack, &[], &two(scale.host()), Some(scale.guest()), Cpu(0)).map_err(failed)?;
     let guest = add_kernel(&mut stack, &[host], &two(scale.guest()), None, Cpu(0)).map_err(failed)?;
+    let meter = Meter::new(costs.weights()?);
+    let platform = Platform { stack, hardware: None, meter, timing: config.timing };
+    let mut machine = Machine::new(platform, 0, config.frequency_mhz);
+    machine.share(schedule);
     for number in 0..PROGRAMS {
         let floor = Floor { first_cpu: Cpu(number), ..guest };
-        let floor = add_process(&mut stack, &[host, floor], None).map_err(failed)?;
-        let program = Program::new("bench".into(), Place::new(&[host, floor]));
+        let floor = add_process(&mut machine.platform.stack, &[host, floor], None).map_err(failed)?;
+        let family = ProcessFamily::new("bench".into(), KernelChain::new(&[host, floor]));
         let pages = scale.footprint.0 / u64::from(PROGRAMS);
-        let source: Source = Box::new(move || Ok(Box::new(Toucher { pages, next: 0, mapped: false })));
-        crowd.join(&stack, Joining { program, tenant: None, among: None, again: false, source })?;
+        let toucher = Toucher { pages, next: 0, mapped: false };
+        machine.join(Tenant::new(family, Box::new(toucher), None), None)?;
     }
-    Ok(Machine { stack, meter: Meter::new(costs.weights()?), crowd })
+    Ok(machine)
 }

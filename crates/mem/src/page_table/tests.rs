@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
 use super::*;
+use crate::addr::VpnRange;
 
 /// A table of `geometry` and a source of frames for its nodes, counting up from 1000.
 fn table(geometry: Geometry) -> (PageTable, impl FnMut(Level, Vpn) -> Result<Frame, ()>) {
@@ -44,23 +49,23 @@ fn mapping_twice_is_caught() {
 }
 
 #[test]
-fn what_stands_at_a_spot_is_the_page_s_entry() {
+fn a_slot_holds_the_page_s_entry() {
     let (mut t, mut source) = table(Geometry::X86_4);
-    let (spot, entry) = t.find(Vpn(700));
-    assert_eq!((spot.node, spot.level, entry), (t.root(), Level(4), Entry::NONE));
+    let (slot, entry) = t.find(Vpn(700));
+    assert_eq!((slot.node, slot.level, entry), (t.root(), Level(4), Entry::NONE));
     t.map(Vpn(512), Frame(9), PageSize::Small, 0, &mut source).unwrap();
-    let (spot, entry) = t.find(Vpn(700));
-    assert_eq!((spot.level, entry), (Level::PTE, Entry::NONE));
-    t.set_at(spot, Vpn(700), Entry::leaf(Frame(5), 0));
-    t.mark_at(spot, Entry::ACCESSED);
-    assert_eq!(t.find(Vpn(700)), (spot, Entry::leaf(Frame(5), Entry::ACCESSED)));
+    let (slot, entry) = t.find(Vpn(700));
+    assert_eq!((slot.level, entry), (Level::PTE, Entry::NONE));
+    t.set_at(slot, Vpn(700), Entry::leaf(Frame(5), 0));
+    t.mark_at(slot, Entry::ACCESSED);
+    assert_eq!(t.find(Vpn(700)), (slot, Entry::leaf(Frame(5), Entry::ACCESSED)));
     assert_eq!(t.translate(Vpn(700)), Some(Frame(5)));
     t.check_invariants();
 }
 
 #[test]
 #[should_panic(expected = "mapped already")]
-fn setting_a_spot_twice_is_caught() {
+fn setting_a_slot_twice_is_caught() {
     let (mut t, mut source) = table(Geometry::X86_4);
     t.map(Vpn(512), Frame(9), PageSize::Small, 0, &mut source).unwrap();
     t.set_at(t.find(Vpn(512)).0, Vpn(512), Entry::leaf(Frame(5), 0));
@@ -125,4 +130,137 @@ fn leaves_are_visited_in_order_and_within_the_range() {
     let mut seen = Vec::new();
     t.for_each_leaf(VpnRange { start: Vpn(4), end: Vpn(40) }, |leaf| seen.push(leaf.page.0));
     assert_eq!(seen, [4, 17]);
+}
+
+#[test]
+fn a_node_above_an_existing_one_is_found_and_not_made_again() {
+    let (mut t, mut source) = table(Geometry::X86_5);
+    t.map(Vpn(512), Frame(9), PageSize::Small, 0, &mut source).unwrap();
+    let made = t.node_count();
+    for level in 1..=5 {
+        let node = t.ensure_node(Vpn(700), Level(level), |_, _| -> Result<Frame, ()> { panic!("it exists") }).unwrap();
+        let (mut expected, mut at) = t.lowest_node(Vpn(512));
+        while at < Level(level) {
+            (expected, at) = (t.parent(expected), at.up());
+        }
+        assert_eq!(node, expected);
+    }
+    assert_eq!(t.node_count(), made);
+}
+
+#[test]
+fn each_write_is_recorded_once_with_the_pages_it_concerns() {
+    let (mut t, mut source) = table(Geometry::X86_4);
+    t.map(Vpn(0), Frame(9), PageSize::Small, 0, &mut source).unwrap();
+    t.watch();
+    t.map(Vpn(512), Frame(512), PageSize::Huge, 0, &mut source).unwrap();
+    t.split(Vpn(600), Frame(8)).unwrap();
+    t.update(Vpn(600), |entry| entry.with(Entry::DIRTY)).unwrap();
+    t.mark(t.lowest_node(Vpn(0)).0, 0, Entry::ACCESSED);
+    t.collapse(Vpn(600), Frame(512), 0).unwrap();
+    t.unmap(Vpn(600)).unwrap();
+    t.unmap(Vpn(0)).unwrap();
+    t.prune(VpnRange { start: Vpn(0), end: Vpn(512) }, |_, _, _| ());
+    let pages: Vec<_> = t.take_writes().iter().map(|write| (write.pages.start.0, write.pages.len())).collect();
+    let (small, huge, pud, pgd) = (1, 512, 1 << 18, 1 << 27);
+    assert_eq!(
+        pages,
+        [(512, huge), (512, huge), (600, small), (512, huge), (512, huge), (0, small), (0, huge), (0, pud), (0, pgd)]
+    );
+    assert!(t.take_writes().is_empty());
+}
+
+/// One change of the table and of the map that is its model.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Map(u64, u8),
+    Unmap(u64),
+    Split(u64),
+    Collapse(u64),
+    Prune(u64, u64),
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let page = 0..96u64;
+    let change = prop_oneof![
+        4 => (page.clone(), 1..=3u8).prop_map(|(page, level)| Change::Map(page, level)),
+        3 => page.clone().prop_map(Change::Unmap),
+        2 => page.clone().prop_map(Change::Split),
+        1 => page.clone().prop_map(Change::Collapse),
+        1 => (page.clone(), page).prop_map(|(start, end)| Change::Prune(start, end)),
+    ];
+    proptest::collection::vec(change, 1..80)
+}
+
+proptest! {
+    /// Any sequence of changes leaves the table with what a map from page to leaf holds, on odd
+    /// shapes with 2, 4 and 8 entries a node.
+    #[test]
+    fn a_table_agrees_with_a_map(changes in changes(), bits in 1..=3u8) {
+        let geometry = Geometry::new(4, bits).unwrap();
+        let (mut t, mut source) = table(geometry);
+        let mut model: BTreeMap<u64, (u8, u64)> = BTreeMap::new();
+        let order = |level: u8| geometry.entry_order(Level(level));
+        let end = geometry.end().0;
+        let covering = |model: &BTreeMap<u64, (u8, u64)>, page: u64| {
+            model.range(..=page).next_back().map(|(&first, &leaf)| (first, leaf))
+                .filter(|&(first, (level, _))| page < first + (1 << order(level)))
+        };
+        for change in changes {
+            match change {
+                Change::Map(page, level) => {
+                    let first = Vpn(page % end).align_down(order(level)).0;
+                    let pages = first..first + (1 << order(level));
+                    // A node of the table may be in the way of a large page even where nothing is mapped.
+                    t.prune(VpnRange { start: Vpn(0), end: geometry.end() }, |_, _, _| ());
+                    if pages.clone().all(|page| covering(&model, page).is_none()) {
+                        let frame = Frame(1 << 20 | first);
+                        t.set(Vpn(first), Level(level), Entry::leaf(frame, 0), &mut source).unwrap();
+                        model.insert(first, (level, frame.0));
+                    }
+                }
+                Change::Unmap(page) => {
+                    let page = page % end;
+                    let found = covering(&model, page);
+                    let leaf = t.unmap(Vpn(page));
+                    prop_assert_eq!(leaf.map(|l| (l.page.0, (l.level.0, l.entry.frame().0))), found);
+                    if let Some((first, _)) = found {
+                        model.remove(&first);
+                    }
+                }
+                Change::Split(page) => {
+                    let page = page % end;
+                    let found = covering(&model, page).filter(|&(_, (level, _))| level > 1);
+                    let split = t.split(Vpn(page), Frame(5));
+                    prop_assert_eq!(split.map(|l| (l.page.0, l.level.0)), found.map(|(first, (level, _))| (first, level)));
+                    if let Some((first, (level, frame))) = found {
+                        let step = 1u64 << order(level - 1);
+                        for offset in (0..1 << order(level)).step_by(step as usize) {
+                            model.insert(first + offset, (level - 1, frame + offset));
+                        }
+                    }
+                }
+                Change::Collapse(page) => {
+                    let page = page % end;
+                    let first = Vpn(page).align_down(order(2)).0;
+                    let is_pte_node = t.lowest_node(Vpn(page)).1 == Level::PTE;
+                    let frame = Frame(2 << 20 | first);
+                    prop_assert_eq!(t.collapse(Vpn(page), frame, 0).is_some(), is_pte_node);
+                    if is_pte_node {
+                        model.retain(|page, _| !(first..first + (1 << order(2))).contains(page));
+                        model.insert(first, (2, frame.0));
+                    }
+                }
+                Change::Prune(start, stop) => {
+                    t.prune(VpnRange { start: Vpn(start % end), end: Vpn(stop % end) }, |_, _, _| ());
+                }
+            }
+            t.check_invariants();
+            let mut leaves = Vec::new();
+            t.for_each_leaf(VpnRange { start: Vpn(0), end: geometry.end() }, |leaf| {
+                leaves.push((leaf.page.0, (leaf.level.0, leaf.entry.frame().0)));
+            });
+            prop_assert_eq!(leaves, model.iter().map(|(&page, &leaf)| (page, leaf)).collect::<Vec<_>>());
+        }
+    }
 }

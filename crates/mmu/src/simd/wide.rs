@@ -4,13 +4,13 @@
 use std::arch::x86_64::{
     __m256i, _mm_cvtsi32_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_alignr_epi8, _mm256_alignr_epi32,
     _mm256_and_si256, _mm256_blend_epi32, _mm256_blendv_epi8, _mm256_castsi256_pd, _mm256_castsi256_ps,
-    _mm256_cmpeq_epi16, _mm256_cmpeq_epi32, _mm256_cmpeq_epi32_mask, _mm256_cmpeq_epi64, _mm256_cmpgt_epi16,
-    _mm256_cmpgt_epi32, _mm256_load_si256, _mm256_mask_mov_epi32, _mm256_movemask_epi8, _mm256_movemask_pd,
-    _mm256_movemask_ps, _mm256_or_si256, _mm256_packs_epi16, _mm256_permute2x128_si256, _mm256_permute4x64_epi64,
-    _mm256_permutevar8x32_epi32, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setr_epi16,
-    _mm256_setr_epi32, _mm256_setzero_si256, _mm256_sll_epi64, _mm256_store_si256, _mm512_alignr_epi8,
-    _mm512_alignr_epi64, _mm512_cmpeq_epi16_mask, _mm512_load_si512, _mm512_mask_mov_epi16, _mm512_set1_epi16,
-    _mm512_store_si512,
+    _mm256_cmpeq_epi16, _mm256_cmpeq_epi32, _mm256_cmpeq_epi32_mask, _mm256_cmpeq_epi64, _mm256_cmpeq_epi64_mask,
+    _mm256_cmpgt_epi16, _mm256_cmpgt_epi32, _mm256_load_si256, _mm256_mask_mov_epi32, _mm256_movemask_epi8,
+    _mm256_movemask_pd, _mm256_movemask_ps, _mm256_or_si256, _mm256_packs_epi16, _mm256_permute2x128_si256,
+    _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x,
+    _mm256_setr_epi16, _mm256_setr_epi32, _mm256_setzero_si256, _mm256_sll_epi64, _mm256_store_si256,
+    _mm512_alignr_epi8, _mm512_alignr_epi64, _mm512_cmpeq_epi16_mask, _mm512_load_si512, _mm512_mask_mov_epi16,
+    _mm512_set1_epi16, _mm512_store_si512,
 };
 
 use super::{Keys, NO_KEY, Oct, Quad, Shorts, Simd, Tags};
@@ -390,6 +390,26 @@ unsafe fn use_short_masked<const N: usize>(row: &mut [Shorts], last: u64, tag: u
     }
 }
 
+/// One row of keys, with masks and without a branch.
+#[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
+#[inline]
+unsafe fn use_key_masked(row: &mut Keys, last: usize, key: u64, allowed: bool) -> bool {
+    // SAFETY: the caller has seen to AVX-512; the row is 32 bytes, aligned to as many.
+    unsafe {
+        let wanted = _mm256_set1_epi64x(key as i64);
+        let mut keys = load(&row.0);
+        let there = u32::from(_mm256_cmpeq_epi64_mask(keys, wanted));
+        // All lanes up to the place.
+        let end = there | 1 << (last & 3);
+        let lanes = (end ^ (end - 1)) & u32::from(allowed).wrapping_neg();
+        // A whole store: the processor does not forward a masked one, which the compiler would make, to the next load.
+        std::arch::asm!("valignq {keys}{{{lanes}}}, {keys}, {wanted}, 3", keys = inout(ymm_reg) keys,
+            wanted = in(ymm_reg) wanted, lanes = in(kreg) lanes as u8, options(pure, nomem, nostack, preserves_flags));
+        store(&mut row.0, keys);
+        there != 0
+    }
+}
+
 /// Tags with AVX-512's masks, the rest as [`Wide`]. Only [`Wider::detect`] makes one.
 #[derive(Clone, Copy, Debug)]
 pub struct Wider(Wide);
@@ -455,6 +475,12 @@ impl Simd for Wider {
     #[inline(always)]
     fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool {
         self.0.use_key(row, last, key)
+    }
+
+    #[inline(always)]
+    fn use_key_if(self, row: &mut Keys, last: usize, key: u64, allowed: bool) -> bool {
+        // SAFETY: see above.
+        unsafe { use_key_masked(row, last, key, allowed) }
     }
 
     #[inline(always)]

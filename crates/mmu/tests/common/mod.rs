@@ -95,15 +95,11 @@ pub fn cycles_of_events(config: &MmuConfig, counters: &Counters) -> u64 {
             Served::ALL.map(|served| events.of_table(table)[served as usize] * u64::from(latencies[served as usize]))
         })
         .sum();
-    let lookups = |table, pwc: &PwcConfig| {
-        let hits: u64 = (1..=5).map(|level| events.pwc_hits(table, Level(level))).sum();
-        (hits + events.pwc_misses(table)) * u64::from(pwc.latency_cycles)
-    };
     let nested = config.nested_tlb.map_or(0, |nested| u64::from(nested.latency_cycles));
     references
-        + lookups(Table::Guest, &config.guest_pwc)
-        + lookups(Table::Host, &config.host_pwc)
-        + (events.nested_tlb_hits() + events.nested_tlb_misses()) * nested
+        + counters.guest_pwc.lookups() * u64::from(config.guest_pwc.latency_cycles)
+        + counters.host_pwc.lookups() * u64::from(config.host_pwc.latency_cycles)
+        + (counters.nested_tlb.hits + counters.nested_tlb.misses) * nested
 }
 
 /// All flags that a page of a program has after it was stored to.

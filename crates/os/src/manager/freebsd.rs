@@ -12,11 +12,12 @@
 use nestwalk_mem::{Entry, Frame, FrameRange, PageCount, PageSize, Vpn};
 
 use crate::context::Context;
+use crate::context::event::{Cause, Fault, Fill};
 use crate::error::OsError;
+use crate::manager::contract::{Deallocation, Facts, MemoryManager, Preparation, Promotion, When};
 use crate::manager::linux4k::map_one_page;
 use crate::manager::reservation::{Number, Reservations, map_zeroed};
-use crate::manager::{Cause, Deallocation, Facts, Fault, Fill, MemoryManager, Preparation, Promotion, When};
-use crate::process::ProcessId;
+use crate::state::process::ProcessId;
 use crate::state::{KernelState, Moved};
 
 /// Its choices at the five events.

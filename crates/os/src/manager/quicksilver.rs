@@ -18,11 +18,12 @@ use nestwalk_mem::{Entry, Frame, FrameRange, Level, Order, PageCount, PageSize, 
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
+use crate::context::event::{Cause, Fault, Fill};
 use crate::error::OsError;
+use crate::manager::contract::{Deallocation, Facts, MemoryManager, Preparation, Promotion, When};
 use crate::manager::linux4k::map_one_page;
 use crate::manager::reservation::{GROUP_ORDER, GROUP_PAGES, Number, Reservations, map_zeroed};
-use crate::manager::{Cause, Deallocation, Facts, Fault, Fill, MemoryManager, Preparation, Promotion, When};
-use crate::process::ProcessId;
+use crate::state::process::ProcessId;
 use crate::state::{KernelState, Moved};
 
 /// Its choices at the five events.
@@ -228,7 +229,7 @@ impl MemoryManager for Quicksilver {
             return map_one_page(cx, fault);
         };
         let due = self.is_due(fault, number);
-        let whole = due && fault.spot.level > Level::PTE && self.reservations.block(number).population == 1;
+        let whole = due && fault.slot.level > Level::PTE && self.reservations.block(number).population == 1;
         let mapped = if whole {
             self.map_whole(cx, fault, number)
         } else {

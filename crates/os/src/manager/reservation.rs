@@ -11,12 +11,12 @@
 use nestwalk_mem::{Frame, FrameRange, Level, Order, Owner, PageCount, PageSize, Vpn};
 
 use crate::context::Context;
+use crate::context::event::{Cause, Fault};
 use crate::error::OsError;
 use crate::manager::radix::Radix;
-use crate::manager::{Cause, Fault};
-use crate::process::ProcessId;
 use crate::state::KernelState;
-use crate::vma::VmaKind;
+use crate::state::process::ProcessId;
+use crate::state::vma::VmaKind;
 
 /// Pages of a block.
 const PAGES: u64 = PageSize::Huge.pages();
@@ -189,7 +189,7 @@ impl Reservations {
     fn reserve(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Option<Number> {
         let first = fault.page.align_down(ORDER);
         let table = &cx.state.processes.get(fault.process).ok()?.table;
-        let in_use = fault.spot.level == Level::PTE && table.used_at(fault.spot) > 0;
+        let in_use = fault.slot.level == Level::PTE && table.used_at(fault.slot) > 0;
         if in_use || first < fault.vma.range.start || table.geometry().index_bits() != ORDER {
             return None;
         }

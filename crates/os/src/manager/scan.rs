@@ -5,8 +5,8 @@ use nestwalk_mem::{PageSize, Vpn};
 
 use crate::context::Context;
 use crate::error::OsError;
-use crate::process::ProcessId;
-use crate::vma::Vma;
+use crate::state::process::ProcessId;
+use crate::state::vma::Vma;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,13 +9,14 @@
 use nestwalk_mem::{FrameRange, Level, Order, PageCount, PageSize};
 use serde::{Deserialize, Serialize};
 
-use crate::collapse::{Candidate, CollapseLimits, examine};
 use crate::context::Context;
+use crate::context::collapse::{Candidate, CollapseLimits, examine};
+use crate::context::event::Fault;
 use crate::error::OsError;
+use crate::manager::contract::{Deallocation, Facts, MemoryManager, Preparation, Promotion, When};
 use crate::manager::linux4k::map_one_page;
 use crate::manager::scan::Cursor;
-use crate::manager::{Deallocation, Facts, Fault, MemoryManager, Preparation, Promotion, When};
-use crate::vma::{HugeAdvice, Vma, VmaKind};
+use crate::state::vma::{HugeAdvice, Vma, VmaKind};
 
 /// Its choices at the five events.
 pub const FACTS: Facts = Facts {

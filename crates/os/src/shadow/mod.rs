@@ -16,9 +16,11 @@
 //! that the first store exits again.
 
 mod direct;
+pub mod memory;
 mod nodes;
 mod reverse;
 mod sync;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -29,14 +31,11 @@ use nestwalk_mem::{
 use crate::below::Bare;
 use crate::error::OsError;
 use crate::kernel::Kernel;
-use crate::process::ProcessId;
+use crate::state::process::ProcessId;
 use direct::DirectMap;
-pub use direct::ShadowedMemory;
 use nodes::Nodes;
 use reverse::ReverseMap;
-
-/// Aligned entries of a PTE node that are filled together (`PTE_PREFETCH_NUM`).
-const PREFETCHED: u64 = 8;
+use table::{PREFETCHED, unmap_all, usable};
 
 /// All that a hypervisor keeps for one VM: a shadow table for each process of its kernel that runs (a root in KVM's cache of them).
 #[derive(Debug)]
@@ -83,16 +82,6 @@ pub enum Filled {
     Lower(Vpn),
 }
 
-/// Unmaps the leaves of `table` over `pages`. How many there were.
-fn unmap_all(table: &mut PageTable, pages: VpnRange) -> u64 {
-    let mut there = Vec::new();
-    table.for_each_leaf(pages, |leaf| there.push(leaf.page));
-    there.iter().for_each(|&page| {
-        table.unmap(page);
-    });
-    there.len() as u64
-}
-
 /// What should stand in a shadow for a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Composed {
@@ -102,11 +91,6 @@ struct Composed {
     /// The lower kernel's.
     frame: Frame,
     writable: bool,
-}
-
-/// The leaf of `table` for `page`, if the hardware could use it.
-fn usable(table: &PageTable, page: Vpn, store: bool) -> Option<Leaf> {
-    table.leaf(page).filter(|leaf| leaf.entry.is_present() && (!store || leaf.entry.has(Entry::WRITABLE)))
 }
 
 /// What the hypervisor sets in `leaf`, which `table` has for `page`.

@@ -5,9 +5,9 @@ use nestwalk_mem::{Entry, FrameRange, Level, PageCount, PageSize, PageTable, Vpn
 
 use super::nodes::Written;
 use super::{Shadows, forget_node, frames_behind, wanted};
-use crate::invalidation::{Invalidation, PAGES_MAX, Scope};
 use crate::kernel::Kernel;
-use crate::process::ProcessId;
+use crate::state::invalidation::{Invalidation, PAGES_MAX, Scope};
+use crate::state::process::ProcessId;
 
 impl Kernel {
     /// Takes in what was written to `upper`, the table of the VM's `process`. To be called before the hardware walks the

@@ -4,7 +4,8 @@
 use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Geometry, PageCount, Vpn, VpnRange};
 use proptest::prelude::*;
 
-use super::{Filled, Miss, ShadowedMemory, Shadows};
+use super::memory::ShadowedMemory;
+use super::{Filled, Miss, Shadows};
 use crate::manager::ManagerConfig;
 use crate::{Bare, Below, HostMemory, Kernel, KernelConfig, OsCounters, ProcessId, VmaFlags};
 

@@ -4,7 +4,7 @@
 
 use nestwalk_mem::{Frame, Order};
 
-use crate::tables::{NodePlace, TableContext, TablePlacement};
+use crate::context::placement::{NodeKey, TableContext, TablePlacement};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,11 +15,11 @@ impl TablePlacement for Buddy {
         "buddy"
     }
 
-    fn place(&mut self, cx: &mut TableContext<'_>, _: NodePlace) -> Option<Frame> {
+    fn place(&mut self, cx: &mut TableContext<'_>, _: NodeKey) -> Option<Frame> {
         cx.state.alloc_kernel(cx.cpu)
     }
 
-    fn release(&mut self, cx: &mut TableContext<'_>, _: NodePlace, frame: Frame) {
+    fn release(&mut self, cx: &mut TableContext<'_>, _: NodeKey, frame: Frame) {
         cx.state.memory.free(frame, Order::PAGE, cx.cpu);
     }
 }

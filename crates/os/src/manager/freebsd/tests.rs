@@ -7,7 +7,7 @@ use crate::below::Bare;
 use crate::config::{KernelConfig, StartState};
 use crate::kernel::Kernel;
 use crate::manager::ManagerConfig;
-use crate::vma::{VmaFlags, VmaKind};
+use crate::state::vma::{VmaFlags, VmaKind};
 
 use super::*;
 

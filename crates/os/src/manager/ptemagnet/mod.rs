@@ -12,12 +12,13 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
+use crate::context::event::{Cause, Fault};
 use crate::error::OsError;
+use crate::manager::contract::{Deallocation, Facts, MemoryManager, Preparation, Promotion, When};
 use crate::manager::linux4k::map_one_page;
-use crate::manager::{Cause, Deallocation, Facts, Fault, MemoryManager, Preparation, Promotion, When};
-use crate::process::ProcessId;
+use crate::state::process::ProcessId;
+use crate::state::vma::VmaKind;
 use crate::state::{KernelState, Moved};
-use crate::vma::VmaKind;
 
 use part::{GROUP, Part, Reservation};
 

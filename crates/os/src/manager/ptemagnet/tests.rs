@@ -8,8 +8,8 @@ use crate::config::KernelConfig;
 use crate::fragmentation::Fragmentation;
 use crate::kernel::Kernel;
 use crate::manager::ManagerConfig;
-use crate::process::ProcessId;
-use crate::vma::VmaFlags;
+use crate::state::process::ProcessId;
+use crate::state::vma::VmaFlags;
 
 use super::PteMagnetConfig;
 

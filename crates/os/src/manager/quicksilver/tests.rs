@@ -7,7 +7,7 @@ use crate::below::{Below, Hypercall, HypercallReply};
 use crate::config::KernelConfig;
 use crate::kernel::Kernel;
 use crate::manager::ManagerConfig;
-use crate::vma::VmaFlags;
+use crate::state::vma::VmaFlags;
 
 use super::*;
 

@@ -7,10 +7,10 @@ use crate::below::Bare;
 use crate::config::{KernelConfig, StartState};
 use crate::counters::OsCounters;
 use crate::kernel::Kernel;
-use crate::madvise::Advice;
+use crate::kernel::madvise::Advice;
 use crate::manager::ManagerConfig;
-use crate::process::ProcessId;
-use crate::vma::VmaFlags;
+use crate::state::process::ProcessId;
+use crate::state::vma::VmaFlags;
 
 use super::*;
 
@@ -215,8 +215,8 @@ fn a_collapse_tells_cores_to_forget_pages_and_nodes() {
     kernel.take_invalidations().for_each(drop);
     kernel.tick(10 * SECOND_NS, &mut Bare).unwrap();
     let told: Vec<_> = kernel.take_invalidations().collect();
-    let scope = crate::invalidation::Scope::Pages(pages(1024, 512));
-    assert_eq!(told, [crate::invalidation::Invalidation { process, scope, nodes: true }]);
+    let scope = crate::state::invalidation::Scope::Pages(pages(1024, 512));
+    assert_eq!(told, [crate::state::invalidation::Invalidation { process, scope, nodes: true }]);
 }
 
 #[test]

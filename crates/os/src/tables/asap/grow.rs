@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use nestwalk_mem::{Frame, FrameRange, Level, NodeId, Order, Owner, PageCount, PageTable, Vpn, VpnRange};
 
-use crate::process::ProcessId;
-use crate::tables::TableContext;
+use crate::context::placement::TableContext;
+use crate::state::process::ProcessId;
 
 use super::region::{Number, Region, Slot, node_order, numbers, pages_of};
 use super::{Asap, whole};

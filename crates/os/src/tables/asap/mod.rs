@@ -26,11 +26,11 @@ use nestwalk_mem::{Frame, FrameRange, Level, MigrateType, Order, Owner, PageCoun
 use serde::{Deserialize, Serialize};
 
 use crate::below::{Hypercall, HypercallReply};
+use crate::context::placement::{NodeKey, TableContext, TablePlacement, TableRegion};
 use crate::error::OsError;
-use crate::process::ProcessId;
 use crate::state::KernelState;
-use crate::tables::{NodePlace, TableContext, TablePlacement, TableRegion};
-use crate::vma::Vma;
+use crate::state::process::ProcessId;
+use crate::state::vma::Vma;
 
 use region::{Number, Region, Slot, node_order, numbers, pages_of};
 
@@ -165,7 +165,8 @@ impl Asap {
         }
         let before = cx.state.counters.migrated;
         let count = PageCount(count);
-        let range = crate::migrate::alloc_contiguous(cx.state, cx.below, count, MigrateType::Unmovable, cx.cpu);
+        let range =
+            crate::context::migrate::alloc_contiguous(cx.state, cx.below, count, MigrateType::Unmovable, cx.cpu);
         self.counts.pages_moved += cx.state.counters.migrated - before;
         let range = range?;
         cx.state.memory.set_owners(range, Owner::Reserved { process: process.0 });
@@ -253,7 +254,7 @@ impl Asap {
     }
 
     /// The region in which `node` belongs.
-    fn region_of(&mut self, state: &KernelState, node: NodePlace) -> Option<(&mut Region, Number)> {
+    fn region_of(&mut self, state: &KernelState, node: NodeKey) -> Option<(&mut Region, Number)> {
         let geometry = state.processes.get(node.process).ok()?.table.geometry();
         let number = node.first.0 >> node_order(geometry, node.level);
         let space = self.spaces.get_mut(&node.process)?;
@@ -267,7 +268,7 @@ impl TablePlacement for Asap {
         "asap"
     }
 
-    fn place(&mut self, cx: &mut TableContext<'_>, node: NodePlace) -> Option<Frame> {
+    fn place(&mut self, cx: &mut TableContext<'_>, node: NodeKey) -> Option<Frame> {
         if let Some((region, number)) = self.region_of(cx.state, node)
             && region.slot(number) == Slot::Reserved
         {
@@ -288,7 +289,7 @@ impl TablePlacement for Asap {
         Some(frame)
     }
 
-    fn release(&mut self, cx: &mut TableContext<'_>, node: NodePlace, frame: Frame) {
+    fn release(&mut self, cx: &mut TableContext<'_>, node: NodeKey, frame: Frame) {
         if let Some((region, number)) = self.region_of(cx.state, node)
             && region.slot(number) == Slot::Node
             && region.frame(number) == frame

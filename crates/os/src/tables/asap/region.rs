@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use nestwalk_mem::{Frame, FrameRange, Geometry, Level, PageCount, Vpn, VpnRange};
 
-use crate::tables::TableRegion;
+use crate::context::placement::TableRegion;
 
 /// Which node of its level: the first page that it covers over the pages that each covers.
 pub(super) type Number = u64;

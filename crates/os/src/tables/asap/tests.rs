@@ -3,11 +3,12 @@
 
 use nestwalk_mem::{Cpu, Va, Vpn};
 
-use crate::below::{Bare, Below, HostMemory};
+use crate::below::{Bare, Below};
 use crate::config::KernelConfig;
 use crate::kernel::Kernel;
+use crate::kernel::host_memory::HostMemory;
+use crate::state::vma::VmaFlags;
 use crate::tables::TablesConfig;
-use crate::vma::VmaFlags;
 
 use super::*;
 

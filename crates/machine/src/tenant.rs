@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A tenant of the machine: a program with its processes, its stream and its cores, from its
+//! beginning to its end. The measured program is one, and so is each program beside it.
+//!
+//! A tenant goes on in steps. A step is what it does while no other tenant notices: one memory
+//! event, some first touches, or a run of accesses.
+
+use nestwalk_mem::{Cpu, Va};
+use nestwalk_mmu::{Asid, RunEnd};
+use nestwalk_workload::{MemoryEvent, Phase, Step, Workload};
+
+use crate::accesses::Detail;
+use crate::colocated::{UntilConfig, VmConfig};
+use crate::error::MachineError;
+use crate::platform::Platform;
+use crate::process_family::ProcessFamily;
+use crate::stack::Stack;
+use crate::stream::Stream;
+
+/// Makes a program's stream from its beginning.
+pub(crate) type Source = Box<dyn Fn() -> Result<Box<dyn Workload>, MachineError> + Send>;
+
+/// How much a tenant does in a step, and how closely its accesses are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Budget {
+    pub touches: usize,
+    pub accesses: u64,
+    pub detail: Detail,
+    /// Nobody else runs. What kernels do for a memory event is then read with what comes next.
+    pub is_alone: bool,
+}
+
+impl Budget {
+    /// A slice: few enough accesses that lines of the shared cache come and go as if tenants ran at
+    /// the same time.
+    pub const fn slice(detail: Detail) -> Self {
+        Self { touches: 1, accesses: 256, detail, is_alone: false }
+    }
+
+    /// All that there is: for a tenant that has the machine to itself.
+    pub const fn alone(detail: Detail) -> Self {
+        Self { touches: usize::MAX, accesses: u64::MAX, detail, is_alone: true }
+    }
+}
+
+/// How a step left its tenant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum StepOutcome {
+    /// It touched memory, or ran accesses.
+    Worked,
+    /// It asked its kernel for something.
+    Asked,
+    /// It waits for a child, which goes on in its place.
+    Forked,
+    /// The child is gone.
+    Returned,
+    /// It has said in which phase it is.
+    Entered(Phase),
+    /// It has ended, and does not begin again. Its memory is still there.
+    Ended,
+}
+
+/// Whether a tenant goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    Alive,
+    /// It was told to end, and will as soon as it runs. A child that it waits for lives on.
+    Dying,
+    /// Its processes have exited.
+    Gone,
+}
+
+/// What a tenant did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tally {
+    pub touches: u64,
+    pub accesses: u64,
+    pub instructions: u64,
+    /// Times that it began anew.
+    pub restarts: u64,
+}
+
+impl Tally {
+    /// Counts what `other` did, too.
+    pub fn add(&mut self, other: &Self) {
+        self.touches += other.touches;
+        self.accesses += other.accesses;
+        self.instructions += other.instructions;
+        self.restarts += other.restarts;
+    }
+}
+
+/// What a scenario says of a program beside the measured one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Company {
+    /// Which of the scenario's entries it is.
+    pub entry: usize,
+    pub until: UntilConfig,
+    pub vm: VmConfig,
+}
+
+/// See the [module's documentation](self).
+pub(crate) struct Tenant {
+    pub family: ProcessFamily,
+    pub stream: Stream,
+    /// By which cores know it; none where only its memory events and faults matter.
+    user: Option<Asid>,
+    /// The first processor of the machine of those among which it moves, if it does.
+    first_cpu: Option<usize>,
+    /// Where it begins anew when it has ended, if it does.
+    source: Option<Source>,
+    company: Option<Company>,
+    is_measured: bool,
+    life: Life,
+    pub tally: Tally,
+}
+
+impl Tenant {
+    /// A program that is about to begin, and ends when `workload` does. Cores know it as `user`.
+    pub fn new(family: ProcessFamily, workload: Box<dyn Workload>, user: Option<Asid>) -> Self {
+        Self {
+            family,
+            stream: Stream::new(workload),
+            user,
+            first_cpu: None,
+            source: None,
+            company: None,
+            is_measured: false,
+            life: Life::Alive,
+            tally: Tally::default(),
+        }
+    }
+
+    /// The same as the program that the run is about.
+    pub fn measured(self) -> Self {
+        Self { is_measured: true, ..self }
+    }
+
+    /// The same, which begins anew from `source` whenever it has ended.
+    pub fn again(self, source: Source) -> Self {
+        Self { source: Some(source), ..self }
+    }
+
+    /// The same, which moves among processors of the machine, of which this is the first.
+    pub fn moving(self, first_cpu: Option<usize>) -> Self {
+        Self { first_cpu, ..self }
+    }
+
+    /// The same as a program beside the measured one.
+    pub fn beside(self, company: Company) -> Self {
+        Self { company: Some(company), ..self }
+    }
+
+    /// What the scenario says of it, if it is beside the measured program.
+    pub fn company(&self) -> Option<&Company> {
+        self.company.as_ref()
+    }
+
+    /// Whether the run is about it.
+    pub fn is_measured(&self) -> bool {
+        self.is_measured
+    }
+
+    /// By which cores know it.
+    pub fn user(&self) -> Option<Asid> {
+        self.user
+    }
+
+    /// Whether its processes are there.
+    pub fn is_alive(&self) -> bool {
+        self.life != Life::Gone
+    }
+
+    /// Sends it a signal that ends it: its next step is its last. A child for which it waits lives
+    /// on to its own end.
+    pub fn terminate(&mut self) {
+        if self.is_alive() {
+            self.life = Life::Dying;
+        }
+    }
+
+    /// Its processes exit: its memory is free.
+    ///
+    /// # Errors
+    /// When nothing below a kernel backs a frame.
+    pub fn kill(&mut self, platform: &mut Platform) -> Result<(), MachineError> {
+        self.life = Life::Gone;
+        let cpu = self.thread_cpu(&platform.stack);
+        self.family.exit(&mut platform.stack, cpu)?;
+        platform.shoot_down();
+        self.family.read(&mut platform.meter, &platform.stack);
+        Ok(())
+    }
+
+    /// One step, on processor `at` of the machine (which says where a program that moves is): how it
+    /// went, and what its instructions and the kernels' work for it cost, in cycles.
+    ///
+    /// # Errors
+    /// When its stream cannot be read on, or a kernel is out of memory.
+    pub fn step(
+        &mut self,
+        at: usize,
+        budget: Budget,
+        platform: &mut Platform,
+    ) -> Result<(StepOutcome, u64), MachineError> {
+        let cpu = match self.first_cpu {
+            Some(first) => platform.stack.cpu(self.family.chain(), (at - first) as u16),
+            None => self.thread_cpu(&platform.stack),
+        };
+        if self.life == Life::Dying && !self.family.is_child() {
+            return Ok((StepOutcome::Ended, 0));
+        }
+        let mut cycles = 0;
+        let outcome = match self.stream.fetch()? {
+            Step::Touches => {
+                cycles += self.touch(cpu, budget, platform)?;
+                StepOutcome::Worked
+            }
+            Step::Accesses => {
+                cycles += self.access(cpu, budget, platform)?;
+                StepOutcome::Worked
+            }
+            Step::Event(event) => {
+                self.stream.finish();
+                self.ask(event, cpu, platform)?
+            }
+            Step::Phase(phase) => {
+                self.stream.finish();
+                StepOutcome::Entered(phase)
+            }
+            Step::End => self.end(cpu, platform)?,
+        };
+        // A flush may be an exit (shadow paging), which is the work of whoever made it.
+        platform.shoot_down();
+        if outcome == StepOutcome::Worked || !budget.is_alone {
+            cycles += self.family.read(&mut platform.meter, &platform.stack);
+        }
+        Ok((outcome, cycles))
+    }
+
+    fn touch(&mut self, cpu: Cpu, budget: Budget, platform: &mut Platform) -> Result<u64, MachineError> {
+        let (part, share) = self.stream.take_touches(budget.touches);
+        for &(page, store) in self.stream.touches(part) {
+            self.family.touch(&mut platform.stack, page, store, cpu)?;
+        }
+        self.tally.touches += share.represented;
+        // The measured program's instructions come after the last of its touches.
+        let instructions = match (self.is_measured, self.stream.in_stretch()) {
+            (false, _) => share.instructions,
+            (true, true) => 0,
+            (true, false) => self.stream.instructions(),
+        };
+        Ok(self.work(instructions, platform))
+    }
+
+    /// The one way of accesses to a core, with all the faults that they need.
+    fn access(&mut self, cpu: Cpu, budget: Budget, platform: &mut Platform) -> Result<u64, MachineError> {
+        let (part, share) = self.stream.take_accesses(budget.accesses);
+        let mut accesses = self.stream.accesses(part);
+        let thread = self.stream.thread().0;
+        loop {
+            let (Some(user), Some(hardware)) = (self.user, &mut platform.hardware) else {
+                // Only its faults matter.
+                for access in accesses.all {
+                    self.family.touch(&mut platform.stack, Va::from(access.gva()).page(), access.is_store(), cpu)?;
+                }
+                break;
+            };
+            let ran = hardware.run(user, thread, &mut platform.stack, accesses, budget.detail);
+            match ran.map_err(|error| self.family.failed(self.family.chain().top(), error))? {
+                RunEnd::Done => {
+                    hardware.count_absorbed_stores(user, thread, share.absorbed_stores, budget.detail);
+                    break;
+                }
+                RunEnd::Fault { index, fault } => {
+                    accesses = accesses.from(index);
+                    self.family.serve(&mut platform.stack, fault, cpu)?;
+                    platform.shoot_down();
+                }
+            }
+        }
+        self.tally.accesses += share.represented;
+        Ok(self.work(share.instructions, platform))
+    }
+
+    fn work(&mut self, instructions: u64, platform: &Platform) -> u64 {
+        self.tally.instructions += instructions;
+        platform.timing.work(instructions)
+    }
+
+    fn ask(&mut self, event: MemoryEvent, cpu: Cpu, platform: &mut Platform) -> Result<StepOutcome, MachineError> {
+        self.family.event(&mut platform.stack, &event, cpu)?;
+        let outcome = match event {
+            MemoryEvent::ForkAndWait => StepOutcome::Forked,
+            MemoryEvent::ChildExit => StepOutcome::Returned,
+            _ => return Ok(StepOutcome::Asked),
+        };
+        self.load(platform);
+        Ok(outcome)
+    }
+
+    fn end(&mut self, cpu: Cpu, platform: &mut Platform) -> Result<StepOutcome, MachineError> {
+        let Some(source) = &self.source else { return Ok(StepOutcome::Ended) };
+        self.stream.restart(source()?);
+        self.family.restart(&mut platform.stack, cpu)?;
+        self.load(platform);
+        self.tally.restarts += 1;
+        Ok(StepOutcome::Asked)
+    }
+
+    /// Its cores use the tables of the process that it is now.
+    fn load(&self, platform: &mut Platform) {
+        if let (Some(user), Some(hardware)) = (self.user, &mut platform.hardware) {
+            hardware.load(user, self.family.chain());
+        }
+    }
+
+    /// The processor of its kernel on which the thread of its next step runs. Memory events have no
+    /// thread of their own: of the measured program, the first one makes them.
+    pub fn thread_cpu(&self, stack: &Stack) -> Cpu {
+        let is_event = matches!(self.stream.pending(), Some(Step::Event(_)));
+        let thread = if is_event && self.is_measured { 0 } else { self.stream.thread().0 };
+        stack.cpu(self.family.chain(), thread)
+    }
+
+    /// The processor of the machine that its next step needs, if its threads are bound.
+    pub fn bound_cpu(&self, stack: &Stack) -> Option<usize> {
+        let cpu = || stack.machine_cpu(self.family.chain(), self.thread_cpu(stack));
+        self.first_cpu.is_none().then(|| cpu().0.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FIRST, Line, Script, kernels, map, mmap, platform};
+
+    const SLICE: Budget = Budget::slice(Detail::TlbOnly);
+
+    fn tenant(lines: &[Line]) -> (Tenant, Platform) {
+        let (stack, chain) = kernels(2);
+        let tenant = Tenant::new(ProcessFamily::new("test".into(), chain), Script::new(lines), None);
+        (tenant, platform(stack))
+    }
+
+    fn free(tenant: &Tenant, platform: &Platform) -> u64 {
+        platform.stack.top_kernel(tenant.family.chain()).memory().free_frames().0
+    }
+
+    #[test]
+    fn a_slice_is_one_touch_and_alone_a_tenant_takes_all() {
+        let (mut sliced, mut shared) = tenant(&[mmap(8), Line::Touch(8, 8000)]);
+        sliced.step(0, SLICE, &mut shared).unwrap();
+        let slices: Vec<u64> = (0..8).map(|_| sliced.step(0, SLICE, &mut shared).unwrap().1).collect();
+        assert_eq!(sliced.tally.touches, 8);
+        assert_eq!(sliced.step(0, SLICE, &mut shared).unwrap().0, StepOutcome::Ended);
+        let (mut whole, mut own) = tenant(&[mmap(8), Line::Touch(8, 8000)]);
+        let alone = Budget::alone(Detail::TlbOnly);
+        let (outcome, of_event) = whole.step(0, alone, &mut own).unwrap();
+        assert_eq!((outcome, of_event), (StepOutcome::Asked, 0), "read with what comes next");
+        let (outcome, cycles) = whole.step(0, alone, &mut own).unwrap();
+        assert_eq!((outcome, whole.tally), (StepOutcome::Worked, sliced.tally));
+        assert!(cycles > slices.iter().sum(), "with the event's cost: {cycles} > {slices:?}");
+    }
+
+    #[test]
+    fn the_measured_tenants_instructions_come_after_its_last_touch() {
+        let lines = [mmap(4), Line::Touch(4, 4_000_000)];
+        let of_steps = |tenant: &mut Tenant, platform: &mut Platform| {
+            tenant.step(0, SLICE, platform).unwrap();
+            [(); 4].map(|()| {
+                let before = tenant.tally.instructions;
+                tenant.step(0, SLICE, platform).unwrap();
+                tenant.tally.instructions - before
+            })
+        };
+        let (mut other, mut platform) = tenant(&lines);
+        assert_eq!(of_steps(&mut other, &mut platform), [1_000_000; 4]);
+        let (measured, mut platform) = tenant(&lines);
+        assert_eq!(of_steps(&mut measured.measured(), &mut platform), [0, 0, 0, 4_000_000]);
+    }
+
+    #[test]
+    fn one_that_begins_anew_is_another_process_without_memory() {
+        let lines = vec![mmap(8), Line::Touch(8, 8)];
+        let (once, mut platform) = tenant(&lines);
+        let source: Source = Box::new(move || Ok(Script::new(&lines)));
+        let mut tenant = once.again(source);
+        let process = tenant.family.chain().process();
+        let before = free(&tenant, &platform);
+        for _ in 0..9 {
+            tenant.step(0, SLICE, &mut platform).unwrap();
+        }
+        assert!(free(&tenant, &platform) <= before - 8);
+        assert_eq!(tenant.step(0, SLICE, &mut platform).unwrap().0, StepOutcome::Asked);
+        assert_eq!((tenant.tally.restarts, free(&tenant, &platform)), (1, before));
+        assert_ne!(tenant.family.chain().process(), process);
+        assert!(platform.stack.table(tenant.family.chain(), 1).is_ok());
+    }
+
+    #[test]
+    fn a_signal_ends_a_tenant_when_the_child_that_it_waits_for_is_gone() {
+        let events = [MemoryEvent::ForkAndWait, MemoryEvent::ChildExit].map(Line::Event);
+        let [fork, exit] = events;
+        let (mut tenant, mut platform) = tenant(&[fork, mmap(4), exit, Line::Touch(1, 1)]);
+        let mut step = |tenant: &mut Tenant| tenant.step(0, SLICE, &mut platform).unwrap().0;
+        assert_eq!(step(&mut tenant), StepOutcome::Forked);
+        tenant.terminate();
+        assert_eq!(step(&mut tenant), StepOutcome::Asked, "the child");
+        assert_eq!(step(&mut tenant), StepOutcome::Returned);
+        assert_eq!(step(&mut tenant), StepOutcome::Ended);
+        assert_eq!(tenant.tally.touches, 0);
+        assert!(tenant.is_alive(), "its memory is still there");
+    }
+
+    #[test]
+    fn a_killed_tenants_processes_are_gone() {
+        let (mut tenant, mut platform) = tenant(&[mmap(8), Line::Touch(8, 8)]);
+        let before = free(&tenant, &platform);
+        for _ in 0..9 {
+            tenant.step(0, SLICE, &mut platform).unwrap();
+        }
+        tenant.kill(&mut platform).unwrap();
+        assert!(!tenant.is_alive());
+        assert!(free(&tenant, &platform) > before, "the root of its table is free, too");
+        let gone = platform.stack.translation(tenant.family.chain()).unwrap_err();
+        assert!(matches!(gone, nestwalk_os::OsError::NoProcess(_)), "{gone}");
+        tenant.terminate();
+        assert!(!tenant.is_alive());
+    }
+
+    #[test]
+    fn accesses_without_cores_only_fault() {
+        let (mut tenant, mut platform) = tenant(&[Line::Load(600)]);
+        let chain = *tenant.family.chain();
+        map(&mut platform.stack, &chain, 600);
+        assert_eq!(tenant.step(0, SLICE, &mut platform).unwrap().0, StepOutcome::Worked);
+        assert_eq!(tenant.tally.accesses, 256);
+        let mapped = |platform: &Platform| {
+            let table = platform.stack.table(&chain, 1).unwrap();
+            (0..600).filter(|&page| table.translate(FIRST + page).is_some()).count()
+        };
+        assert_eq!(mapped(&platform), 256);
+        for _ in 0..2 {
+            tenant.step(0, SLICE, &mut platform).unwrap();
+        }
+        assert_eq!((tenant.tally.accesses, mapped(&platform)), (600, 600));
+    }
+}

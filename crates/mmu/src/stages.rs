@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Nested walks in stages over a batch: what a walk does is the same as in [`nested`](crate::nested), but all walks do
+//! one part of it before any does the next.
+//!
+//! 1. *Resolve and TLBs* ([`run`](crate::run)): what an access translates to is read from the tables, without a walk, when it
+//!    misses the TLBs; so the next access finds it there. A walk that may end in a page fault is not
+//!    put off: it ends the stages, and is walked as always.
+//! 2. *Guest*: each walk looks in the guest's page-walk caches, and so it is known which host walks it needs: a list of
+//!    [tasks](Task), written without branches on how many there are.
+//! 3. *Host*: each task looks in the host's page-walk caches and writes its references onto the [tape](crate::tape).
+//! 4. *Replay* ([`play`](crate::play)).
+//!
+//! Nothing in one stage depends on a later one: which lines a walk refers to does not depend on what
+//! serves them, and the page-walk caches of guest and host know nothing of each other.
+
+use nestwalk_mem::{Level, NodeId, Vpn};
+
+use crate::counters::{Table, WalkEvents};
+use crate::mapping::Mapping;
+use crate::memo::{LEVELS, LINE_ENTRIES_ORDER, Memo, NodeRecord};
+use crate::prefetcher::Prefetcher;
+use crate::simd::Simd;
+use crate::tape::{Reference, Tape, WalkSpan};
+use crate::walk_unit::WalkUnit;
+use crate::walker::index_of;
+
+/// The root's level of tables that are walked in stages.
+pub(crate) const ROOT: Level = Level(LEVELS as u8);
+
+/// A nested walk that is known to end well, before it was done.
+#[derive(Clone, Copy, Debug)]
+pub struct Prepared {
+    /// What it finds.
+    pub(crate) mapping: Mapping,
+    /// The guest's PTE node.
+    pub(crate) node: NodeId,
+    /// The host's page of the data.
+    pub(crate) host_page: Vpn,
+    /// The lines of the host walk to it.
+    pub(crate) host_lines: [u32; LEVELS],
+}
+
+/// A walk that was put off.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    page: Vpn,
+    host_page: Vpn,
+    host_lines: [u32; LEVELS],
+    node: NodeId,
+    /// Which of the other references is that of its access: all before it come before the walk.
+    other: u32,
+}
+
+/// A host walk and the reference after it; or other references, between two walks.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Task {
+    /// What there is to read, from the root down.
+    lines: [u32; LEVELS],
+    /// The guest's entry, or the data.
+    after: Reference,
+    /// The host's page.
+    page: Vpn,
+    /// What its references have in common: the host's bit, and the code of the guest's level.
+    step: Reference,
+    /// The walk.
+    walk: u32,
+    kind: u32,
+}
+
+impl Task {
+    /// Says that the bits of the node's page are to be set in the host's table; the node's number stands above.
+    const UNMARKED: u32 = 1;
+    /// Says that it is no walk: `page` and `walk` are the range of the other references.
+    const OTHERS: u32 = 2;
+    const NODE: u32 = 2;
+
+    #[inline(always)]
+    fn others(begin: u32, end: u32) -> Self {
+        Self { page: Vpn(begin.into()), walk: end, kind: Self::OTHERS, ..Self::default() }
+    }
+
+    /// The host walk to `node` of the guest, and its entry for `page` at `level`.
+    #[inline(always)]
+    fn node(memo: &Memo, (node, record): (NodeId, NodeRecord), page: Vpn, level: Level, walk: u32) -> Self {
+        let line = record.first_line + (index_of(page, level) >> LINE_ENTRIES_ORDER) as u32;
+        Self {
+            lines: record.host_lines,
+            after: Reference::of_line(line, WalkEvents::step_code(level.0, 0)),
+            page: memo.host_page(record.gfn.into()),
+            step: Reference::of_line(0, WalkEvents::step_code(level.0, 0)).of_host(),
+            walk,
+            kind: node.0 << Self::NODE | u32::from(record.is_unmarked()),
+        }
+    }
+}
+
+/// What was put off, and the lists between the stages.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pending {
+    walks: Vec<Walk>,
+    /// The references of the batch that belong to no walk.
+    pub others: Tape,
+    /// How many of them are in tasks.
+    others_done: usize,
+    tasks: Vec<Task>,
+    task_count: usize,
+}
+
+impl Pending {
+    /// Whether a walk was put off.
+    #[inline(always)]
+    pub fn has_walks(&self) -> bool {
+        !self.walks.is_empty()
+    }
+
+    /// The walk of the next access is put off.
+    #[inline(always)]
+    pub fn push(&mut self, page: Vpn, prepared: &Prepared) {
+        let &Prepared { node, host_page, host_lines, .. } = prepared;
+        self.walks.push(Walk { page, host_page, host_lines, node, other: self.others.len() as u32 });
+    }
+}
+
+/// Tasks that are written one after the other, each of which may be written over by the next.
+struct TaskList<'a> {
+    tasks: &'a mut [Task],
+    count: usize,
+}
+
+impl TaskList<'_> {
+    /// Writes `task`, and keeps it if it is `wanted`.
+    #[inline(always)]
+    fn push(&mut self, task: Task, wanted: bool) {
+        debug_assert!(self.count < self.tasks.len());
+        // SAFETY: there is room for `TASKS_MAX` of each walk, see `WalkUnit::guest_stage`.
+        unsafe { *self.tasks.get_unchecked_mut(self.count) = task };
+        self.count += usize::from(wanted);
+    }
+}
+
+/// Tasks of a walk: one for each level, the data's, and other references before it.
+const TASKS_MAX: usize = LEVELS + 2;
+
+/// Codes of the host's levels, in the order of a task's lines.
+const HOST_CODES: [u64; 2 * LEVELS] = {
+    let mut codes = [0; 2 * LEVELS];
+    let mut place = 0;
+    while place < LEVELS {
+        codes[place] = WalkEvents::step_code(0, (LEVELS - place) as u8) as u64;
+        place += 1;
+    }
+    codes
+};
+
+/// Writes references one after the other, within the places that [`Tape::parts`] has made sure of.
+struct Writer<'a> {
+    places: &'a mut [Reference],
+    len: usize,
+}
+
+impl Writer<'_> {
+    #[inline(always)]
+    fn push(&mut self, reference: Reference) {
+        debug_assert!(self.len < self.places.len());
+        // SAFETY: `Tape::parts` has made sure of all references of all tasks.
+        unsafe { *self.places.get_unchecked_mut(self.len) = reference };
+        self.len += 1;
+    }
+
+    /// The references of the host walk of `task`, which has `left` levels to read: always as many as there are levels, of which those
+    /// beyond are written over.
+    #[inline(always)]
+    fn push_step(&mut self, task: &Task, left: usize) {
+        debug_assert!((1..=LEVELS).contains(&left) && self.len + LEVELS <= self.places.len());
+        let skip = (LEVELS - left) % LEVELS;
+        // SAFETY: `skip` is less than `LEVELS`, so these are lines of the task and what comes behind them in it.
+        // There is room, as in `push`.
+        let (lines, places) = unsafe {
+            let lines = std::ptr::from_ref(task).cast::<u32>().add(skip).cast::<[u32; LEVELS]>();
+            let places = self.places.as_mut_ptr().add(self.len).cast::<[Reference; LEVELS]>();
+            (lines.read_unaligned(), &mut *places)
+        };
+        let codes: &[u64; LEVELS] = HOST_CODES[skip..][..LEVELS].try_into().expect("as many as there are levels");
+        for (place, reference) in places.iter_mut().enumerate() {
+            *reference = task.step.at(lines[place], codes[place]);
+        }
+        self.len += left;
+    }
+}
+
+impl<P: Prefetcher> WalkUnit<P> {
+    /// Does all walks that were put off, whose nodes are prepared in `memo`. Whether [`WalkUnit::unmarked`] has something.
+    #[inline(always)]
+    pub(crate) fn run_stages<S: Simd>(&mut self, simd: S, memo: &Memo) -> bool {
+        let first = self.tape.walks.len();
+        self.guest_stage(simd, memo);
+        let unmarked = self.host_stage(simd, first);
+        self.pending.walks.clear();
+        unmarked
+    }
+
+    /// Puts what is left of the other references onto the tape.
+    #[inline(always)]
+    pub(crate) fn finish_others(&mut self) {
+        let Pending { others, others_done, .. } = &mut self.pending;
+        self.tape.extend(&others.references()[std::mem::take(others_done)..others.len()]);
+        others.clear();
+    }
+
+    /// Looks in the guest's page-walk caches, and makes a list of tasks of all walks.
+    #[inline(always)]
+    fn guest_stage<S: Simd>(&mut self, simd: S, memo: &Memo) {
+        let Pending { walks, others, others_done, tasks, task_count } = &mut self.pending;
+        if tasks.len() < walks.len() * TASKS_MAX {
+            tasks.resize(walks.len() * TASKS_MAX, Task::default());
+        }
+        let mut list = TaskList { tasks, count: 0 };
+        let mut left_counts = [0_u64; LEVELS + 1];
+        let guest_lookup_cycles = if self.guest_pwc.exists() { self.guest_pwc.latency_cycles() } else { 0 };
+        let host_latency = if self.host_pwc.exists() { self.host_pwc.latency_cycles() } else { 0 };
+        let others = others.references();
+        let mut done = 0;
+        for (number, walk) in (0..).zip(walks.iter()) {
+            if walk.other > done {
+                list.push(Task::others(done, walk.other), true);
+            }
+            let left = self.guest_pwc.levels_left(simd, walk.page, ROOT);
+            left_counts[left] += 1;
+            self.tape.walks.push(WalkSpan {
+                begin: 0,
+                end: 0,
+                guest_lookup_cycles,
+                host_lookup_cycles: host_latency * (left as u32 + 1),
+            });
+            let (node1, record1) = (walk.node, memo.node(walk.node));
+            let (node2, record2) = (record1.parent(), memo.node(record1.parent()));
+            let (node3, record3) = (record2.parent(), memo.node(record2.parent()));
+            if left > 3 {
+                let record4 = memo.node(record3.parent());
+                list.push(Task::node(memo, (record3.parent(), record4), walk.page, Level(4), number), true);
+            }
+            list.push(Task::node(memo, (node3, record3), walk.page, Level(3), number), left > 2);
+            list.push(Task::node(memo, (node2, record2), walk.page, Level(2), number), left > 1);
+            list.push(Task::node(memo, (node1, record1), walk.page, Level(1), number), true);
+            let data = Task {
+                lines: walk.host_lines,
+                after: others[walk.other as usize],
+                page: walk.host_page,
+                step: Reference::of_line(0, WalkEvents::step_code(0, 0)).of_host(),
+                walk: number,
+                kind: 0,
+            };
+            list.push(data, true);
+            done = walk.other + 1;
+        }
+        *task_count = list.count;
+        *others_done = done as usize;
+        if self.guest_pwc.exists() {
+            self.count_lookups(Table::Guest, &left_counts);
+        }
+    }
+
+    /// Does all tasks; the walks' spans on the tape begin with the one at `first`. Whether a node is unmarked.
+    #[inline(always)]
+    fn host_stage<S: Simd>(&mut self, simd: S, first: usize) -> bool {
+        let Pending { others, tasks, task_count, .. } = &mut self.pending;
+        let (tasks, others) = (&tasks[..*task_count], &others.references()[..others.len()]);
+        let (places, tape_len, spans) = self.tape.parts(tasks.len() * (LEVELS + 1) + LEVELS + others.len());
+        // One more than there are walks: where the next walk begins is written with each task.
+        spans.push(WalkSpan::default());
+        let mut tape = Writer { places, len: *tape_len };
+        let mut left_counts = [0_u64; LEVELS + 1];
+        let mut kinds = 0;
+        let mut next = first;
+        spans[next].begin = tape.len as u32;
+        for task in tasks {
+            kinds |= task.kind;
+            if task.kind == Task::OTHERS {
+                others[task.page.0 as usize..task.walk as usize].iter().for_each(|&other| tape.push(other));
+                spans[next].begin = tape.len as u32;
+                continue;
+            }
+            let left = self.host_pwc.levels_left(simd, task.page, ROOT);
+            left_counts[left] += 1;
+            tape.push_step(task, left);
+            // The last task of a walk is the last to write here.
+            let walk = first + task.walk as usize;
+            spans[walk].end = tape.len as u32;
+            tape.push(task.after);
+            next = walk + 1;
+            spans[next].begin = tape.len as u32;
+        }
+        *tape_len = tape.len;
+        spans.pop();
+        if self.host_pwc.exists() {
+            self.count_lookups(Table::Host, &left_counts);
+        }
+        kinds & Task::UNMARKED != 0
+    }
+
+    /// Counts look-ups in page-walk caches by the levels that they left to read.
+    fn count_lookups(&mut self, table: Table, left_counts: &[u64; LEVELS + 1]) {
+        for (left, count) in (0..).zip(left_counts) {
+            let level = if left == LEVELS as u8 { 0 } else { left + 1 };
+            self.counters.walk_events.0[usize::from(WalkEvents::pwc_code(table, level))] += count;
+        }
+    }
+
+    /// Nodes of the walks done last whose pages' bits are to be set in the host's table.
+    pub(crate) fn unmarked(&self) -> impl Iterator<Item = NodeId> {
+        let tasks = &self.pending.tasks[..self.pending.task_count];
+        let unmarked = tasks.iter().filter(|task| task.kind != Task::OTHERS && task.kind & Task::UNMARKED != 0);
+        unmarked.map(|task| NodeId(task.kind >> Task::NODE))
+    }
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel as the machine sees it.
+//!
+//! This file has its parts and what is asked of them. The mechanisms are files of their own, each an `impl Kernel`:
+//! `spawn`, `fault`, `mappings` (mmap, brk, mprotect), `unmap` (munmap, exit), `mremap`, `madvise`, `fork`, `reclaim`,
+//! `daemons`, `contiguous`, `hypercall`; `host_memory` makes a kernel the memory of another.
+
+mod check;
+mod contiguous;
+mod daemons;
+pub mod fault;
+mod fork;
+pub mod frozen;
+pub mod host_memory;
+mod hypercall;
+mod inhabit;
+pub mod madvise;
+mod mappings;
+mod mremap;
+mod reclaim;
+mod segments;
+mod spawn;
+mod start;
+mod unmap;
+
+use nestwalk_mem::physical::{MemoryConfig, huge_min_free, least_min_free};
+use nestwalk_mem::{Cpu, PageCount, PageTable, PhysicalMemory, Vpn};
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::below::Below;
+use crate::config::KernelConfig;
+use crate::context::Context;
+use crate::context::placement::{TablePlacement, TableRegion};
+use crate::counters::OsCounters;
+use crate::error::OsError;
+use crate::manager::contract::MemoryManager;
+use crate::state::gather::Gather;
+use crate::state::invalidation::{Invalidation, Invalidations};
+use crate::state::process::{ProcessId, Processes};
+use crate::state::vma::Vma;
+use crate::state::{KernelState, Swap};
+
+/// The clock's hand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ClockHand {
+    process: ProcessId,
+    page: Vpn,
+}
+
+/// One kernel. See the [crate's documentation](crate).
+#[derive(Debug)]
+pub struct Kernel {
+    pub(crate) config: KernelConfig,
+    pub(crate) state: KernelState,
+    pub(crate) tables: Box<dyn TablePlacement>,
+    pub(crate) manager: Box<dyn MemoryManager>,
+    pub(crate) clock_hand: ClockHand,
+}
+
+impl Kernel {
+    /// A kernel without processes, its memory in the state that the configuration asks for.
+    ///
+    /// # Errors
+    /// When the configuration is impossible.
+    pub fn new(config: &KernelConfig) -> Result<Self, OsError> {
+        Self::with_manager(config, config.manager.build())
+    }
+
+    /// The same with a memory manager that the configuration does not know: for experiments.
+    ///
+    /// # Errors
+    /// When the configuration is impossible.
+    pub fn with_manager(config: &KernelConfig, manager: Box<dyn MemoryManager>) -> Result<Self, OsError> {
+        config.check()?;
+        let usual = if manager.keeps_for_huge_pages() { huge_min_free } else { least_min_free };
+        let min_free = config.min_free.unwrap_or_else(|| usual(config.memory));
+        let memory = PhysicalMemory::new(&MemoryConfig { frames: config.memory, cpus: config.cpus, min_free })?;
+        let watermarks = memory.watermarks();
+        let mut state = KernelState {
+            memory,
+            processes: Processes::default(),
+            counters: OsCounters::default(),
+            now_ns: 0,
+            rng: Xoshiro256PlusPlus::seed_from_u64(config.seed),
+            watermarks,
+            invalidations: Invalidations::default(),
+            last_writes: Vec::new(),
+            swap: Swap { size: config.swap, used: PageCount(0) },
+            deferral: Default::default(),
+            background_wanted: false,
+            compaction_wanted: None,
+            moved: Vec::new(),
+            gather: Gather::default(),
+            cache: PageCount(0),
+            pinned: PageCount(0),
+        };
+        start::prepare(&mut state, config);
+        Ok(Self {
+            config: config.clone(),
+            state,
+            tables: config.tables.build(),
+            manager,
+            clock_hand: ClockHand::default(),
+        })
+    }
+
+    /// Whether a daemon has work that should not wait until the next tick is due (a kworker that was woken).
+    pub fn has_background_work(&self) -> bool {
+        self.tables.has_work()
+    }
+
+    /// The page table of `process`.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    #[inline]
+    pub fn table(&self, process: ProcessId) -> Result<&PageTable, OsError> {
+        Ok(&self.state.processes.get(process)?.table)
+    }
+
+    /// The page table of `process`, for the hardware to set accessed and dirty bits in.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    #[inline]
+    pub fn table_mut(&mut self, process: ProcessId) -> Result<&mut PageTable, OsError> {
+        Ok(&mut self.state.processes.get_mut(process)?.table)
+    }
+
+    /// The mapping of `process` that holds `page`.
+    pub fn vma(&self, process: ProcessId, page: Vpn) -> Option<Vma> {
+        self.state.processes.get(process).ok()?.vmas.get(page)
+    }
+
+    /// All mappings of `process`, in order.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn vmas(&self, process: ProcessId) -> Result<impl Iterator<Item = Vma> + '_, OsError> {
+        Ok(self.state.processes.get(process)?.vmas.iter().copied())
+    }
+
+    /// Puts `process` into a cgroup whose memory limit is `limit`, if it has one. Its children will be in it, too.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn set_cgroup_limit(&mut self, process: ProcessId, limit: Option<PageCount>) -> Result<(), OsError> {
+        self.state.processes.get_mut(process)?.cgroup_limit = limit;
+        Ok(())
+    }
+
+    /// The processes that are alive, by number.
+    pub fn processes(&self) -> impl Iterator<Item = ProcessId> + '_ {
+        self.state.processes.iter().map(|(id, _)| id)
+    }
+
+    /// Shootdowns that have not been taken yet, oldest first. They must be applied before the next access of any
+    /// core.
+    #[inline]
+    pub fn take_invalidations(&mut self) -> std::vec::Drain<'_, Invalidation> {
+        self.state.invalidations.pending.drain(..)
+    }
+
+    /// Whether [`Kernel::take_invalidations`] has any.
+    #[inline]
+    pub fn has_invalidations(&self) -> bool {
+        !self.state.invalidations.pending.is_empty()
+    }
+
+    /// What was written to the table of `process`, which is no more, and [watched](PageTable::watch) was, before it exited.
+    pub(crate) fn take_last_writes(&mut self, process: ProcessId) -> Vec<nestwalk_mem::Write> {
+        let place = self.state.last_writes.iter().position(|(of, _)| *of == process);
+        place.map(|place| self.state.last_writes.swap_remove(place).1).unwrap_or_default()
+    }
+
+    /// A number that changes whenever a page that was mapped may be mapped no more, or its accessed
+    /// bit may be clear: see [`Below::epoch`].
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.state.invalidations.epoch
+    }
+
+    /// What has been done so far.
+    #[inline]
+    pub fn counters(&self) -> &OsCounters {
+        &self.state.counters
+    }
+
+    /// The clock as of the last tick, in ns.
+    pub fn clock(&self) -> u64 {
+        self.state.now_ns
+    }
+
+    /// Its physical memory.
+    pub fn memory(&self) -> &PhysicalMemory {
+        &self.state.memory
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &KernelConfig {
+        &self.config
+    }
+
+    /// Its memory manager.
+    pub fn manager(&self) -> &dyn MemoryManager {
+        &*self.manager
+    }
+
+    /// Its table placement.
+    pub fn table_placement(&self) -> &dyn TablePlacement {
+        &*self.tables
+    }
+
+    /// Where table nodes of `process` lie in order (ASAP's descriptors).
+    pub fn table_regions(&self, process: ProcessId) -> &[TableRegion] {
+        self.tables.regions(process)
+    }
+
+    /// A number that changes whenever [`Kernel::table_regions`] of some process do.
+    pub fn table_regions_generation(&self) -> u64 {
+        self.tables.regions_generation()
+    }
+
+    /// The toolbox, and the manager that may use it.
+    #[inline]
+    pub(crate) fn context<'a>(
+        &'a mut self,
+        cpu: Cpu,
+        below: &'a mut dyn Below,
+    ) -> (Context<'a>, &'a mut dyn MemoryManager) {
+        let Self { state, tables, manager, .. } = self;
+        (Context { state, tables: &mut **tables, below, cpu }, &mut **manager)
+    }
+
+    /// Tells the manager of pages that compaction has moved.
+    #[inline]
+    pub(crate) fn settle(&mut self, cpu: Cpu, below: &mut dyn Below) {
+        if !self.state.moved.is_empty() {
+            self.tell_moved(cpu, below);
+        }
+    }
+
+    #[cold]
+    fn tell_moved(&mut self, cpu: Cpu, below: &mut dyn Below) {
+        let moved = std::mem::take(&mut self.state.moved);
+        let (mut cx, manager) = self.context(cpu, below);
+        for moved in moved {
+            manager.moved(&mut cx, moved);
+        }
+    }
+}

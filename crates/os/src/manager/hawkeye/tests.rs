@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use nestwalk_mem::{Cpu, VpnRange};
+
+use crate::below::Bare;
+use crate::config::KernelConfig;
+use crate::kernel::Kernel;
+use crate::manager::ManagerConfig;
+use crate::state::vma::VmaFlags;
+
+use super::*;
+
+const FIRST: u64 = 4096;
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn kernel(processes: usize) -> (Kernel, Vec<ProcessId>) {
+    let mut config = KernelConfig::new(PageCount(65_536));
+    config.manager = ManagerConfig::HawkEye(HawkEyeConfig::default());
+    let mut kernel = Kernel::new(&config).unwrap();
+    let processes = (0..processes).map(|_| {
+        let process = kernel.spawn(&mut Bare).unwrap();
+        let range = VpnRange::new(Vpn(FIRST), PageCount(24 * 512));
+        kernel.mmap(process, range, VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+        process
+    });
+    let processes = processes.collect();
+    (kernel, processes)
+}
+
+/// Uses `count` pages of a 2 MiB.
+fn touch(kernel: &mut Kernel, process: ProcessId, block: u64, count: u64) {
+    for page in (0..count).map(|n| Vpn(FIRST + block * 512 + n)) {
+        kernel.touch(process, page, true, Cpu(0), &mut Bare).unwrap();
+    }
+}
+
+fn is_huge(kernel: &Kernel, process: ProcessId, block: u64) -> bool {
+    kernel.table(process).unwrap().leaf(Vpn(FIRST + block * 512)).unwrap().size() == PageSize::Huge
+}
+
+/// Lets `seconds` pass in which the program goes on as `using` does.
+fn pass(kernel: &mut Kernel, seconds: std::ops::RangeInclusive<u64>, using: impl Fn(&mut Kernel)) {
+    for second in seconds {
+        using(kernel);
+        kernel.tick(second * SECOND_NS, &mut Bare).unwrap();
+    }
+    kernel.check_invariants();
+}
+
+#[test]
+fn bins_are_powers_of_two() {
+    let pages = [0, 1, 2, 3, 4, 5, 256, 257, 512];
+    assert_eq!(pages.map(|pages| bin_of(pages * UNIT)), [0, 1, 2, 3, 3, 4, 9, 10, 10]);
+    assert_eq!((bin_of(1), bin_of(UNIT + 1), bin_of(512 * UNIT) + 1), (1, 2, BINS));
+}
+
+#[test]
+fn the_densest_are_promoted_first_eight_in_ten_seconds() {
+    let (mut kernel, processes) = kernel(1);
+    let process = processes[0];
+    // All are touched once; then ten are used densely and ten sparsely, in turn.
+    (0..20).for_each(|block| touch(&mut kernel, process, block, 512));
+    let using = |kernel: &mut Kernel| {
+        (0..20).for_each(|block| touch(kernel, process, block, if block % 2 == 1 { 500 } else { 3 }));
+    };
+    pass(&mut kernel, 1..=10, using);
+    let huge = |kernel: &Kernel| (0..20).filter(|&block| is_huge(kernel, process, block)).collect::<Vec<_>>();
+    assert_eq!(huge(&kernel), [5, 7, 9, 11, 13, 15, 17, 19], "the last ones that came into the bin first");
+    pass(&mut kernel, 11..=20, using);
+    assert_eq!(kernel.counters().collapses, 16);
+    assert!(is_huge(&kernel, process, 1) && is_huge(&kernel, process, 3), "{:?}", huge(&kernel));
+    pass(&mut kernel, 21..=30, using);
+    assert_eq!(kernel.counters().collapses, 20);
+    assert_eq!((kernel.counters().faults_2m, kernel.counters().compactions_direct), (0, 0));
+}
+
+#[test]
+fn what_is_not_used_is_not_promoted() {
+    let (mut kernel, processes) = kernel(1);
+    touch(&mut kernel, processes[0], 0, 512);
+    pass(&mut kernel, 1..=60, |_| ());
+    assert_eq!(kernel.counters().collapses, 0);
+    assert!(kernel.manager().statistics().contains(&("samples", 10)));
+}
+
+#[test]
+fn processes_take_turns_in_a_bin() {
+    let (mut kernel, processes) = kernel(2);
+    let using = |kernel: &mut Kernel| {
+        for &process in &processes {
+            (0..10).for_each(|block| touch(kernel, process, block, 512));
+        }
+    };
+    pass(&mut kernel, 1..=10, using);
+    for &process in &processes {
+        assert_eq!((0..10).filter(|&block| is_huge(&kernel, process, block)).count(), 4);
+    }
+    kernel.exit(processes[0], &mut Bare).unwrap();
+    let rest = processes[1];
+    pass(&mut kernel, 11..=20, |kernel| (0..10).for_each(|block| touch(kernel, rest, block, 512)));
+    assert!((0..10).all(|block| is_huge(&kernel, rest, block)));
+}

@@ -1,0 +1,650 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# ruff: noqa: D205
+"""What a run counts: the type of ``Result.statistics``. Written by ``./dev generated`` from the engine's declarations.
+
+A type checker refuses a counter that does not exist: ``statistics["mmu"]["walk_cycle"]``.
+"""
+
+from typing import NotRequired, TypedDict
+
+
+class Fragmentation(TypedDict):
+    """How many lines the host PTEs of each group of 8 neighbouring guest pages fill."""
+
+    distribution: list[int]
+    """Groups on 1, 2, ... 8 lines."""
+
+    groups: int
+    """All groups."""
+
+    value: float | None
+    """Their average: 1 is perfect, 8 the worst. `None` when there is no whole group of 4 KiB pages."""
+
+
+class OsCounters(TypedDict):
+    """Counters by name."""
+
+    collapses: int
+    """2 MiB pages made of 4 KiB pages by copying them. (2 MiB pages)"""
+
+    compaction_scanned: int
+    """Frames that compaction's scanners looked at. (frames)"""
+
+    compactions_background: int
+    """Runs of background compaction. (runs)"""
+
+    compactions_direct: int
+    """Runs of direct compaction (in a fault or in a request). (runs)"""
+
+    compactions_failed: int
+    """Runs of compaction after which no block of the wanted order was free. (runs)"""
+
+    copied_4k: int
+    """4 KiB pages copied for copy-on-write. (pages)"""
+
+    copied_collapse: int
+    """4 KiB pages copied into a 2 MiB page (out-of-place promotion). (pages)"""
+
+    entries_copied: int
+    """Entries copied by fork. (entries)"""
+
+    entries_moved: int
+    """Entries moved by mremap. (entries)"""
+
+    exits: int
+    """Processes that exited. (processes)"""
+
+    faults_1g: int
+    """Faults that mapped a fresh 1 GiB page. (faults)"""
+
+    faults_2m: int
+    """Faults that mapped a fresh 2 MiB page. (faults)"""
+
+    faults_4k: int
+    """Faults that mapped a fresh 4 KiB page. (faults)"""
+
+    faults_copied: int
+    """Stores to a shared page, which was copied. (faults)"""
+
+    faults_reused: int
+    """Stores to a page that had been write-protected and that nobody else shares (any more). (faults)"""
+
+    faults_spurious: int
+    """Faults on a page that was mapped already, with the right to do what was tried. (faults)"""
+
+    faults_swapped_in: int
+    """Faults on a page that had been swapped out. (faults)"""
+
+    forks: int
+    """Processes made by fork. (processes)"""
+
+    huge_fallbacks: int
+    """Faults that wanted a 2 MiB page, might have had one, and got a 4 KiB page for want of a block. (faults)"""
+
+    hypercalls: int
+    """Hypercalls made to the kernel below. (calls)"""
+
+    migrated: int
+    """4 KiB pages moved by compaction. (pages)"""
+
+    mmaps: int
+    """System calls: mmap. (calls)"""
+
+    munmaps: int
+    """System calls: munmap. (calls)"""
+
+    nodes_freed: int
+    """Page-table nodes freed. (nodes)"""
+
+    nodes_made: int
+    """Page-table nodes made. (nodes)"""
+
+    nodes_moved: int
+    """Page-table nodes moved to another frame. (nodes)"""
+
+    other_calls: int
+    """System calls: all others that change an address space (brk, mremap, mprotect, madvise). (calls)"""
+
+    out_of_memory: int
+    """Requests that failed for want of memory. (requests)"""
+
+    pages_scanned: int
+    """Pages that a daemon looked at in page tables. (pages)"""
+
+    promotions: int
+    """2 MiB pages made of 4 KiB pages that lay in place already. (2 MiB pages)"""
+
+    reclaim_scanned: int
+    """Pages that reclaim looked at. (pages)"""
+
+    reclaimed_clean: int
+    """Pages that reclaim dropped without writing them. (pages)"""
+
+    reclaimed_reserved: int
+    """Frames that the memory manager gave back under pressure. (frames)"""
+
+    reclaims_background: int
+    """Times that the background daemon reclaimed memory. (runs)"""
+
+    reclaims_direct: int
+    """Times that a request had to reclaim memory itself. (runs)"""
+
+    shadow_fills: int
+    """Entries of shadow tables filled: exits of the VM. (exits)"""
+
+    shadow_flushes: int
+    """Times that a guest flushed its TLB whole, where its table is shadowed: exits of the VM. (exits)"""
+
+    shadow_invlpgs: int
+    """Pages that a guest took out of its TLB one by one, where its table is shadowed: exits of the VM. (exits)"""
+
+    shadow_prefetches: int
+    """Entries of shadow tables filled beside one that the hardware missed. (entries)"""
+
+    shadow_reflected: int
+    """Misses of a shadow table that were the guest's own page faults, and were handed on to it: exits of the VM.
+    (exits)
+    """
+
+    shadow_syncs: int
+    """PTE nodes that were written to freely and brought up to date in the shadow at such a time. (nodes)"""
+
+    shadow_unsyncs: int
+    """First writes of a guest to a PTE node that is shadowed, which may be written to freely from then on: exits of
+    the VM. (exits)
+    """
+
+    shadow_writes: int
+    """Writes of a guest to a node above the PTEs that is shadowed, and so write-protected: exits of the VM. (exits)"""
+
+    shadow_zaps: int
+    """Entries of shadow tables taken out because what they were made from changed. (entries)"""
+
+    shootdown_pages: int
+    """Pages that shootdowns named. (pages)"""
+
+    shootdowns: int
+    """TLB shootdowns. (shootdowns)"""
+
+    splits: int
+    """2 MiB (or larger) leaves split. (leaves)"""
+
+    swapped_out: int
+    """Pages that reclaim wrote to swap. (pages)"""
+
+    zeroed_2m: int
+    """2 MiB pages zeroed at once. (2 MiB pages)"""
+
+    zeroed_4k: int
+    """4 KiB pages zeroed. (pages)"""
+
+
+class CountersCorunner(TypedDict):
+    """Counters by name."""
+
+    l1d: int
+    """The co-runner's accesses, by what served them. (accesses)"""
+
+    l2: int
+    """The co-runner's accesses, by what served them. (accesses)"""
+
+    llc: int
+    """The co-runner's accesses, by what served them. (accesses)"""
+
+    memory: int
+    """The co-runner's accesses, by what served them. (accesses)"""
+
+
+class CountersData(TypedDict):
+    """Counters by name."""
+
+    l1d: int
+    """The program's data accesses, by what served them. (accesses)"""
+
+    l2: int
+    """The program's data accesses, by what served them. (accesses)"""
+
+    llc: int
+    """The program's data accesses, by what served them. (accesses)"""
+
+    memory: int
+    """The program's data accesses, by what served them. (accesses)"""
+
+
+class CountersGuestPwcHits(TypedDict):
+    """Counters by name."""
+
+    pl2_hits: int
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+
+    pl3_hits: int
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+
+    pl4_hits: int
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+
+    pl5_hits: int
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+
+
+class CountersGuestPwc(TypedDict):
+    """Counters by name."""
+
+    hits: CountersGuestPwcHits
+
+    misses: int
+    """Look-ups that found nothing. (look-ups)"""
+
+
+class CountersHostPwcHits(TypedDict):
+    """Counters by name."""
+
+    pl2_hits: int
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+
+    pl3_hits: int
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+
+    pl4_hits: int
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+
+    pl5_hits: int
+    """Look-ups that found an entry of this level, and none of a lower one. (look-ups)"""
+
+
+class CountersHostPwc(TypedDict):
+    """Counters by name."""
+
+    hits: CountersHostPwcHits
+
+    misses: int
+    """Look-ups that found nothing. (look-ups)"""
+
+
+class CountersNestedTlb(TypedDict):
+    """Counters by name."""
+
+    hits: int
+    """Look-ups that hit. (look-ups)"""
+
+    misses: int
+    """Look-ups that missed. (look-ups)"""
+
+
+CountersPrefetchesWalksCoveredByRegisters = TypedDict(
+    "CountersPrefetchesWalksCoveredByRegisters",
+    {
+        "1": int,
+        "16": int,
+        "4": int,
+        "8": int,
+    },
+)
+
+
+class CountersPrefetches(TypedDict):
+    """Counters by name."""
+
+    dropped: int
+    """Requests that were dropped since all miss registers of the L1-D were busy. (requests)"""
+
+    issued: int
+    """Lines that were asked for and on their way. (lines)"""
+
+    needless: int
+    """Requests for lines that were in the L1-D, or on their way to it, already. (requests)"""
+
+    useful: int
+    """References of walks that found their line in flight, or brought, by a prefetch of the same walk. (references)"""
+
+    walks: int
+    """Walks that the prefetcher saw begin. (walks)"""
+
+    walks_covered_by_registers: CountersPrefetchesWalksCoveredByRegisters
+
+
+CountersTlbL1Hits = TypedDict(
+    "CountersTlbL1Hits",
+    {
+        "1GiB": int,
+        "2MiB": int,
+        "4KiB": int,
+    },
+)
+
+
+CountersTlbL2Hits = TypedDict(
+    "CountersTlbL2Hits",
+    {
+        "1GiB": int,
+        "2MiB": int,
+        "4KiB": int,
+    },
+)
+
+
+CountersTlbMisses = TypedDict(
+    "CountersTlbMisses",
+    {
+        "1GiB": int,
+        "2MiB": int,
+        "4KiB": int,
+    },
+)
+
+
+class CountersTlb(TypedDict):
+    """Counters by name."""
+
+    l1_hits: CountersTlbL1Hits
+
+    l2_hits: CountersTlbL2Hits
+
+    misses: CountersTlbMisses
+
+
+class CountersWalkLatencyCycles(TypedDict):
+    """Counters by name."""
+
+    p50: int | None
+    """Half of all walks took no longer. Of this and of the other shares: the upper end of a bucket of 8 cycles; null
+    without walks, and beyond the last bucket. (cycles)
+    """
+
+    p95: int | None
+    """95 % of all walks took no longer. (cycles)"""
+
+    p99: int | None
+    """99 % of all walks took no longer. (cycles)"""
+
+
+class Counters(TypedDict):
+    """Counters by name."""
+
+    aborted_references: int
+    """References of those walks. (references)"""
+
+    aborted_walks: int
+    """Walks that ended in a page fault. Nothing else counts them. (walks)"""
+
+    accesses: int
+    """Accesses of the program. (accesses)"""
+
+    corunner: CountersCorunner
+
+    data: CountersData
+
+    data_cycles: int
+    """Cycles of all of them. (cycles)"""
+
+    guest_pwc: CountersGuestPwc
+
+    guest_walk_cycles: int
+    """The part of them spent on guest entries and the guest's page-walk caches. (cycles)"""
+
+    host_pwc: CountersHostPwc
+
+    host_walk_cycles: int
+    """The part of them spent on host entries, the host's page-walk caches and the nested TLB. (cycles)"""
+
+    nested_tlb: CountersNestedTlb
+
+    prefetches: CountersPrefetches
+
+    segment_translations: int
+    """Translations by segment registers (DS-n). (translations)"""
+
+    stores: int
+    """Those that were stores. (accesses)"""
+
+    tlb: CountersTlb
+
+    walk_cycles: int
+    """Cycles of all walks. (cycles)"""
+
+    walk_latency_cycles: CountersWalkLatencyCycles
+
+
+class ColocatedStatistics(TypedDict):
+    """What the programs of one `[[colocated]]` entry did, added up."""
+
+    accesses: int
+    """Data accesses."""
+
+    count: int
+    """How many they were."""
+
+    host_pt_fragmentation: Fragmentation | None
+    """How the pages of those that are alive at the end lie in guest memory; `None` without a host table, or if none
+    is.
+    """
+
+    instructions: int
+    """Instructions."""
+
+    kernels: list[OsCounters]
+    """What each kernel under them did for them, bottom first."""
+
+    mmu: Counters | None
+    """All counters of their cores, by name; `None` where their accesses were not simulated."""
+
+    restarts: int
+    """Times that one had ended and began anew."""
+
+    touches: int
+    """First touches of stretches without accesses."""
+
+    workload: str
+    """The trace or the kind of generator."""
+
+
+class Cycles(TypedDict):
+    """Estimated cycles by what they are spent on (`docs/model.md`, "Time")."""
+
+    data: int
+    """Data latency beyond L1 that is not overlapped."""
+
+    os: int
+    """Kernel events."""
+
+    walk: int
+    """Walk cycles on the critical path."""
+
+    work: int
+    """The program's own instructions."""
+
+
+class KernelStatistics(TypedDict):
+    """A kernel's counters."""
+
+    counters: OsCounters
+    """All counters, by name."""
+
+    frames: int
+    """Frames of its memory."""
+
+    free_frames: int
+    """Those that are free at the end."""
+
+    manager: str
+    """Its memory manager."""
+
+    manager_counters: dict[str, int]
+    """The manager's own counters, by name."""
+
+    paging: str | None
+    """How the memory of the VM on it is translated: `ept`, `shadow`, or `segments` with their number."""
+
+    reserved_frames: int
+    """Frames that the manager has set aside and that nothing maps."""
+
+    role: str
+    """`host`, `middle`, `guest` or `native`."""
+
+    table_counters: dict[str, int]
+    """The table placement's own counters, by name."""
+
+    table_nodes: int
+    """Nodes of the page table of the program (or VM) that it runs."""
+
+    table_runs: int
+    """Runs of neighbouring frames on which those nodes lie."""
+
+    vmas: list[int]
+    """VMAs of the program (or VM), and the fewest of them that hold 99 % of its mapped pages."""
+
+
+class LatencyHistogram(TypedDict):
+    """Walks by latency."""
+
+    bucket_cycles: int
+    """The width of a bucket; the last bucket holds all that are longer."""
+
+    counts: list[int]
+    """Walks in each."""
+
+
+class References(TypedDict):
+    """References of walks to one level of one table that one place served."""
+
+    count: int
+    """How many."""
+
+    level: int
+    """1 = PTE."""
+
+    served_by: str
+    """`l1d`, `l2`, `llc` or `memory`."""
+
+    table: str
+    """`guest` (the only table, when native) or `host`."""
+
+
+class ReservedPoint(TypedDict):
+    """The state at one moment."""
+
+    reserved_frames: int
+    """Frames that the memory manager has set aside and that nothing maps."""
+
+    resident_frames: int
+    """All other frames that are in use."""
+
+    time_ns: int
+    """Simulated time since the run began."""
+
+
+class Reserved(TypedDict):
+    """Frames held in reserve over the time of a run."""
+
+    maximum_frames: int
+    """The most at any time."""
+
+    maximum_share: float | None
+    """The largest share of the resident memory at any time; `None` before anything was resident."""
+
+    mean_frames: float
+    """The mean over all moments at which it was looked at."""
+
+    mean_share: float | None
+    """That as a share of the resident memory."""
+
+    series: list[ReservedPoint]
+    """Some of these moments, evenly spread."""
+
+
+class StepReferences(TypedDict):
+    """References at one step of a walk that one place served. A two-dimensional walk's steps have two co-ordinates
+    (steps 1 to 24 of the papers' figures, row by row).
+    """
+
+    count: int
+    """How many."""
+
+    guest_level: int
+    """The level of the guest's entry that is wanted (natively: of the entry); 0 for the data page at the end."""
+
+    host_level: int
+    """The level of the host's entry that is read on the way there; 0 for the guest's entry itself."""
+
+    served_by: str
+    """`l1d`, `l2`, `llc` or `memory`."""
+
+
+class Window(TypedDict):
+    """The counters of one measured window."""
+
+    accesses: int
+    """Data accesses."""
+
+    cycles: Cycles
+    """Estimated time by what it is spent on."""
+
+    instructions: int
+    """Instructions, the accesses' own included."""
+
+    walk_cycles: int
+    """Their latency."""
+
+    walk_references: int
+    """References to tables."""
+
+    walks: int
+    """TLB misses that went to a walker."""
+
+
+class Statistics(TypedDict):
+    """Counters of the measured part."""
+
+    accesses: int
+    """Data accesses."""
+
+    adopted_pages: int
+    """Pages that the program used though it had never mapped them (a trace that does not know all mappings)."""
+
+    colocated: NotRequired[list[ColocatedStatistics]]
+    """What ran beside the program, by `[[colocated]]` entry: all that it did, from beginning to end."""
+
+    cycles: Cycles
+    """Estimated time by what it is spent on."""
+
+    instructions: int
+    """Instructions, the accesses' own included."""
+
+    kernels: list[KernelStatistics]
+    """All counters of each kernel since the start, bottom first."""
+
+    latency_histogram: LatencyHistogram
+    """Distribution of walk latencies."""
+
+    mmu: Counters
+    """All counters of the MMU, by name."""
+
+    populated_pages: int
+    """Pages that were brought in by first touches of stretches that the trace skips."""
+
+    references: list[References]
+    """References to tables."""
+
+    refused_events: int
+    """Memory events that the kernel refused, because the trace does not know what they refer to."""
+
+    reserved: Reserved
+    """Frames that the program's kernel held in reserve, over the time of the run."""
+
+    steps: list[StepReferences]
+    """The same by step of the walk."""
+
+    walk_cycles: int
+    """Their latency."""
+
+    walk_references: int
+    """References to tables."""
+
+    walks: int
+    """TLB misses that went to a walker."""
+
+    warm_accesses: int
+    """Accesses that only warmed TLBs and caches."""
+
+    windows: list[Window]
+    """Each measured window."""
