@@ -77,6 +77,10 @@ def walk_cycles(result: Result, latencies: Latencies) -> int:
         (mmu["nested_tlb"]["hits"] + mmu["nested_tlb"]["misses"], latencies.nested_tlb),
         (mmu["segment_translations"], latencies.segments),
     )
+    if "pom_tlb" in mmu:
+        of_pom = mmu["pom_tlb"]["references"]
+        references += of_pom["l1d"] * latencies.l1d + of_pom["l2"] * latencies.l2
+        references += of_pom["llc"] * latencies.llc + of_pom["memory"] * latencies.memory
     return references + sum(count * cycles for count, cycles in lookups)
 
 

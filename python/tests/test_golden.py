@@ -62,6 +62,54 @@ COLOCATED: dict[str, dict[str, Any]] = {
 """Beside it: programs that only fault, in its kernel; the same program in VMs of their own; a program on its core."""
 
 
+GUPS = {"kind": "gups", "footprint": "48 MiB", "warm_accesses": 20_000, "measured_accesses": 60_000}
+THP = {"kind": "thp", "enabled": "always", "defrag": "always"}
+LAPSE = {"lapse_ms": 60_000}
+
+RARE: dict[str, dict[str, Any]] = {
+    "large": {
+        "machine": "sapphire-rapids",
+        "kernels": [{"manager": THP, "levels": 5}, {"manager": THP, "levels": 5}],
+        "workload": {"generator": {**GUPS, "footprint": "24 GiB"}},
+    },
+    "fragmented": {
+        "kernels": [
+            {
+                "manager": THP,
+                "start": {
+                    "kind": "fragmented",
+                    "blocks_permille": 990,
+                    "frames_per_block": 40,
+                    "unmovable_permille": 700,
+                },
+                "memory": "256 MiB",
+            },
+            {
+                "manager": THP,
+                "start": {"kind": "aged", "used_permille": 700, "kept_permille": 40},
+                "memory": "160 MiB",
+            },
+        ],
+        "workload": {"generator": {**GUPS, "footprint": "128 MiB"}},
+    },
+    "hawkeye": {
+        "kernels": [{}, {"manager": {"kind": "hawkeye"}}],
+        "workload": {"generator": {**GUPS, "warm_accesses": 400_000}},
+        "sampling": LAPSE,
+    },
+    "freebsd": {
+        "kernels": [{"manager": {"kind": "freebsd"}}, {"manager": {"kind": "freebsd"}}],
+        "workload": {"generator": GUPS},
+    },
+    "shadow": {
+        "kernels": [{"paging": {"kind": "shadow"}}, {"manager": THP}],
+        "workload": {"generator": GUPS},
+        "colocated": [{"workload": {"churn": {"size": "8 MiB"}}}],
+    },
+}
+"""What the others never count: see ``test_counters``."""
+
+
 def standard() -> list[pool.Job]:
     """All rows of the matrix that ``nestwalk compare`` makes."""
     store = program.Program("store", "store", {"generator": STORE}, {})
@@ -74,6 +122,14 @@ def colocated() -> list[pool.Job]:
     return [
         pool.Job(name, scenario.write({"name": name, **common, **parts}), Path(f"{name}.toml"))
         for name, parts in COLOCATED.items()
+    ]
+
+
+def rare() -> list[pool.Job]:
+    common = {"schema": 1, "machine": comparisons.DEFAULT_MACHINE}
+    return [
+        pool.Job(name, scenario.write({"name": name, **common, **parts}), Path(f"{name}.toml"))
+        for name, parts in RARE.items()
     ]
 
 
@@ -122,7 +178,7 @@ def lines(found: dict[str, dict[str, Any]]) -> str:
     return "{\n" + ",\n".join(runs) + "\n}\n"
 
 
-@pytest.mark.parametrize("group", [standard, colocated, traces])
+@pytest.mark.parametrize("group", [standard, colocated, traces, rare])
 def test_counters_are_what_they_were(group: Any) -> None:
     jobs = group()
     with ThreadPoolExecutor(pool.processors()) as threads:

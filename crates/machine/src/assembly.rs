@@ -13,13 +13,12 @@ use nestwalk_mmu::Asid;
 use nestwalk_os::{KernelConfig, OsError};
 use nestwalk_workload::{Workload, WorkloadFacts};
 
-use crate::asap::AsapScenario;
 use crate::build::{self, add_kernel, add_process, kernel_config};
 use crate::chain::{Floor, KernelChain};
 use crate::colocated::{ColocatedConfig, CoresConfig};
 use crate::configuration::Configuration;
 use crate::error::MachineError;
-use crate::hardware::Hardware;
+use crate::hardware::{Accelerator, Hardware};
 use crate::machine::Machine;
 use crate::meter::Meter;
 use crate::plans::{TenantPlan, TenantPlans, check_limit};
@@ -80,10 +79,10 @@ pub(crate) fn hardware(
 ) -> Result<Hardware, MachineError> {
     let memory_end: Hpa = Frame(stack.kernel(chain.bottom_floor()).memory().frames().0).address().into();
     let Configuration { scenario, machine, .. } = configuration;
-    let asap = scenario.asap.as_ref().map(AsapScenario::build).transpose();
-    let asap = asap.map_err(|what| configuration.scenario_error(what))?;
+    let made = Accelerator::of(scenario, memory_end);
+    let (accelerator, memory_end) = made.map_err(|what| configuration.scenario_error(what))?;
     let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
-    let hardware = Hardware::new(&machine.mmu, asap, scenario.corunner, memory_end, scenario.seed);
+    let hardware = Hardware::new(&machine.mmu, accelerator, scenario.corunner, memory_end, scenario.seed);
     let mut hardware = hardware.map_err(failed)?;
     hardware.add(chain, threads).map_err(failed)?;
     Ok(hardware)

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use nestwalk_mem::{Access, Cpu, Gva, Hpa, PageCount, Vpn, VpnRange};
-use nestwalk_mmu::RunEnd;
+use nestwalk_mmu::{AsapHardware, RunEnd};
 use nestwalk_os::manager::hawkeye::HawkEyeConfig;
 use nestwalk_os::manager::ingens::IngensConfig;
 use nestwalk_os::manager::ptemagnet::PteMagnetConfig;
@@ -29,12 +29,11 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
 use crate::accesses::{Accesses, Detail};
-use crate::asap::AsapScenario;
 use crate::build::{add_kernel, add_vm_in_segments, registers};
 use crate::catalog::Shelf;
 use crate::chain::KernelChain;
 use crate::error::MachineError;
-use crate::hardware::Hardware;
+use crate::hardware::{Accelerator, Hardware};
 use crate::paging::{Fallback, PagingConfig, VmPaging};
 use crate::scenario::{CoRunnerConfig, MachineConfig};
 use crate::stack::Stack;
@@ -249,7 +248,7 @@ pub fn work(
 /// What a benchmark has besides a plain VM.
 #[derive(Default)]
 struct Technique {
-    asap: Option<AsapScenario>,
+    asap: Option<AsapHardware>,
     clustered_tlb: bool,
     guest_manager: ManagerConfig,
     /// Of guest and host.
@@ -262,7 +261,7 @@ impl Technique {
         let plain = Self::default();
         match name {
             "nested_tenth_walks_asap" => Self {
-                asap: Some(AsapScenario { registers: 16, guest_levels: vec![1, 2], host_levels: vec![1, 2] }),
+                asap: Some(AsapHardware { registers: 16, guest_levels: vec![1, 2], host_levels: vec![1, 2] }),
                 tables: [TablesConfig::Asap(AsapConfig::default()), TablesConfig::Asap(AsapConfig::default())],
                 ..plain
             },
@@ -394,14 +393,17 @@ fn walks(
         }
     }
     let memory_end = Hpa(scale.host().bytes());
-    let prefetcher = technique.asap.as_ref().map(AsapScenario::build).transpose().expect("the levels are possible");
+    let accelerator = match &technique.asap {
+        Some(asap) => Accelerator::Asap(Box::new(asap.build().expect("the levels are possible"))),
+        None => Accelerator::None,
+    };
     let mmu = if technique.clustered_tlb {
         machine.mmu.clone().with_clustered_tlb().map_err(failed)?
     } else {
         machine.mmu.clone()
     };
     let prepare = || {
-        let mut hardware = Hardware::new(&mmu, prefetcher.clone(), CoRunnerConfig::None, memory_end, 1)?;
+        let mut hardware = Hardware::new(&mmu, accelerator.clone(), CoRunnerConfig::None, memory_end, 1)?;
         let user = hardware.add(&chain, 1)?;
         Ok((hardware, user))
     };

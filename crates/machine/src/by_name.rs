@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 
-use nestwalk_mem::counters::{Shown, list};
+use nestwalk_mem::counters::{Shown, list, list_all};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -51,9 +51,12 @@ impl<C: Shown + Default> JsonSchema for ByName<C> {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let mut properties = Map::new();
-        for counter in list(&C::default()) {
+        for counter in list_all::<C>() {
             let kind = if counter.value.is_some() { json!("integer") } else { json!(["integer", "null"]) };
-            let about = json!({ "type": kind, "description": counter.text, "x-unit": counter.unit });
+            let mut about = json!({ "type": kind, "description": counter.text, "x-unit": counter.unit });
+            if counter.optional {
+                about["x-optional"] = true.into();
+            }
             let (inner, name) = enter(&mut properties, &counter.path);
             inner.insert(name, about);
         }
@@ -70,8 +73,17 @@ fn table_schema(properties: Map<String, Value>) -> Value {
             other => (name, other),
         })
         .collect();
-    let required: Vec<&String> = properties.keys().collect();
-    json!({ "type": "object", "additionalProperties": false, "required": required, "properties": properties })
+    let is_optional = |value: &Value| value["x-optional"] == true;
+    let required: Vec<&String> =
+        properties.iter().filter(|(_, value)| !is_optional(value)).map(|(key, _)| key).collect();
+    let mut schema =
+        json!({ "type": "object", "additionalProperties": false, "required": required, "properties": properties });
+    // Inside a table that may be missing, nothing is missing.
+    if !properties.is_empty() && properties.values().all(is_optional) {
+        schema["required"] = properties.keys().cloned().collect();
+        schema["x-optional"] = true.into();
+    }
+    schema
 }
 
 #[cfg(test)]
@@ -79,10 +91,20 @@ mod tests {
     use super::*;
 
     nestwalk_mem::counters! {
+        /// Of rare hardware.
+        pub struct Rare {
+            /// Seldom.
+            seldom: u64 ["steps"],
+        }
+    }
+
+    nestwalk_mem::counters! {
         /// An example.
         pub struct Example {
             /// Outside.
             one: u64 ["steps"],
+            /// Of rare hardware.
+            rare: Rare [optional at "rare"],
             /// In a table in a table.
             two: [u64; 2] ["pages" at "in.side" by ["a", "b"]],
         }
@@ -94,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_path_is_a_way_through_tables() {
-        let counters = ByName(Example { one: 1, two: [2, 3] }.plus(&Example::default()));
+        let counters = ByName(Example { one: 1, two: [2, 3], ..Example::default() }.plus(&Example::default()));
         let expected = json!({ "one": 1, "in": { "side": { "a": 2, "b": 3 }, "mean": 7 } });
         assert_eq!(serde_json::to_value(&counters).unwrap(), expected);
         let mut sum = counters.minus(&counters);
@@ -106,6 +128,7 @@ mod tests {
     fn the_schema_has_what_the_result_has() {
         let schema = schemars::schema_for!(ByName<Example>).to_value();
         assert_eq!(schema["required"], json!(["in", "one"]));
+        assert_eq!(schema["properties"]["rare"]["required"], json!(["seldom"]));
         let inner = &schema["properties"]["in"]["properties"];
         assert_eq!(inner["mean"]["type"], json!(["integer", "null"]));
         let expected = json!({ "type": "integer", "description": "In a table in a table.", "x-unit": "pages" });

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether the parts of a scenario go together: each refusal names the key and the remedy.
 
-use nestwalk_mmu::Segments;
+use nestwalk_mmu::{AsapHardware, Segments};
 use nestwalk_os::TablesConfig;
 
-use crate::asap::AsapScenario;
 use crate::colocated::{ColocatedConfig, CoresConfig, UntilConfig, VmConfig};
 use crate::kernel_scenario::KernelScenario;
 use crate::paging::PagingConfig;
@@ -15,8 +14,11 @@ use crate::workload_config::WorkloadConfig;
 ///
 /// # Errors
 /// What does not fit, and what would.
-pub(crate) fn asap(asap: &AsapScenario, scenario: &Scenario, machine: &MachineConfig) -> Result<(), String> {
+pub(crate) fn asap(asap: &AsapHardware, scenario: &Scenario, machine: &MachineConfig) -> Result<(), String> {
     asap.build()?;
+    if scenario.accelerator.is_some() {
+        return Err("asap and accelerator: give one of the two, a core has one such structure".into());
+    }
     if asap.guest_levels.is_empty() && asap.host_levels.is_empty() {
         return Err("asap: there is nothing to prefetch; give guest_levels = [1, 2], for example".into());
     }

@@ -4,15 +4,15 @@
 
 use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
-    Account, Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, Prefetcher,
-    RandomCoRunner, RunEnd, Segmented,
+    AcceleratorConfig, Account, Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner,
+    PomTlb, Prefetcher, RandomCoRunner, RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
 use crate::accesses::{Accesses, Detail};
 use crate::chain::KernelChain;
 use crate::range_registers::Follower;
-use crate::scenario::CoRunnerConfig;
+use crate::scenario::{CoRunnerConfig, Scenario};
 use crate::stack::{Stack, Translation};
 
 /// A program that uses cores.
@@ -40,6 +40,37 @@ enum Cores {
     Plain(Vec<Core>),
     /// With what each one's range registers were loaded with.
     Asap(Vec<(Core<Asap>, Follower)>, Box<Asap>),
+    /// Over one structure in memory.
+    PomTlb(Vec<Core<PomTlb>>, Box<PomTlb>),
+}
+
+/// What all cores have between TLBs and walks.
+#[derive(Clone, Debug)]
+pub enum Accelerator {
+    /// Nothing.
+    None,
+    /// ASAP's range registers and its prefetcher.
+    Asap(Box<Asap>),
+    /// A part-of-memory TLB.
+    PomTlb(Box<PomTlb>),
+}
+
+impl Accelerator {
+    /// What `scenario` says, over a memory that ends at `memory_end`; and where memory ends with it.
+    ///
+    /// # Errors
+    /// What is impossible about it.
+    pub(crate) fn of(scenario: &Scenario, memory_end: Hpa) -> Result<(Self, Hpa), String> {
+        if let Some(asap) = &scenario.asap {
+            return Ok((Self::Asap(Box::new(asap.build()?)), memory_end));
+        }
+        Ok(match &scenario.accelerator {
+            None => (Self::None, memory_end),
+            Some(config @ AcceleratorConfig::PomTlb(pom)) => {
+                (Self::PomTlb(Box::new(PomTlb::new(pom, memory_end))), memory_end + config.memory_bytes())
+            }
+        })
+    }
 }
 
 /// Does the same with a core of either type.
@@ -54,6 +85,10 @@ macro_rules! with_core {
                 let ($core, _) = &mut list[$number];
                 $act
             }
+            Cores::PomTlb(list, _) => {
+                let $core = &mut list[$number];
+                $act
+            }
         }
     };
 }
@@ -65,17 +100,20 @@ impl Cores {
             Self::Asap(list, asap) => {
                 list.push((Core::with_prefetcher(config, (**asap).clone())?, Follower::default()));
             }
+            Self::PomTlb(list, pom) => list.push(Core::with_prefetcher(config, (**pom).clone())?),
         }
         Ok(())
     }
 
     /// What core `number` counts, or has put away in an account.
     fn counters(&self, number: usize, account: Option<&Account>) -> Counters {
-        match (self, account) {
-            (Self::Plain(list), None) => list[number].counters(),
-            (Self::Plain(list), Some(account)) => list[number].counters_of(account),
-            (Self::Asap(list, _), None) => list[number].0.counters(),
-            (Self::Asap(list, _), Some(account)) => list[number].0.counters_of(account),
+        fn of<P: Prefetcher>(core: &Core<P>, account: Option<&Account>) -> Counters {
+            account.map_or_else(|| core.counters(), |account| core.counters_of(account))
+        }
+        match self {
+            Self::Plain(list) => of(&list[number], account),
+            Self::Asap(list, _) => of(&list[number].0, account),
+            Self::PomTlb(list, _) => of(&list[number], account),
         }
     }
 }
@@ -118,13 +156,13 @@ impl Hardware {
     pub const FIRST: Asid = Asid(0);
 
     /// The machine `config` without cores, whose physical memory ends at `memory_end`. Its cores
-    /// will have ASAP's prefetcher if `asap` is given.
+    /// will have `accelerator`.
     ///
     /// # Errors
     /// When the machine cannot be built.
     pub fn new(
         config: &MmuConfig,
-        asap: Option<Asap>,
+        accelerator: Accelerator,
         corunner: CoRunnerConfig,
         memory_end: Hpa,
         seed: u64,
@@ -136,7 +174,11 @@ impl Hardware {
             CoRunnerConfig::Random => Some(RandomCoRunner::new(memory_end, memory_end.0, seed)),
         };
         config.validate_memory(corunner.as_ref().map_or(memory_end, RandomCoRunner::end))?;
-        let cores = asap.map_or(Cores::Plain(Vec::new()), |asap| Cores::Asap(Vec::new(), Box::new(asap)));
+        let cores = match accelerator {
+            Accelerator::None => Cores::Plain(Vec::new()),
+            Accelerator::Asap(asap) => Cores::Asap(Vec::new(), asap),
+            Accelerator::PomTlb(pom) => Cores::PomTlb(Vec::new(), pom),
+        };
         let (uses, users) = (Vec::new(), Vec::new());
         Ok(Self { config: config.clone(), cores, uses, llc: Llc::new(config)?, corunner, users })
     }
@@ -248,6 +290,7 @@ impl Hardware {
                 follower.follow(stack, chain, core);
                 run_on(core, how, stack, chain, accesses)
             }
+            Cores::PomTlb(list, _) => run_on(&mut list[core], how, stack, chain, accesses),
         }
     }
 
@@ -373,7 +416,7 @@ mod tests {
     }
 
     fn hardware(corunner: CoRunnerConfig) -> Hardware {
-        Hardware::new(&machine_config().mmu, None, corunner, Hpa(1 << 28), 1).unwrap()
+        Hardware::new(&machine_config().mmu, Accelerator::None, corunner, Hpa(1 << 28), 1).unwrap()
     }
 
     fn run(hardware: &mut Hardware, stack: &mut Stack, user: Asid, pages: u64) {

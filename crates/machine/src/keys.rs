@@ -4,13 +4,14 @@
 //! Ranges and units come from [`ranges`](crate::ranges), which is also what checks them: `minimum`, `maximum`, `x-unit`, and
 //! `x-upper`, which says whether the upper end is a limit or an assumption.
 
+use nestwalk_mem::keys::Key;
 use nestwalk_mem::size;
 use nestwalk_os::OsCounters;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
-use crate::ranges::{File, Key};
+use crate::ranges::File;
 use crate::scenario::{MachineConfig, Scenario};
 use crate::timing::{Costs, VM_EXIT};
 

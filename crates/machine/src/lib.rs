@@ -7,7 +7,6 @@
 use std::path::Path;
 
 mod accesses;
-mod asap;
 mod assembly;
 pub mod bench;
 mod build;
@@ -70,7 +69,6 @@ pub mod windows;
 mod workload_config;
 mod workloads;
 
-pub use asap::AsapScenario;
 pub use configuration::Configuration;
 pub use error::MachineError;
 pub use model::model;

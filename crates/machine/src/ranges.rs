@@ -1,51 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The range of every number in a file: one table a sort of file, and the one place where they are checked.
+//! The range of every number in a file: one table a sort of file, and the one place where they are checked. Hardware
+//! techniques declare theirs themselves ([`accelerator::KEYS`]).
 //!
 //! A file is checked before it is read into its types, so that a message names its line and its key. What depends on two
 //! keys at once is checked by who reads them.
 
 use std::path::Path;
 
+use nestwalk_mem::keys::{Key, Upper, assumed, key, limit};
 use nestwalk_mem::size;
-use serde::Serialize;
+use nestwalk_mmu::accelerator;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::MachineError;
-
-/// A number of a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Key {
-    /// Where it is: names separated by dots; `[]` behind an array whose elements all have it, `*` for any name.
-    pub path: &'static str,
-    /// The least that it may be.
-    pub least: u64,
-    /// The most that it may be.
-    pub most: u64,
-    /// What it counts. `bytes`: it may be written as a size, such as `"16 GiB"`.
-    pub unit: &'static str,
-    /// Why it may not be more.
-    pub upper: Upper,
-}
-
-/// What sets the upper end of a range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(tag = "kind", content = "why", rename_all = "snake_case")]
-pub enum Upper {
-    /// The model, the architecture, or the file format: more cannot be.
-    Limit(&'static str),
-    /// Our judgement that nobody needs more, so that slips of the pen are caught: may be raised in the table below.
-    Assumption(&'static str),
-}
-
-impl std::fmt::Display for Upper {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Limit(why) => write!(f, "a limit: {why}"),
-            Self::Assumption(why) => write!(f, "an assumption: {why}"),
-        }
-    }
-}
 
 const BYTES: &str = "bytes";
 const SHARE: &str = "thousandths";
@@ -93,18 +61,6 @@ const BLOCK_PAGES: Upper = limit("the pages of a block of 2 MiB");
 const GROUP_PAGES: Upper = limit("the pages of 64 KiB");
 /// Why there are no more pages.
 const ALL_PAGES: Upper = limit("the pages of 64 TiB");
-
-const fn limit(why: &'static str) -> Upper {
-    Upper::Limit(why)
-}
-
-const fn assumed(why: &'static str) -> Upper {
-    Upper::Assumption(why)
-}
-
-const fn key(path: &'static str, least: u64, most: u64, unit: &'static str, upper: Upper) -> Key {
-    Key { path, least, most, unit, upper }
-}
 
 /// The numbers of a machine file.
 pub const MACHINE: &[Key] = &[
@@ -257,9 +213,6 @@ const SCENARIO: &[Key] = &[
     key("sampling.measure", 0, ACCESSES_MAX, "accesses", YEARS),
     key("sampling.lapse_ms", 0, 1_000_000_000, "ms", DAYS),
     key("sampling.window", 1, ACCESSES_MAX, "accesses", YEARS),
-    key("asap.registers", 1, 32, "registers", limit("the model's range registers")),
-    key("asap.guest_levels[]", 1, 4, "levels", limit("level 4 is the highest below a root")),
-    key("asap.host_levels[]", 1, 4, "levels", limit("level 4 is the highest below a root")),
     key("colocated[].count", 1, 4096, "programs", assumed("a program for each processor of the largest server")),
     key("colocated[].cgroup_limit", 1 << 12, MEMORY_MAX, BYTES, PHYSICAL),
     key("workload.churn.size", 1 << 16, MEMORY_MAX, BYTES, PHYSICAL),
@@ -296,7 +249,8 @@ impl File {
                 &[SCENARIO, &KERNEL, &COLOCATED_KERNEL, &GENERATOR, &PRESET, &COLOCATED_GENERATOR, &COLOCATED_PRESET]
             }
         };
-        parts.iter().flat_map(|part| part.iter().copied())
+        let hardware: &[&[Key]] = if self == Self::Scenario { &accelerator::KEYS } else { &[] };
+        parts.iter().chain(hardware).flat_map(|part| part.iter().copied())
     }
 
     /// Says which number of `text`, the file `path`, is out of its range, if one is.

@@ -2,11 +2,10 @@
 //! What the user writes down of a run: the scenario (TOML), and the machine file that it names.
 
 use nestwalk_mem::PageCount;
-use nestwalk_mmu::MmuConfig;
+use nestwalk_mmu::{AcceleratorConfig, AsapHardware, MmuConfig};
 use nestwalk_workload::trace::FilterOptions;
 use serde::{Deserialize, Serialize};
 
-use crate::asap::AsapScenario;
 use crate::colocated::ColocatedConfig;
 use crate::kernel_scenario::KernelScenario;
 use crate::timing::Timing;
@@ -53,7 +52,10 @@ pub struct Scenario {
     pub sampling: Sampling,
     /// Hardware that prefetches page-table lines (ASAP); none if nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asap: Option<AsapScenario>,
+    pub asap: Option<AsapHardware>,
+    /// Hardware that the TLBs ask before a walk begins; none if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<AcceleratorConfig>,
     /// Whether an entry of the second-level TLB may hold up to 8 neighbouring 4 KiB pages (Clustered TLB).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clustered_tlb: bool,

@@ -97,6 +97,36 @@ fn all_that_goes_together_runs_together_with_five_levels() {
     assert!(mix.row.walk_latency_cycles < baseline.row.walk_latency_cycles);
 }
 
+/// The guard for POM-TLB: it answers, most walks are one reference to it, and nothing else of the run is other.
+#[test]
+fn a_pom_tlb_answers_in_place_of_walks() {
+    let pom = "[accelerator]\nkind = 'pom-tlb'";
+    for kernels in
+        [&[""][..], &["", ""], &["paging = { kind = 'shadow' }", ""], &["paging = { kind = 'segments', max = 2 }", ""]]
+    {
+        let (plain, with) = (run(GUPS, kernels, "").unwrap(), run(GUPS, kernels, pom).unwrap());
+        let found: u64 = with.statistics.mmu.pom_tlb.hits.iter().sum();
+        let walks = with.statistics.total.walks;
+        assert_eq!(found + with.statistics.mmu.pom_tlb.misses, walks);
+        assert!(found * 10 > walks * 9, "{kernels:?}: {found} of {walks}");
+        assert_eq!(with.statistics.mmu.tlb, plain.statistics.mmu.tlb, "the TLBs see the same");
+        assert!(with.row.references_per_walk < plain.row.references_per_walk.map(|references| references / 5.0));
+        if kernels == ["", ""] {
+            assert!(with.row.walk_latency_cycles < plain.row.walk_latency_cycles, "{:?}", with.row);
+        }
+        let counts =
+            |result: &RunResult| result.statistics.kernels.iter().map(|k| k.counters.clone()).collect::<Vec<_>>();
+        assert_eq!(counts(&with), counts(&plain), "the kernels do the same");
+        assert_eq!(plain.statistics.mmu.pom_tlb, Default::default());
+    }
+    let tiny = run(GUPS, &["", ""], &format!("{pom}\nsize = '4 KiB'")).unwrap().statistics.mmu.pom_tlb.clone();
+    assert!(tiny.hits[0] < tiny.misses / 10, "{tiny:?}");
+    let asap = "[asap]\nguest_levels = [1]";
+    let sorted = "tables = { kind = 'asap' }";
+    let both = run(GUPS, &[sorted, sorted], &format!("{asap}\n{pom}")).unwrap_err().to_string();
+    assert!(both.contains("give one of the two"), "{both}");
+}
+
 #[test]
 fn asap_beside_neighbours_walks_as_often_as_without_it() {
     // Each mapping of theirs has the host make table nodes contiguous: that is no reason to flush what the program uses.

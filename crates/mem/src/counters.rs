@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Counters, each declared once.
 //!
-//! A structure declares what it counts with [`counters!`](crate::counters!), in its own file: the name, the unit and the
-//! meaning of each counter. That one declaration makes
+//! A structure declares what it counts with [`counters!`](crate::counters!), in its own file: the
+//! name, the unit and the meaning of each counter. That one declaration makes
 //! - the struct, with a field for each counter;
 //! - sums (`add`, `plus`) and differences (`minus`) of two snapshots;
 //! - what results and their schema show ([`Shown`]): each number with its path, unit and meaning.
@@ -23,21 +23,26 @@
 //! }
 //! let once = CacheCounters { hits: [3, 4], misses: 1 };
 //! assert_eq!(once.plus(&once).minus(&once), once);
-//! let shown: Vec<_> = nestwalk_mem::counters::list(&once).into_iter().map(|counter| (counter.path, counter.value)).collect();
+//! let list = nestwalk_mem::counters::list(&once).into_iter();
+//! let shown: Vec<_> = list.map(|counter| (counter.path, counter.value)).collect();
 //! let expected = [("hits.4KiB", 3), ("hits.2MiB", 4), ("misses", 1), ("all", 8)];
 //! assert_eq!(shown, expected.map(|(path, value)| (path.to_owned(), Some(value))));
 //! ```
 //!
-//! In brackets behind a field stands how it is shown:
-//! - `["unit"]`: under its own name; `["unit" at "path"]`: elsewhere, where a dot leads into a table;
+//! In brackets behind a field is how it is shown:
+//! - `["unit"]`: under its own name; `["unit" at "path"]`: elsewhere, where a dot leads into a
+//!   table;
 //! - `["unit" by LABELS]`: an array, with a label for each of its numbers;
-//! - `[group at "path"]`: a group that was declared like this one; `[group]`: its counters stand beside the others;
+//! - `[group at "path"]`: a group that was declared like this one; `[group]`: its counters are
+//!   beside the others;
+//! - `[optional at "path"]`: a group of hardware that most machines lack: only where it counted
+//!   something;
 //! - `[hidden]`: not at all.
 
 /// A number as results show it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counter {
-    /// Where it stands, with dots between the names of tables.
+    /// Its place, with dots between the names of tables.
     pub path: String,
     /// What it is a number of.
     pub unit: &'static str,
@@ -45,14 +50,16 @@ pub struct Counter {
     pub text: &'static str,
     /// `None` if it cannot be known.
     pub value: Option<u64>,
+    /// Whether results have it only where its group counted something.
+    pub optional: bool,
 }
 
-/// Where a value stands, and what it is.
+/// The place of a value, and what it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct About<'a> {
-    /// The table that it stands in; empty for the outermost one.
+    /// The table that it is in; empty for the outermost one.
     pub table: &'a str,
-    /// Its name in that table; empty for a group whose counters stand in the table itself.
+    /// Its name in that table; empty for a group whose counters are in the table itself.
     pub name: &'a str,
     /// What it is a number of.
     pub unit: &'static str,
@@ -60,6 +67,10 @@ pub struct About<'a> {
     pub text: &'static str,
     /// A name for each number of an array.
     pub labels: &'a [&'a str],
+    /// Whether it is in a group that is shown only if it counted something.
+    pub optional: bool,
+    /// Whether such a group is shown in any case.
+    pub all: bool,
 }
 
 impl About<'_> {
@@ -88,11 +99,20 @@ pub trait Shown {
     fn show(&self, about: About<'_>, see: &mut dyn FnMut(Counter));
 }
 
-/// All numbers of a group.
+/// The numbers of a group that results have.
 pub fn list<C: Shown>(counters: &C) -> Vec<Counter> {
-    let mut all = Vec::new();
-    counters.show(About::default(), &mut |counter| all.push(counter));
-    all
+    listed(counters, false)
+}
+
+/// All numbers that results may have.
+pub fn list_all<C: Shown + Default>() -> Vec<Counter> {
+    listed(&C::default(), true)
+}
+
+fn listed<C: Shown>(counters: &C, all: bool) -> Vec<Counter> {
+    let mut found = Vec::new();
+    counters.show(About { all, ..About::default() }, &mut |counter| found.push(counter));
+    found
 }
 
 impl Counted for u64 {
@@ -115,7 +135,8 @@ impl<const N: usize> Counted for [u64; N] {
 
 impl Shown for Option<u64> {
     fn show(&self, about: About<'_>, see: &mut dyn FnMut(Counter)) {
-        see(Counter { path: about.path(), unit: about.unit, text: about.text.trim(), value: *self });
+        let About { unit, text, optional, .. } = about;
+        see(Counter { path: about.path(), unit, text: text.trim(), value: *self, optional });
     }
 }
 
@@ -162,7 +183,7 @@ macro_rules! counters {
 
         impl $crate::counters::Shown for $group {
             fn show(&self, about: $crate::counters::About<'_>, see: &mut dyn FnMut($crate::counters::Counter)) {
-                let table = about.path();
+                let table = $crate::counters::About { table: &about.path(), name: "", labels: &[], ..about };
                 $($crate::counters!(@show self.$name, stringify!($name), concat!($($doc),+), table, see, $($how)+);)+
                 $($(
                     let value: fn(&Self) -> _ = $value;
@@ -228,8 +249,9 @@ macro_rules! counters {
                 [$(self.$name),*].into_iter()
             }
 
-            /// Counts what is new in `now` since `seen`, which is brought up to date. Tells `each` of the place in
-            /// [`Self::NAMES`] of every count that went on, and by how much. Most did not: that is what makes it cheap.
+            /// Counts what is new in `now` since `seen`, which is brought up to date. Tells `each`
+            /// of the place in [`Self::NAMES`] of every count that went on, and by how much. Most
+            /// did not: that is what makes it cheap.
             #[inline]
             pub fn take_news(&mut self, now: &Self, seen: &mut Self, mut each: impl FnMut(usize, u64)) {
                 let mut place = 0;
@@ -253,6 +275,12 @@ macro_rules! counters {
     (@show $value:expr, $name:expr, $text:expr, $table:ident, $see:ident, group at $path:literal) => {
         $crate::counters!(@show $value, $name, $text, $table, $see, "" at $path)
     };
+    (@show $value:expr, $name:expr, $text:expr, $table:ident, $see:ident, optional at $path:literal) => {
+        if $table.all || $value != $crate::counters::Counted::ZERO {
+            let inside = $crate::counters::About { optional: true, ..$table };
+            $crate::counters!(@show $value, $name, $text, inside, $see, "" at $path)
+        }
+    };
     (@show $value:expr, $name:expr, $text:expr, $table:ident, $see:ident, $unit:literal) => {
         $crate::counters!(@as $value, $name, $text, $table, $see, $unit, &[])
     };
@@ -268,7 +296,7 @@ macro_rules! counters {
     (@as $value:expr, $name:expr, $text:expr, $table:ident, $see:ident, $unit:expr, $labels:expr) => {
         $crate::counters::Shown::show(
             &$value,
-            $crate::counters::About { table: &$table, name: $name, unit: $unit, text: $text, labels: $labels },
+            $crate::counters::About { name: $name, unit: $unit, text: $text, labels: $labels, ..$table },
             $see,
         )
     };
@@ -302,6 +330,8 @@ mod tests {
             beside: Inner [group],
             /// Not shown.
             raw: [u64; 40] [hidden],
+            /// Only if there is something.
+            rare: Inner [optional at "rare"],
         }
     }
 
@@ -318,7 +348,7 @@ mod tests {
     #[test]
     fn a_path_is_what_the_declaration_says() {
         let one = Inner { one: 7, two: [1, 2] };
-        let all = list(&Outer { inner: one.clone(), beside: one, raw: [9; 40] });
+        let all = list(&Outer { inner: one.clone(), beside: one, raw: [9; 40], rare: Inner::default() });
         let shown: Vec<_> = all.iter().map(|counter| (counter.path.as_str(), counter.value)).collect();
         let names = ["one", "other.place.a", "other.place.b", "half"];
         let values = [7, 1, 2, 3].map(Some);
@@ -327,14 +357,21 @@ mod tests {
         assert_eq!(shown, expected);
         assert_eq!((all[1].unit, all[1].text), ("steps", "Elsewhere, on two lines."));
         assert_eq!(list(&Inner::default()).last().unwrap().value, None);
+        let mut rare = Outer::default();
+        let paths = |counters: &Outer| list(counters).into_iter().filter(|counter| counter.optional).map(|c| c.path);
+        assert_eq!(paths(&rare).count(), 0);
+        rare.rare.one = 1;
+        assert_eq!(paths(&rare).next().as_deref(), Some("rare.one"));
+        let all = list_all::<Outer>();
+        assert_eq!((all.len(), all.iter().filter(|counter| counter.optional).count()), (12, 4));
     }
 
     #[test]
     fn a_difference_and_a_sum_are_inverse_in_every_field() {
         let inner = |n| Inner { one: n, two: [n + 1, n + 2] };
         let (one, two) = (
-            Outer { inner: inner(1), beside: inner(4), raw: [7; 40] },
-            Outer { inner: inner(10), beside: inner(20), raw: [30; 40] },
+            Outer { inner: inner(1), beside: inner(4), raw: [7; 40], rare: inner(7) },
+            Outer { inner: inner(10), beside: inner(20), raw: [30; 40], rare: inner(8) },
         );
         let sum = one.plus(&two);
         assert_eq!((sum.inner.two, sum.beside.one, sum.raw[39]), ([13, 15], 24, 37));

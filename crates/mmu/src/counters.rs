@@ -8,7 +8,8 @@
 use nestwalk_mem::Level;
 use nestwalk_mem::counters::Counted;
 
-use crate::asap::RegisterCounters;
+use crate::accelerator::asap::RegisterCounters;
+use crate::accelerator::pom_tlb::PomTlbCounters;
 use crate::hierarchy::CacheCounters;
 use crate::latency::LatencyHistogram;
 use crate::prefetcher::PrefetchCounters;
@@ -74,6 +75,8 @@ impl WalkEvents {
     pub(crate) const CORUNNER: u8 = 164;
     /// Says of a reference that it is a prefetch. Nothing is counted there.
     pub(crate) const PREFETCH: u8 = 168;
+    /// References of a walk to what an [accelerator](crate::accelerator) keeps in memory, by what served them.
+    pub(crate) const ACCELERATOR: u8 = 172;
     /// A place for every code and what served it.
     pub(crate) const LEN: usize = 256 + 4;
 
@@ -171,7 +174,7 @@ nestwalk_mem::counters! {
         functional: TlbCounters [hidden],
         /// Cycles of all walks.
         walk_cycles: u64 ["cycles"],
-        /// The part of them spent on guest entries and the guest's page-walk caches.
+        /// The part of them spent on guest entries, the guest's page-walk caches, and what is asked before a walk.
         guest_walk_cycles: u64 ["cycles"],
         /// The part of them spent on host entries, the host's page-walk caches and the nested TLB.
         host_walk_cycles: u64 ["cycles"],
@@ -195,6 +198,8 @@ nestwalk_mem::counters! {
         caches: CacheCounters [group],
         /// Prefetches of page-table lines.
         prefetch: PrefetchCounters [group at "prefetches"],
+        /// A part-of-memory TLB.
+        pom_tlb: PomTlbCounters [optional at "pom_tlb"],
         /// The prefetcher's range registers.
         registers: RegisterCounters [group at "prefetches"],
     }
@@ -241,7 +246,7 @@ mod tests {
             WalkEvents::segments_code(),
         ];
         assert!(others.into_iter().all(|code| places.insert(code)));
-        for others in [WalkEvents::DATA, WalkEvents::CORUNNER, WalkEvents::PREFETCH] {
+        for others in [WalkEvents::DATA, WalkEvents::CORUNNER, WalkEvents::PREFETCH, WalkEvents::ACCELERATOR] {
             (0..4).for_each(|served| assert!(places.insert(others + served)));
         }
         assert_eq!(places.iter().filter(|&&code| usize::from(code) < WalkEvents::REFERENCES).count(), 144);
@@ -258,7 +263,7 @@ mod tests {
 
     #[test]
     fn no_two_counters_stand_at_one_place_and_each_has_a_text_and_a_unit() {
-        let mut all = nestwalk_mem::counters::list(&Counters::default());
+        let mut all = nestwalk_mem::counters::list_all::<Counters>();
         assert!(all.iter().all(|counter| counter.text.ends_with('.') && !counter.unit.is_empty()), "{all:#?}");
         all.sort_by(|one, two| one.path.cmp(&two.path));
         assert!(all.windows(2).all(|pair| pair[0].path != pair[1].path), "{all:#?}");

@@ -15,7 +15,7 @@
 //! Promises: true LRU everywhere, to the last entry; the same accesses on the same tables give the same counters to the
 //! last bit, however they are cut into batches; nothing is allocated per access.
 
-mod asap;
+pub mod accelerator;
 mod cache;
 mod clustered;
 mod config;
@@ -47,7 +47,9 @@ mod walk_cache;
 mod walk_unit;
 mod walker;
 
-pub use asap::{Asap, Levels, RegisterCounters, SortedNodes};
+pub use accelerator::AcceleratorConfig;
+pub use accelerator::asap::{Asap, AsapHardware, Levels, RegisterCounters, SortedNodes};
+pub use accelerator::pom_tlb::{PomTlb, PomTlbConfig, PomTlbCounters};
 pub use cache::Cache;
 pub use clustered::Group;
 pub use config::{CacheConfig, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, PwcConfig, TlbConfig, WaysConfig};
@@ -59,7 +61,7 @@ pub use latency::LatencyHistogram;
 pub use mapping::Mapping;
 pub use native::Native;
 pub use nested::Nested;
-pub use prefetcher::{InFlight, Issue, NoPrefetch, PrefetchCounters, Prefetcher};
+pub use prefetcher::{Found, InFlight, Issue, NoPrefetch, PrefetchCounters, Prefetcher};
 pub use processor::{Account, Asid, Core, RunEnd};
 pub use segments::{SegmentCounters, Segmented, Segments, SegmentsError};
 pub use simd::Simd;

@@ -3,7 +3,6 @@
 
 use nestwalk_mem::VpnRange;
 
-use crate::asap::RegisterCounters;
 use crate::config::MmuConfig;
 use crate::counters::{Counters, Served, Table, WalkEvents};
 use crate::error::MmuError;
@@ -23,10 +22,11 @@ pub struct Asid(pub u16);
 
 impl Asid {
     /// The bits of a key that are not the process.
-    pub(crate) const MASK: u64 = (1 << 48) - 1;
+    pub(crate) const MASK: u64 = (1 << Self::SHIFT) - 1;
+    pub(crate) const SHIFT: u32 = 48;
 
     pub(crate) const fn key(self) -> u64 {
-        (self.0 as u64) << 48
+        (self.0 as u64) << Self::SHIFT
     }
 
     pub(crate) const fn part(key: u64) -> u64 {
@@ -55,7 +55,6 @@ pub enum RunEnd {
 pub struct Account {
     counters: Counters,
     prefetch: PrefetchCounters,
-    registers: RegisterCounters,
 }
 
 /// One core. `P` is its page-table prefetcher.
@@ -113,25 +112,27 @@ impl<P: Prefetcher> Core<P> {
 
     /// What it has counted so far, for the program that it counts for.
     pub fn counters(&self) -> Counters {
-        let (prefetch, registers) = (self.player.in_flight.counters(), self.unit.prefetcher.counters());
-        self.told(&self.unit.counters, prefetch, registers)
+        let mut counters = self.unit.counters.clone();
+        self.unit.prefetcher.count(&mut counters);
+        self.snapshot(counters, self.player.in_flight.counters())
     }
 
     /// What is in an account that it has put away.
     pub fn counters_of(&self, account: &Account) -> Counters {
-        self.told(&account.counters, account.prefetch, account.registers)
+        self.snapshot(account.counters.clone(), account.prefetch)
     }
 
     /// Counts into `account` from now on, and leaves there what it has counted into until now.
     pub fn exchange_account(&mut self, account: &mut Account) {
+        // What the accelerator counts is with the other counters while they are put away.
+        self.unit.prefetcher.exchange_counters(&mut self.unit.counters);
         std::mem::swap(&mut self.unit.counters, &mut account.counters);
+        self.unit.prefetcher.exchange_counters(&mut self.unit.counters);
         self.player.in_flight.exchange_counters(&mut account.prefetch);
-        self.unit.prefetcher.exchange_counters(&mut account.registers);
     }
 
-    /// Counters as they are told: each event under the structure that it belongs to.
-    fn told(&self, counted: &Counters, prefetch: PrefetchCounters, registers: RegisterCounters) -> Counters {
-        let mut counters = counted.clone();
+    /// `counters` as a snapshot has them: each event under the structure that it belongs to.
+    fn snapshot(&self, mut counters: Counters, prefetch: PrefetchCounters) -> Counters {
         let events = &mut counters.walk_events;
         counters.guest_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Guest, 0)));
         counters.host_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Host, 0)));
@@ -140,11 +141,11 @@ impl<P: Prefetcher> Core<P> {
         [counters.segments.translations] = events.take(WalkEvents::segments_code());
         let [useful] = events.take(WalkEvents::prefetch_hit_code());
         counters.prefetch = PrefetchCounters { useful, ..prefetch };
-        counters.registers = registers;
         let data: [u64; 4] = events.take(WalkEvents::DATA);
         let cycles = |served| data[served as usize] * self.player.caches.latency(served);
         let data_cycles = Served::ALL.map(cycles).iter().sum();
         counters.caches = CacheCounters { data, data_cycles, corunner: events.take(WalkEvents::CORUNNER) };
+        P::take_events(&mut counters);
         counters
     }
 
@@ -166,6 +167,7 @@ impl<P: Prefetcher> Core<P> {
     /// Switches to another process (`guest`) and, nested, another VM (`host`). Entries of others stay but are not used.
     pub fn switch_to(&mut self, guest: Asid, host: Asid) {
         self.tlbs.switch_to(guest);
+        self.unit.prefetcher.switch_to(guest, host);
         self.unit.guest_pwc.switch_to(guest);
         self.unit.host_pwc.switch_to(host);
         if let Some(nested) = &mut self.unit.nested_tlb {
@@ -178,12 +180,14 @@ impl<P: Prefetcher> Core<P> {
     pub fn invalidate(&mut self, pages: VpnRange) {
         self.tlbs.invalidate(pages);
         self.unit.guest_pwc.flush();
+        self.unit.prefetcher.invalidate(pages);
     }
 
     /// The guest flushed the process in use (`MOV CR3`, `INVPCID`): host structures stay.
     pub fn flush_guest(&mut self) {
         self.tlbs.flush();
         self.unit.guest_pwc.flush();
+        self.unit.prefetcher.flush();
     }
 
     /// The host changed its table (`INVEPT`): everything that came from it goes, combined translations included.
@@ -196,6 +200,7 @@ impl<P: Prefetcher> Core<P> {
         self.tlbs.flush_all();
         self.unit.guest_pwc.flush_all();
         self.unit.host_pwc.flush_all();
+        self.unit.prefetcher.flush_all();
         if let Some(nested) = &mut self.unit.nested_tlb {
             nested.flush_all();
         }
@@ -220,6 +225,7 @@ impl<P: Prefetcher> Core<P> {
         self.tlbs.check_invariants();
         self.unit.guest_pwc.check_invariants();
         self.unit.host_pwc.check_invariants();
+        self.unit.prefetcher.check_invariants();
         if let Some(nested) = &self.unit.nested_tlb {
             nested.check_invariants();
         }

@@ -184,5 +184,6 @@ STEPS: dict[str, Callable[[Subject], Finding]] = {
     "asap": hardware,
     "ds": hardware,
     "clustered": hardware,
+    "pom-tlb": hardware,
 }
 """By technique, in the order in which a person should act."""

@@ -100,6 +100,7 @@ pub fn cycles_of_events(config: &MmuConfig, counters: &Counters) -> u64 {
         + counters.guest_pwc.lookups() * u64::from(config.guest_pwc.latency_cycles)
         + counters.host_pwc.lookups() * u64::from(config.host_pwc.latency_cycles)
         + (counters.nested_tlb.hits + counters.nested_tlb.misses) * nested
+        + (0..4).map(|served| counters.pom_tlb.references[served] * u64::from(latencies[served])).sum::<u64>()
 }
 
 /// All flags that a page of a program has after it was stored to.

@@ -12,11 +12,54 @@
 //! table are searched when each of its host walks begins.
 
 use nestwalk_mem::addr::ENTRY_BYTES;
+use nestwalk_mem::keys::{Key, key, limit};
 use nestwalk_mem::{Gpa, Gva, Hpa, Level, Va, Vpn, VpnRange};
+use serde::{Deserialize, Serialize};
 
+use crate::counters::Counters;
 use crate::error::MmuError;
 use crate::prefetcher::{Issue, Prefetcher};
 use crate::walker::INDEX_BITS;
+
+/// The numbers of a scenario that are this technique's.
+pub const KEYS: &[Key] = &[
+    key("asap.registers", 1, RegisterCounters::MAX as u64, "registers", limit("the model's range registers")),
+    key("asap.guest_levels[]", 1, LEVELS as u64, "levels", limit("level 4 is the highest below a root")),
+    key("asap.host_levels[]", 1, LEVELS as u64, "levels", limit("level 4 is the highest below a root")),
+];
+
+/// ASAP's hardware (`[asap]` in a scenario). The kernels whose levels it prefetches need `tables = { kind = "asap" }`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AsapHardware {
+    /// Range registers a table. The paper has 8 to 16.
+    #[serde(default = "sixteen")]
+    pub registers: usize,
+    /// Levels of the guest's table to prefetch, or of the only one: `[1]` is P1 (P1g in a VM), `[1, 2]` is P1+P2.
+    #[serde(default)]
+    pub guest_levels: Vec<u8>,
+    /// Levels of the host's table: `[1]` is P1h.
+    #[serde(default)]
+    pub host_levels: Vec<u8>,
+}
+
+const fn sixteen() -> usize {
+    16
+}
+
+impl AsapHardware {
+    /// The hardware, its registers empty.
+    ///
+    /// # Errors
+    /// What is impossible about it.
+    pub fn build(&self) -> Result<Asap, String> {
+        let levels = |key: &str, levels: &[u8]| {
+            Levels::new(levels).ok_or_else(|| format!("asap: {key} = {levels:?}: levels are 1 (PTE) to 4"))
+        };
+        let (guest, host) = (levels("guest_levels", &self.guest_levels)?, levels("host_levels", &self.host_levels)?);
+        Asap::new(self.registers, guest, host).map_err(|error| format!("asap: {error}"))
+    }
+}
 
 /// Levels that can be prefetched: PTE to P4D.
 const LEVELS: usize = 4;
@@ -224,12 +267,12 @@ impl Prefetcher for Asap {
         }
     }
 
-    fn counters(&self) -> RegisterCounters {
-        self.counters
+    fn count(&self, counters: &mut Counters) {
+        counters.registers = self.counters;
     }
 
-    fn exchange_counters(&mut self, counters: &mut RegisterCounters) {
-        std::mem::swap(&mut self.counters, counters);
+    fn exchange_counters(&mut self, counters: &mut Counters) {
+        std::mem::swap(&mut self.counters, &mut counters.registers);
     }
 }
 
