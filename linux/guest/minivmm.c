@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * minivmm VMLINUX INITRD MIB CPUS COMMANDLINE
+ * minivmm VMLINUX INITRD MIB CPUS COMMANDLINE [BLOCKS]
  *
  * The smallest VMM that boots a Linux vmlinux: in-kernel interrupt chips, a
  * serial port, an MP table for further vCPUs, reset through the keyboard
  * controller. Used inside the test guest, to nest another one. When the guest
  * resets, prints what KVM and the kernel know about the guest's memory.
+ *
+ * With BLOCKS it lets the guest have huge pages under its page tables, as long as no
+ * more than so many blocks of 2 MiB are such in all VMs of this host. See hgpt.h.
  */
-#include "vm.h"
+#include "hgpt.h"
 #include <asm/bootparam.h>
 #include <elf.h>
-#include <pthread.h>
 #include <sys/stat.h>
 
 #define BOOT_PARAMS	0x7000UL
@@ -21,6 +23,7 @@
 #define SERIAL_IRQ	4
 
 static struct vm vm;
+static struct hgpt hgpt;
 static pthread_mutex_t devices = PTHREAD_MUTEX_INITIALIZER;
 
 static struct {
@@ -112,8 +115,7 @@ static void finish(const char *why, int status)
 	printf("VMM {\"end\":\"%s\",\"rss_kb\":%ld,\"huge_kb\":%ld,\"pages_4k\":%ld,\"pages_2m\":%ld,\"hypercalls\":%ld,\"hgpt_mapped\":%ld,\"hgpt_gathered\":%ld,\"hgpt_failed\":%ld,\"hgpt_busy\":%ld}\n",
 	       why, vm_smaps(&vm, "Rss"), vm_smaps(&vm, "AnonHugePages"),
 	       vm_stat(&vm, "pages_4k"), vm_stat(&vm, "pages_2m"), vm_stat(&vm, "hypercalls"),
-	       vm_stat(&vm, "hgpt_mapped"), vm_stat(&vm, "hgpt_gathered"),
-	       vm_stat(&vm, "hgpt_failed"), vm_stat(&vm, "hgpt_busy"));
+	       hgpt.mapped, hgpt.gathered, hgpt.failed, hgpt.busy);
 	fflush(stdout);
 	_exit(status);
 }
@@ -147,6 +149,11 @@ static void *run_vcpu(void *arg)
 	for (;;) {
 		if (ioctl(fd, KVM_RUN, 0) < 0 && errno != EINTR && errno != EAGAIN)
 			die("KVM_RUN");
+		if (run->exit_reason == KVM_EXIT_HYPERCALL) {
+			/* May take long, and has nothing to do with the devices. */
+			hgpt_exit(&vm, &hgpt, run);
+			continue;
+		}
 		pthread_mutex_lock(&devices);
 		switch (run->exit_reason) {
 		case KVM_EXIT_IO:
@@ -274,12 +281,14 @@ int main(int argc, char **argv)
 	pthread_t thread;
 	uint64_t entry;
 
-	if (argc != 6) {
-		fprintf(stderr, "usage: minivmm VMLINUX INITRD MIB CPUS COMMANDLINE\n");
+	if (argc < 6 || argc > 7) {
+		fprintf(stderr, "usage: minivmm VMLINUX INITRD MIB CPUS COMMANDLINE [BLOCKS]\n");
 		return 2;
 	}
 	cpus = strtoul(argv[4], NULL, 0);
 	vm_create(&vm, strtoul(argv[3], NULL, 0) << 20, true);
+	if (argc == 7 && !hgpt_enable(&vm, &hgpt, strtoul(argv[6], NULL, 0)))
+		fprintf(stderr, "minivmm: this host's KVM has no hypercalls of HugeGPT\n");
 	entry = load_kernel(argv[1]);
 	b = (struct boot_params *)(vm.ram + BOOT_PARAMS);
 	b->hdr.type_of_loader = 0xff;

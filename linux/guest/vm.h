@@ -8,19 +8,29 @@
 #include <sys/ioctl.h>
 
 #define KVM_CPUID_FEATURES	0x40000001
-#define KVM_FEATURE_HGPT	30
+#define KVM_FEATURE_HGPT	18
 #define PAGE_TABLES		0x9000UL	/* PML4, PDPT, PD: the first GiB, 1:1 */
 #define GDT			0x500UL
+#define SLOTS			8
 
 struct cpuid {
 	struct kvm_cpuid2 head;
 	struct kvm_cpuid_entry2 entry[200];
 };
 
+/* As KVM was told. */
+struct slot {
+	uint64_t gpa;
+	char *hva;
+	size_t size;
+	unsigned int flags;
+};
+
 struct vm {
 	int kvm, fd;
 	char *ram;
 	size_t size;
+	struct slot slot[SLOTS];
 	struct cpuid cpuid;
 };
 
@@ -34,6 +44,7 @@ static inline void vm_slot(struct vm *vm, unsigned int slot, uint64_t gpa, void 
 
 	if (ioctl(vm->fd, KVM_SET_USER_MEMORY_REGION, &r))
 		die("KVM_SET_USER_MEMORY_REGION");
+	vm->slot[slot] = (struct slot){ gpa, hva, size, flags };
 }
 
 /* RAM from guest address 0, on a 2 MiB boundary of the host; page tables and GDT for boot. */

@@ -67,7 +67,7 @@ class OsCounters(TypedDict):
     """Stores to a shared page, which was copied. (faults)"""
 
     faults_reused: int
-    """Stores to a page that had been write-protected and that nobody else shares (any more). (faults)"""
+    """Stores to a page that had been write-protected and that is not shared (any more). (faults)"""
 
     faults_spurious: int
     """Faults on a page that was mapped already, with the right to do what was tried. (faults)"""

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Does the work of one benchmark a few times at small scale, for instruction counts: `repeat_cloud NAME TIMES TRACES` (no traces
-//! are needed). Prints how many events one repetition has. `repeat_cloud --list` prints the names, `repeat_cloud --full NAME`
-//! runs one at full scale and prints what it measured.
+//! Does the work of one benchmark a few times at small scale, for instruction counts:
+//! `repeat_cloud NAME TIMES TRACES` (no traces are needed). Prints how many events one repetition
+//! has. `repeat_cloud --list` prints the names, `repeat_cloud --full NAME` runs one at full scale
+//! and prints what it measured.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How fast replays are: a trace that is made up, on the paper's fleet.
 //!
-//! Sizes of VMs are Azure's, small ones more often; arrivals are uniform over 30 days; lifetimes are uniform up to twice the mean that
-//! fills four fifths of the fleet's memory. None of this claims to be like a real trace: it keeps a fleet full and busy.
+//! Sizes of VMs are Azure's, small ones more often; arrivals are uniform over 30 days; lifetimes
+//! are uniform up to twice the mean that fills four fifths of the fleet's memory. None of this
+//! claims to be like a real trace: it keeps a fleet full and busy.
 
 use std::time::Instant;
 
@@ -44,7 +45,8 @@ impl Benchmark {
     }
 }
 
-/// All of them. Xen's and Linux' allocators and hosts of two NUMA nodes have no ranges to go by: VMs are tried on hosts.
+/// All of them. Xen's and Linux' allocators and hosts of two NUMA nodes have no ranges to go by:
+/// VMs are tried on hosts.
 pub const ALL: [Benchmark; 11] = [
     Benchmark::improv("place_improv_1k_hosts", 1000, 200_000),
     Benchmark::improv("place_improv_10k_hosts", 10_000, 2_000_000),
@@ -88,7 +90,8 @@ const SPAN_S: u64 = 30 * 24 * 3600;
 
 /// `vms` that keep `fleet` at four fifths of its memory.
 pub fn trace(fleet: &Fleet, vms: u64, seed: u64) -> Vec<VmRequest> {
-    // Azure V1's memory sizes in MiB, with the share of VMs in thousandths (assumed: small ones prevail) and virtual CPUs.
+    // Azure V1's memory sizes in MiB, with the share of VMs in thousandths (assumed: small ones
+    // prevail) and virtual CPUs.
     const SIZES: [(u64, u64, u32); 14] = [
         (768, 120, 1),
         (1792, 350, 1),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory of a VM as the guest sees it, and how its segments are counted.
 //!
-//! A VM's memory is a list of [`Extent`]s in the order of guest-physical addresses. Extents, not [`FrameRange`]s, because
-//! Xen hands out the blocks of a range from the highest down: such a range is one extent, but many segments.
+//! A VM's memory is a list of [`Extent`]s in the order of guest-physical addresses. Extents, not
+//! [`FrameRange`]s, because Xen hands out the blocks of a range from the highest down: such a range
+//! is one extent, but many segments.
 
 use nestwalk_mem::{Frame, FrameRange, Order, PageCount};
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,9 @@ pub struct Extent {
     pub start: Frame,
     /// Its size.
     pub count: PageCount,
-    /// `None`: the guest sees the frames in ascending order. `Some(order)`: the guest sees blocks of `2^order` frames, the
-    /// highest first; inside a block the order is ascending. `count` is a multiple of such blocks, and more than one.
+    /// `None`: the guest sees the frames in ascending order. `Some(order)`: the guest sees blocks
+    /// of `2^order` frames, the highest first; inside a block the order is ascending. `count` is a
+    /// multiple of such blocks, and more than one.
     pub descending: Option<Order>,
 }
 
@@ -62,11 +64,13 @@ impl Extent {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CountingRule {
-    /// Where they are neighbours in guest *and* host memory, in the same order: what one pair of DS-n's registers can map.
+    /// Where they are neighbours in guest *and* host memory, in the same order: what one pair of
+    /// DS-n's registers can map.
     #[default]
     InOrder,
-    /// Where they are neighbours in host memory, whatever the guest's order: how much of the VM's memory lies together.
-    /// No register can map a segment that is counted so; the rule is there to compare with it.
+    /// Where they are neighbours in host memory, whatever the guest's order: how much of the VM's
+    /// memory lies together. No register can map a segment that is counted so; the rule is there to
+    /// compare with it.
     AnyOrder,
 }
 
@@ -142,7 +146,8 @@ mod tests {
         assert_eq!(count_segments(&[blocks], CountingRule::InOrder), 4);
         assert_eq!(count_segments(&[blocks], CountingRule::AnyOrder), 1);
         assert_eq!(Extent::blocks_descending(range(0, 512), Order::HUGE), Extent::ascending(range(0, 512)));
-        // The guest sees block 0 last, so what follows it physically would be block 1, which is there already.
+        // The guest sees block 0 last, so what follows it physically would be block 1, which is
+        // there already.
         let after = [blocks, Extent::ascending(range(512, 100))];
         assert_eq!(count_segments(&after, CountingRule::InOrder), 4, "the last block goes on in the next extent");
     }

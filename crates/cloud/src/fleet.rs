@@ -38,7 +38,8 @@ pub struct HostGroup {
     /// What the hypervisor keeps of it.
     #[serde(default)]
     pub reserved_pages: u64,
-    /// Nova's `reserved_host_memory_mb`, in pages. Without it Nova knows exactly what is left for VMs.
+    /// Nova's `reserved_host_memory_mb`, in pages. Without it Nova knows exactly what is left for
+    /// VMs.
     #[serde(default)]
     pub nova_reserved_pages: Option<u64>,
     /// Address holes.
@@ -106,8 +107,9 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// The five generations of the paper's clusters, a fifth of `hosts` each (VEE'21, evaluation: HPC 128 GB and 24 cores,
-    /// Gen4 192/24, Gen5 256/40, Gen6 192/48, Godzilla 512/32). What five does not divide goes to the first ones.
+    /// The five generations of the paper's clusters, a fifth of `hosts` each (VEE'21, evaluation:
+    /// HPC 128 GB and 24 cores, Gen4 192/24, Gen5 256/40, Gen6 192/48, Godzilla 512/32). What five
+    /// does not divide goes to the first ones.
     pub fn paper(hosts: u32) -> Self {
         const GENERATIONS: [(&str, u64, u32); 5] =
             [("hpc", 128, 24), ("gen4", 192, 24), ("gen5", 256, 40), ("gen6", 192, 48), ("godzilla", 512, 32)];

@@ -127,18 +127,21 @@ impl Host {
         PageCount(physical.min(self.free_ram))
     }
 
-    /// Whether the scheduler's own filters let a VM pass: enough CPUs, enough RAM, and the memory is there in fact.
+    /// Whether the scheduler's own filters let a VM pass: enough CPUs, enough RAM, and the memory
+    /// is there in fact.
     pub fn passes(&self, vcpus: u32, memory: PageCount) -> bool {
         self.free_vcpus >= vcpus && self.room() >= memory
     }
 
-    /// Whether the number of segments that a VM gets follows from the sizes of the largest free ranges alone, as
-    /// [`AllocatorKind::largest_first`] says: not where it may lie on several nodes.
+    /// Whether the number of segments that a VM gets follows from the sizes of the largest free
+    /// ranges alone, as [`AllocatorKind::largest_first`] says: not where it may lie on several
+    /// nodes.
     pub const fn one_node(&self) -> bool {
         self.nodes.len() == 1
     }
 
-    /// Puts a VM on the host at time `now_s`: appends its memory to `out`. False, and nothing is changed, if it does not pass.
+    /// Puts a VM on the host at time `now_s`: appends its memory to `out`. False, and nothing is
+    /// changed, if it does not pass.
     pub fn place(&mut self, vcpus: u32, memory: PageCount, now_s: i64, serve: Serve, out: &mut Vec<Extent>) -> bool {
         if !self.passes(vcpus, memory) {
             return false;
@@ -156,8 +159,9 @@ impl Host {
         extents.iter().for_each(|&extent| self.free(extent));
     }
 
-    /// Adds `memory` to the end of a VM's: directly behind its last segment if that is free, so that it needs no more
-    /// segments. False, and nothing is changed, if there is not enough memory.
+    /// Adds `memory` to the end of a VM's: directly behind its last segment if that is free, so
+    /// that it needs no more segments. False, and nothing is changed, if there is not enough
+    /// memory.
     pub fn grow(&mut self, memory: PageCount, now_s: i64, extents: &mut Vec<Extent>) -> bool {
         if self.room() < memory {
             return false;
@@ -174,15 +178,16 @@ impl Host {
         true
     }
 
-    /// Takes `memory` from the end of a VM's memory. Returns how much: less where the end cannot be split (1 GiB pages).
+    /// Takes `memory` from the end of a VM's memory. Returns how much: less where the end cannot be
+    /// split (1 GiB pages).
     pub fn shrink(&mut self, memory: PageCount, extents: &mut Vec<Extent>) -> PageCount {
         let all = total(extents);
         self.unplug(PageCount(all.0.saturating_sub(memory.0)), memory, extents)
     }
 
-    /// Takes the guest's pages `from..from + memory` away from a VM, as memory hot-unplug does in blocks of 2 MiB. What is left
-    /// on both sides are segments of their own, as a register maps no gap. Returns how much was taken: pieces
-    /// that cannot be split (1 GiB pages) stay.
+    /// Takes the guest's pages `from..from + memory` away from a VM, as memory hot-unplug does in
+    /// blocks of 2 MiB. What is left on both sides are segments of their own, as a register maps no
+    /// gap. Returns how much was taken: pieces that cannot be split (1 GiB pages) stay.
     pub fn unplug(&mut self, from: PageCount, memory: PageCount, extents: &mut Vec<Extent>) -> PageCount {
         self.unplug_all(&[(from.0, from.0 + memory.0)], extents)
     }
@@ -226,8 +231,8 @@ impl Host {
         PageCount(freed)
     }
 
-    /// Gives a VM memory that its balloon had taken; it is seen at the end of the VM's memory. False, and nothing is
-    /// changed, if it is not free any more.
+    /// Gives a VM memory that its balloon had taken; it is seen at the end of the VM's memory.
+    /// False, and nothing is changed, if it is not free any more.
     pub fn deflate(&mut self, memory: PageCount, now_s: i64, extents: &mut Vec<Extent>) -> bool {
         let enough = self.free_pages() >= memory;
         if enough {
@@ -263,8 +268,9 @@ impl Host {
         assert_eq!(missing, 0, "the nodes together have enough");
     }
 
-    /// How many pages of `memory` come from which node. All from one where it fits: the one that needs the fewest segments,
-    /// of those the one with the most free memory, of those the first. Else from the nodes with the most free memory.
+    /// How many pages of `memory` come from which node. All from one where it fits: the one that
+    /// needs the fewest segments, of those the one with the most free memory, of those the first.
+    /// Else from the nodes with the most free memory.
     fn shares(&self, memory: PageCount) -> Vec<(usize, u64)> {
         if self.nodes.len() == 1 {
             return vec![(0, memory.0)];
@@ -286,7 +292,8 @@ impl Host {
         order.into_iter().map(share).filter(|&(_, pages)| pages > 0).collect()
     }
 
-    /// How many segments a VM of `memory` would get now, counted by `rule`; `None` if it does not fit.
+    /// How many segments a VM of `memory` would get now, counted by `rule`; `None` if it does not
+    /// fit.
     pub fn segments_for(&self, memory: PageCount, rule: CountingRule) -> Option<u64> {
         if let [node] = &*self.nodes {
             return node.allocator.segments_for(memory, rule);
@@ -314,8 +321,8 @@ impl Host {
         self.nodes.iter().flat_map(|node| node.allocator.free_segments()).collect()
     }
 
-    /// Pages of the one, two, ... eight largest free ranges together, of a host of one NUMA node. No VM gets fewer segments
-    /// than these sums say.
+    /// Pages of the one, two, ... eight largest free ranges together, of a host of one NUMA node.
+    /// No VM gets fewer segments than these sums say.
     pub fn largest_sums(&self) -> [u32; MAX_DS] {
         let mut sums = [0; MAX_DS];
         self.nodes[0].allocator.largest_sums(&mut sums);

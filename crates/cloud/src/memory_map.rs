@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a host has memory for VMs: its RAM, less address holes, what firmware keeps, bad pages and the hypervisor's own.
+//! Where a host has memory for VMs: its RAM, less address holes, what firmware keeps, bad pages and
+//! the hypervisor's own.
 
 use nestwalk_mem::{Frame, FrameRange, PageCount};
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HoleKind {
-    /// Addresses of devices (MMIO). There is no RAM: what would be here is found above, as below 4 GiB on a PC.
+    /// Addresses of devices (MMIO). There is no RAM: what would be here is found above, as below
+    /// 4 GiB on a PC.
     Mmio,
     /// RAM that firmware keeps for itself (ACPI tables, runtime services, the GPU's stolen memory).
     Firmware,
@@ -46,14 +48,15 @@ pub struct MemoryMap {
 }
 
 impl MemoryMap {
-    /// RAM of `memory` pages from address 0 with `holes`, of which the hypervisor keeps the lowest `reserved` pages, cut into
-    /// `numa_nodes` parts of equal size.
+    /// RAM of `memory` pages from address 0 with `holes`, of which the hypervisor keeps the lowest
+    /// `reserved` pages, cut into `numa_nodes` parts of equal size.
     ///
-    /// That the hypervisor's own memory is at the lowest addresses is an assumption: on a real host most of what a kernel
-    /// allocates at boot is below the first GiB, or at the very top.
+    /// That the hypervisor's own memory is at the lowest addresses is an assumption: on a real host
+    /// most of what a kernel allocates at boot is below the first GiB, or at the very top.
     ///
     /// # Errors
-    /// A sentence, if holes overlap or lie out of the memory, if nothing is left for VMs, or if there are no nodes.
+    /// A sentence, if holes overlap or lie out of the memory, if nothing is left for VMs, or if
+    /// there are no nodes.
     pub fn new(memory: PageCount, reserved: PageCount, holes: &[Hole], numa_nodes: u32) -> Result<Self, String> {
         if numa_nodes == 0 {
             return Err("numa_nodes is 0: a host has at least one node".to_owned());
@@ -67,7 +70,7 @@ impl MemoryMap {
             return Err(format!("{} of {usable} pages are reserved: leave some memory for VMs", reserved.0));
         }
         let (reserved, free) = split(&ram, reserved.0);
-        // A node is a share of the RAM, whoever uses it.
+        // A node is a share of the RAM, used or not.
         let (mut nodes, mut rest) = (Vec::new(), ram);
         for node in 0..u64::from(numa_nodes) {
             let share = usable / u64::from(numa_nodes) + u64::from(node < usable % u64::from(numa_nodes));
@@ -106,7 +109,8 @@ impl MemoryMap {
     }
 }
 
-/// RAM outside of the `holes`, which are ascending. `memory` counts RAM that firmware keeps or that is bad, but no MMIO.
+/// RAM outside of the `holes`, which are ascending. `memory` counts RAM that firmware keeps or that
+/// is bad, but no MMIO.
 fn ram(memory: PageCount, holes: &[Hole]) -> Result<Vec<FrameRange>, String> {
     let (mut ranges, mut at, mut left) = (Vec::new(), 0, memory.0);
     for hole in holes {

@@ -78,7 +78,8 @@ pub struct Event {
 pub struct Resize {
     /// How.
     pub how: ResizeHow,
-    /// The share of VMs that it happens to, drawn. Once each, at a time of their life that is drawn.
+    /// The share of VMs that it happens to, drawn. Once each, at a time of their life that is
+    /// drawn.
     pub vm_share: f64,
     /// By which share of such a VM's memory, rounded down to blocks of 2 MiB.
     pub memory_share: f64,
@@ -92,7 +93,8 @@ impl Default for Resize {
     }
 }
 
-/// How a VM's memory changes. What it gets (or gets back) is at the end of the memory that its guest sees.
+/// How a VM's memory changes. What it gets (or gets back) is at the end of the memory that its
+/// guest sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ResizeHow {
@@ -100,18 +102,20 @@ pub enum ResizeHow {
     Grow,
     /// It gives its end back.
     Shrink,
-    /// It gives blocks of 2 MiB back, drawn: those that the guest can free (memory hot-unplug, virtio-mem).
+    /// It gives blocks of 2 MiB back, drawn: those that the guest can free (memory hot-unplug,
+    /// virtio-mem).
     #[default]
     Unplug,
-    /// Its balloon takes blocks of 2 MiB, drawn. The scheduler does not know of it: others are not placed into that memory, but
-    /// what the hosts allocate may lie there.
+    /// Its balloon takes blocks of 2 MiB, drawn. The scheduler does not know of it: others are not
+    /// placed into that memory, but what the hosts allocate may lie there.
     Balloon,
 }
 
 /// The events of some requests in the order in which they happen, and what had to be assumed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Events {
-    /// In order: by time; at equal times as [`EventKind`] has it (deletions before creations); then by the request's position.
+    /// In order: by time; at equal times as [`EventKind`] has it (deletions before creations); then
+    /// by the request's position.
     pub events: Vec<Event>,
     /// What had to be assumed.
     pub assumed: Assumed,
@@ -129,8 +133,9 @@ pub struct Assumed {
 }
 
 impl Events {
-    /// Orders the events of `requests`. Deletions with bounds are drawn from a generator seeded with `seed`, one after the
-    /// other in the order of requests; so is what `resize` asks for, from another one.
+    /// Orders the events of `requests`. Deletions with bounds are drawn from a generator seeded
+    /// with `seed`, one after the other in the order of requests; so is what `resize` asks for,
+    /// from another one.
     ///
     /// # Errors
     /// If a request has no processors or no memory, or is deleted before it is created.
@@ -176,7 +181,8 @@ impl Events {
         Some(time_s)
     }
 
-    /// `life`: from the VM's creation to its deletion. It is resized after the former and before the latter.
+    /// `life`: from the VM's creation to its deletion. It is resized after the former and before
+    /// the latter.
     fn resize(&mut self, resize: &Resize, vm: u32, life: (i64, i64), rng: &mut Xoshiro256PlusPlus) {
         let chosen = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         if chosen >= resize.vm_share || life.1 - life.0 < 3 {

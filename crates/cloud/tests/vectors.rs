@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The two options of Compromis against vectors that an independent program made, some by hand: those that hold the Nova
-//! plugin to the same rule (`nova/tests/vectors.json`).
+//! The two options of Compromis against vectors that an independent program made, some by hand:
+//! those that hold the Nova plugin to the same rule (`nova/tests/vectors.json`).
 
 use std::path::Path;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! AMD's leaves 8000_0005h, 8000_0006h, 8000_0019h and 8000_001Dh (Architecture Programmer's Manual, volume 3, appendix E).
+//! AMD's leaves 8000_0005h, 8000_0006h, 8000_0019h and 8000_001Dh (Architecture Programmer's
+//! Manual, volume 3, appendix E).
 
 use crate::cpuid::Leaves;
 use crate::intel::deterministic_caches;
@@ -11,7 +12,8 @@ const TOPOLOGY_EXTENSIONS: u32 = 1 << 22;
 /// Leaf 8000_0021h, EAX: sizes of the L2 TLB are multiples of 32.
 const L2_TLB_SIZE_X32: u32 = 1 << 14;
 
-/// The first family whose first-level data TLB is one array for all page sizes (WikiChip, Zen and Zen 2).
+/// The first family whose first-level data TLB is one array for all page sizes (WikiChip, Zen and
+/// Zen 2).
 const ZEN: u32 = 0x17;
 
 /// Fills in what AMD's leaves say.
@@ -110,7 +112,8 @@ fn level_one(word: u32, size: TlbPages) -> Option<Tlb> {
     array(1, size, (word >> 16) & 0xFF, Ways::plain(word >> 24), "80000005h")
 }
 
-/// The data half of a word of leaves 8000_0006h and 8000_0019h: ways in the top 4 bits, entries in the next 12.
+/// The data half of a word of leaves 8000_0006h and 8000_0019h: ways in the top 4 bits, entries in
+/// the next 12.
 fn coded(level: u8, word: u32, size: TlbPages, unit: u32, leaf: &str) -> Option<Tlb> {
     array(level, size, ((word >> 16) & 0xFFF) * unit, Ways::coded(word >> 28), leaf)
 }
@@ -131,7 +134,8 @@ fn one_for_all(arrays: Vec<Tlb>, notes: &mut Vec<String>) -> Vec<Tlb> {
     if arrays.iter().any(|tlb| tlb.entries != first.entries) {
         return arrays;
     }
-    // CPUID is silent on 1 GiB pages where a hypervisor masks the leaf; the array holds them all the same.
+    // CPUID is silent on 1 GiB pages where a hypervisor masks the leaf; the array holds them all
+    // the same.
     let source = format!("{}; from Zen on one array for all sizes (WikiChip, Zen 2)", first.source);
     notes.push(
         "CPUID repeats the L1 data TLB for each page size; from Zen on that is one array (WikiChip, Zen 2).".into(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What inspecting costs: CPU time of one look at 1 GiB of this process, whose pages were touched out of order.
+//! What inspecting costs: CPU time of one look at 1 GiB of this process, whose pages were touched
+//! out of order.
 
 use std::io;
 
@@ -11,7 +12,8 @@ use crate::process::Process;
 /// The benchmark's name.
 pub const NAME: &str = "inspect_gib";
 const BYTES: usize = 1 << 30;
-/// Pages are touched in steps of this odd number, so that neighbours get frames far from each other.
+/// Pages are touched in steps of this odd number, so that neighbours get frames far from each
+/// other.
 const STEP: u64 = 40_503;
 
 /// Pages that are inspected in a second of CPU time.
@@ -42,12 +44,14 @@ impl Memory {
             return Err(io::Error::last_os_error());
         }
         let memory = Self(start);
-        // SAFETY: advice about exactly the mapping above. A kernel without huge pages refuses it, which changes nothing.
+        // SAFETY: advice about exactly the mapping above. A kernel without huge pages refuses it,
+        // which changes nothing.
         unsafe { libc::madvise(start, BYTES, libc::MADV_NOHUGEPAGE) };
         let pages = BYTES as u64 / PAGE_BYTES;
         for index in 0..pages {
             let offset = (index * STEP % pages * PAGE_BYTES) as usize;
-            // SAFETY: `offset` is below `BYTES`, and the mapping is writable and lives as long as `memory`.
+            // SAFETY: `offset` is below `BYTES`, and the mapping is writable and lives as long as
+            // `memory`.
             unsafe { start.cast::<u8>().add(offset).write_volatile(1) };
         }
         Ok(memory)

@@ -42,11 +42,13 @@ pub enum DumpError {
     Empty,
 }
 
-/// The registers of each leaf and subleaf. A leaf that is not there reads as zeros, as a processor answers that has none.
+/// The registers of each leaf and subleaf. A leaf that is not there reads as zeros, as a processor
+/// answers that has none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Leaves(BTreeMap<(u32, u32), Registers>);
 
-/// The leaves that are read: those that identify the processor, and those that describe its caches and TLBs.
+/// The leaves that are read: those that identify the processor, and those that describe its caches
+/// and TLBs.
 const LEAVES: [u32; 17] = [
     0x0,
     0x1,
@@ -86,7 +88,8 @@ impl Leaves {
         None
     }
 
-    /// Asks `cpuid` for each leaf that it has. Beyond the highest leaf Intel's processors repeat another one.
+    /// Asks `cpuid` for each leaf that it has. Beyond the highest leaf Intel's processors repeat
+    /// another one.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     fn read(cpuid: impl Fn(u32, u32) -> Registers) -> Self {
         let virtualised = cpuid(1, 0).ecx & HYPERVISOR != 0;
@@ -111,8 +114,9 @@ impl Leaves {
         leaves
     }
 
-    /// Reads a dump of the first processor in `text`: lines such as `CPUID 00000004: EAX-EBX-ECX-EDX` with the subleaves in
-    /// order (InstLatx64), or what `cpuid -r` prints. Other lines are comments.
+    /// Reads a dump of the first processor in `text`: lines such as
+    /// `CPUID 00000004: EAX-EBX-ECX-EDX` with the subleaves in order (InstLatx64), or what
+    /// `cpuid -r` prints. Other lines are comments.
     ///
     /// # Errors
     /// When a CPUID line cannot be read, or there is none.

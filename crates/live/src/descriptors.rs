@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Intel's leaf 2: bytes that each stand for a TLB or a cache (Software Developer's Manual, volume 2A, "Encoding of CPUID
-//! Leaf 2 Descriptors"). Only the data TLBs are taken: leaf 4 describes the caches better.
+//! Intel's leaf 2: bytes that each stand for a TLB or a cache (Software Developer's Manual, volume
+//! 2A, "Encoding of CPUID Leaf 2 Descriptors"). Only the data TLBs are taken: leaf 4 describes the
+//! caches better.
 
 use crate::cpuid::Registers;
 use crate::processor::{Tlb, TlbPages};
@@ -9,7 +10,8 @@ use TlbPages::{Giant, Huge, Small};
 /// Level, page sizes, entries, ways (0: fully associative).
 type Array = (u8, &'static [TlbPages], u32, u32);
 
-/// The arrays that a descriptor stands for. 4 MiB pages, which 64-bit mode does not have, are left out.
+/// The arrays that a descriptor stands for. 4 MiB pages, which 64-bit mode does not have, are left
+/// out.
 const fn arrays(descriptor: u8) -> &'static [Array] {
     match descriptor {
         0x03 | 0xBA => &[(1, &[Small], 64, 4)],
@@ -39,7 +41,8 @@ const fn arrays(descriptor: u8) -> &'static [Array] {
     }
 }
 
-/// Descriptors that say nothing of data TLBs: caches, code TLBs, prefetch sizes, and the references to leaves 4 and 18h.
+/// Descriptors that say nothing of data TLBs: caches, code TLBs, prefetch sizes, and the references
+/// to leaves 4 and 18h.
 const fn is_something_else(descriptor: u8) -> bool {
     matches!(
         descriptor,

@@ -14,7 +14,7 @@ pub enum InspectError {
         pid: u32,
     },
     /// It ended while it was read.
-    #[error("process {pid} ended while it was read; nothing can be said of it")]
+    #[error("process {pid} ended while it was read; nothing is known of it")]
     Gone {
         /// The process.
         pid: u32,

@@ -14,11 +14,13 @@ pub struct Nearest {
     pub machine: &'static str,
     /// What the processor is, as far as its model number says.
     pub microarchitecture: &'static str,
-    /// Whether the machine has the processor's own microarchitecture; else it is only the nearest one there is.
+    /// Whether the machine has the processor's own microarchitecture; else it is only the nearest
+    /// one there is.
     pub same: bool,
 }
 
-/// Microarchitecture, its models (Intel's family 6), the bundled machine, and whether that is the same microarchitecture.
+/// Microarchitecture, its models (Intel's family 6), the bundled machine, and whether that is the
+/// same microarchitecture.
 type Intel = (&'static str, &'static [u32], &'static str, bool);
 
 const INTEL: [Intel; 11] = [

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Host page-table fragmentation (PTEMagnet, section 3.1): over all groups of eight neighbouring pages that are all mapped by
-//! PTEs, in how many cache lines the host's PTEs of their frames lie. Host PTEs have eight bytes and are indexed by gfn, so the
-//! line of a frame is `gfn >> 3`; where the host maps 2 MiB pages, the line of its PMD is `gfn >> 9 >> 3`.
+//! Host page-table fragmentation (PTEMagnet, section 3.1): over all groups of eight neighbouring
+//! pages that are all mapped by PTEs, in how many cache lines the host's PTEs of their frames lie.
+//! Host PTEs have eight bytes and are indexed by gfn, so the line of a frame is `gfn >> 3`; where
+//! the host maps 2 MiB pages, the line of its PMD is `gfn >> 9 >> 3`.
 
 use serde::Serialize;
 
@@ -59,12 +60,13 @@ pub struct Fragmentation {
 pub struct Coalescing {
     /// Pages mapped by PTEs, the page of zeros left out.
     pub pages: u64,
-    /// Entries of a Clustered TLB (Pham, HPCA 2014) for them: one for all pages of a group whose frames are in the same aligned
-    /// eight frames, in any order.
+    /// Entries of a Clustered TLB (Pham, HPCA 2014) for them: one for all pages of a group whose
+    /// frames are in the same aligned eight frames, in any order.
     pub clustered_entries: u64,
     /// Pages for each of these entries: 1 is no gain, 8 the most.
     pub pages_per_clustered_entry: f64,
-    /// Share of the pages that lie like a 32 KiB folio: all eight of the group, on eight aligned frames, in order.
+    /// Share of the pages that lie like a 32 KiB folio: all eight of the group, on eight aligned
+    /// frames, in order.
     pub folio_32k_share: f64,
 }
 
@@ -114,8 +116,8 @@ impl Groups {
         self.zeros += usize::from(kind == Kind::Zeros);
     }
 
-    /// A whole group, greater than all before it, is mapped by PTEs; `files` of them are of files or
-    /// shared memory, and none is the page of zeros.
+    /// A whole group, greater than all before it, is mapped by PTEs; `files` of them are of files
+    /// or shared memory, and none is the page of zeros.
     #[inline]
     pub(crate) fn add_whole(&mut self, frames: &[u64; GROUP_PAGES], files: usize) {
         self.close();
@@ -190,7 +192,8 @@ impl Groups {
     }
 }
 
-/// How many values the frames have without their low `bits`. Every pair is compared, without branches.
+/// How many values the frames have without their low `bits`. Every pair is compared, without
+/// branches.
 #[inline]
 fn distinct(frames: &[u64], bits: u32) -> usize {
     let is_new = |index: usize| {
@@ -219,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_known_layout_has_the_known_lines() {
-        // Eight aligned frames; eight frames that begin in the middle of a line; eight lines; a group with a page missing.
+        // Eight aligned frames; eight frames that begin in the middle of a line; eight lines; a
+        // group with a page missing.
         let packed = (0..8).map(|page| (page, 800 + page));
         let unaligned = (0..8).map(|page| (8 + page, 804 + page));
         let scattered = (0..8).map(|page| (16 + page, 4096 + 8 * page));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory in pages larger than 4 KiB: mapped by PMDs, in large folios, in hugetlb pages; and 2 MiB pages of which little is used.
+//! Memory in pages larger than 4 KiB: mapped by PMDs, in large folios, in hugetlb pages; and 2 MiB
+//! pages of which little is used.
 
 use serde::Serialize;
 
@@ -12,7 +13,7 @@ pub const HUGE_PAGES: u64 = 512;
 const FILLS: [u64; 4] = [1, 64, 256, 512];
 /// 2 MiB pages whose contents are looked at, at the most.
 pub(crate) const LOOKED_AT_MAX: usize = 256;
-/// A 2 MiB page with fewer used pages than this is said to be little used: an eighth.
+/// A 2 MiB page with fewer used pages than this counts as little used: an eighth.
 const FEW: u32 = 64;
 
 /// Memory in large pages.
@@ -24,9 +25,11 @@ pub struct HugePages {
     pub pmd_mapped_share: Known<f64>,
     /// Bytes in hugetlb pages.
     pub hugetlb_bytes: Known<u64>,
-    /// Pages mapped by PTEs that belong to large folios: what the kernel has in one piece though the TLB does not know it.
+    /// Pages mapped by PTEs that belong to large folios: what the kernel has in one piece though
+    /// the TLB does not know it.
     pub large_folios: Known<LargeFolios>,
-    /// 2 MiB regions of the process by how many of their 512 pages are present, mapped by PTEs: what huge pages would cost.
+    /// 2 MiB regions of the process by how many of their 512 pages are present, mapped by PTEs:
+    /// what huge pages would cost.
     pub regions: Vec<Fill>,
     /// 2 MiB pages of which little is used.
     pub few_used: Known<FewUsed>,
@@ -46,7 +49,8 @@ pub struct Fill {
 pub struct LargeFolios {
     /// Share of the pages that PTEs map.
     pub share: f64,
-    /// Half of its 95 % interval, for pages that are drawn independently; 0 when all were looked at.
+    /// Half of its 95 % interval, for pages that are drawn independently; 0 when all were looked
+    /// at.
     pub share_ci95: f64,
     /// Share merged by KSM.
     pub ksm_share: f64,

@@ -17,8 +17,8 @@ use crate::tables::{self, PageTables};
 
 /// Of so many pages the flags of one are read, unless all are wanted.
 const SAMPLE_BITS: u32 = 6;
-/// Flags are read of at most so many pages, unless all are wanted: the 95 % interval of a share is then at most 3 points wide
-/// either way, and a call for each costs 1 ms at most.
+/// Flags are read of at most so many pages, unless all are wanted: the 95 % interval of a share is
+/// then at most 3 points wide either way, and a call for each costs 1 ms at most.
 const SAMPLE_MAX: usize = 2048;
 
 /// Mappings that are listed, the ones with most memory.
@@ -35,7 +35,8 @@ const NO_LEAVES: &str = "this kernel has no PAGEMAP_SCAN (Linux 6.7 and later), 
 pub struct Options {
     /// Read the flags of every frame and not of a sample.
     pub all_flags: bool,
-    /// Read the contents of 2 MiB pages, to count the pages in them that hold zeros only. It marks them as accessed.
+    /// Read the contents of 2 MiB pages, to count the pages in them that hold zeros only. It marks
+    /// them as accessed.
     pub contents: bool,
 }
 
@@ -60,7 +61,8 @@ pub struct Inspection {
     pub huge_pages: HugePages,
     /// Settings of the kernel.
     pub settings: Settings,
-    /// The address space from its lowest address to its highest, in cells; what is not touched is left out.
+    /// The address space from its lowest address to its highest, in cells; what is not touched is
+    /// left out.
     pub strip: Vec<Cell>,
     /// What was not as it should be: a sentence each.
     pub notes: Vec<String>,
@@ -90,7 +92,8 @@ pub struct Memory {
 pub struct Mappings {
     /// How many there are.
     pub count: u64,
-    /// The fewest that hold 99 % of the memory that is present: what a range TLB or ASAP's registers would need.
+    /// The fewest that hold 99 % of the memory that is present: what a range TLB or ASAP's
+    /// registers would need.
     pub for_99_percent: u64,
     /// Those with most memory, at most 16.
     pub largest: Vec<Listed>,
@@ -109,7 +112,8 @@ pub struct Listed {
     pub present_bytes: u64,
     /// Groups of eight pages that PTEs map wholly.
     pub groups: u64,
-    /// Lines of host PTEs that such a group lies on, the mean; null where there is none, or frames are hidden.
+    /// Lines of host PTEs that such a group lies on, the mean; null where there is none, or frames
+    /// are hidden.
     pub lines: Option<f64>,
 }
 
@@ -428,8 +432,8 @@ fn contiguity(runs: Runs) -> Known<Contiguity> {
     Known::Is(found)
 }
 
-/// Which of the `pages` pages from `page` on the flags are read of: one page of each 64, at a place that follows from their number
-/// alone. The pages have to be in one window of 64.
+/// Which of the `pages` pages from `page` on the flags are read of: one page of each 64, at a place
+/// that follows from their number alone. The pages have to be in one window of 64.
 #[inline]
 fn drawn(page: u64, pages: u64) -> Option<usize> {
     let window = page >> SAMPLE_BITS;

@@ -3,7 +3,8 @@
 
 use serde::Serialize;
 
-/// A value, or the sentence that says why it is not known. As JSON: the value itself, or `{"unavailable": "..."}`.
+/// A value, or the sentence that says why it is not known. As JSON: the value itself, or
+/// `{"unavailable": "..."}`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Known<T> {

@@ -21,7 +21,8 @@ pub const KSM: u64 = 1 << 21;
 pub const ZERO_PAGE: u64 = 1 << 24;
 
 const PATH: &str = "/proc/kpageflags";
-/// Frames that are read at once when those wanted are so near to each other: flags cost some 100 ns a frame, a call some 400.
+/// Frames that are read at once when those wanted are so near to each other: flags cost some 100 ns
+/// a frame, a call some 400.
 const NEAR: u64 = 4;
 
 /// The flags of `frames`, in their order.

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a running Linux machine shows of itself.
 //!
-//! A process: [`inspect`] says in one pass over its pages what page walks have to deal with (contiguity, fragmentation of the
-//! host's page table, large pages). What it knows it knows from a [`Source`]: a running [`Process`], or a [`Recording`].
+//! A process: [`inspect`] says in one pass over its pages what page walks have to deal with
+//! (contiguity, fragmentation of the host's page table, large pages). What it knows it knows from a
+//! [`Source`]: a running [`Process`], or a [`Recording`].
 //!
-//! The processor: [`Leaves`] are CPUID's raw registers, of this processor or recorded from another one;
-//! [`Processor::decode`] says what caches and TLBs they describe; [`Sysfs`] is what Linux says of the same; and
-//! [`nearest`] names the bundled machine whose file fills in what no register says.
+//! The processor: [`Leaves`] are CPUID's raw registers, of this processor or recorded from another
+//! one; [`Processor::decode`] says what caches and TLBs they describe; [`Sysfs`] is what Linux says
+//! of the same; and [`nearest`] names the bundled machine whose file fills in what no register
+//! says.
 //!
 //! Decoding is a pure function of registers, so that recorded ones are its tests.
 
@@ -14,6 +16,7 @@ mod amd;
 #[cfg(target_os = "linux")]
 pub mod bench;
 mod cpuid;
+mod decode;
 mod descriptors;
 mod error;
 mod families;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `/proc/PID/maps`: which ranges of addresses a process has, and what is behind them (fs/proc/task_mmu.c, `show_map_vma`).
+//! `/proc/PID/maps`: which ranges of addresses a process has, and what is behind them
+//! (fs/proc/task_mmu.c, `show_map_vma`).
 
 use crate::error::InspectError;
 
@@ -51,7 +52,8 @@ impl Mapping {
         self.end_page() - self.first_page()
     }
 
-    /// Whether its name is one that the kernel gives hugetlb memory, or its file is on a mount that is called so.
+    /// Whether its name is one that the kernel gives hugetlb memory, or its file is on a mount that
+    /// is called so.
     pub fn looks_hugetlb(&self) -> bool {
         self.name.starts_with("/anon_hugepage") || self.name.contains("hugepages") || self.name.contains("hugetlb")
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `/proc/PID/pagemap` of a running process: entries by `pread`, many at a time, and where there is anything to read by the
-//! ioctl `PAGEMAP_SCAN` (Linux 6.7; Documentation/admin-guide/mm/pagemap.rst).
+//! `/proc/PID/pagemap` of a running process: entries by `pread`, many at a time, and where there is
+//! anything to read by the ioctl `PAGEMAP_SCAN` (Linux 6.7;
+//! Documentation/admin-guide/mm/pagemap.rst).
 
 use std::fs::File;
 use std::io;
@@ -69,7 +70,8 @@ impl Pagemap {
         Self { file, buffer: Vec::new() }
     }
 
-    /// Appends the entries of `count` pages from page number `first` on to `into`. Fewer are appended if the process has ended.
+    /// Appends the entries of `count` pages from page number `first` on to `into`. Fewer are
+    /// appended if the process has ended.
     pub fn read(&mut self, first: u64, count: usize, into: &mut Vec<Entry>) -> io::Result<()> {
         self.buffer.resize(count, 0);
         let got = words::read(&self.file, first, &mut self.buffer)?;
@@ -77,11 +79,13 @@ impl Pagemap {
         Ok(())
     }
 
-    /// All pages from `start` to `end` (addresses) that are present or swapped, as regions in ascending order by the categories
-    /// in `wanted`; `None` where the kernel has no `PAGEMAP_SCAN`.
+    /// All pages from `start` to `end` (addresses) that are present or swapped, as regions in
+    /// ascending order by the categories in `wanted`; `None` where the kernel has no
+    /// `PAGEMAP_SCAN`.
     ///
-    /// [`FILE`] is costly: for it the kernel reads the `struct page` of each frame (fs/proc/task_mmu.c,
-    /// `pagemap_page_category`), which is a cache miss a page where frames are scattered: 11 in place of 3 ms a GiB.
+    /// [`FILE`] is costly: for it the kernel reads the `struct page` of each frame
+    /// (fs/proc/task_mmu.c, `pagemap_page_category`), which is a cache miss a page where frames are
+    /// scattered: 11 in place of 3 ms a GiB.
     pub fn scan(&self, start: u64, end: u64, wanted: u64) -> io::Result<Option<Vec<Region>>> {
         let mut found: Vec<Region> = Vec::new();
         let mut regions = vec![Region::default(); REGIONS];
@@ -97,8 +101,9 @@ impl Pagemap {
                 return_mask: wanted,
                 ..ScanArguments::default()
             };
-            // SAFETY: `arguments` is a live `struct pm_scan_arg` of the size that it states, and `vec` points to `vec_len`
-            // writable regions that outlive the call. The kernel writes to these two only; without flags it changes nothing.
+            // SAFETY: `arguments` is a live `struct pm_scan_arg` of the size that it states, and
+            // `vec` points to `vec_len` writable regions that outlive the call. The kernel writes
+            // to these two only; without flags it changes nothing.
             let count = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut arguments) };
             if count < 0 {
                 let error = io::Error::last_os_error();
@@ -130,7 +135,8 @@ impl Pagemap {
     }
 }
 
-/// The frame of the kernel's page of zeros, learnt from a page of our own that was read and never written.
+/// The frame of the kernel's page of zeros, learnt from a page of our own that was read and never
+/// written.
 pub fn zero_frame() -> Option<u64> {
     let bytes = PAGE_BYTES as usize;
     // SAFETY: a new anonymous mapping, at an address that the kernel chooses.

@@ -91,7 +91,8 @@ impl Process {
         Ok(())
     }
 
-    /// Hands over what is known without frame numbers, which the kernel hides: it is all in the regions.
+    /// Hands over what is known without frame numbers, which the kernel hides: it is all in the
+    /// regions.
     fn categories(region: &Region, mapping: &Mapping, visit: &mut dyn FnMut(Piece<'_>)) {
         let (first, end, leaf) = extent(region, mapping);
         let zeros = region.categories & pagemap::ZEROS != 0;
@@ -135,7 +136,8 @@ fn extent(region: &Region, mapping: &Mapping) -> (u64, u64, Leaf) {
     (start / PAGE_BYTES, end / PAGE_BYTES, if huge && whole { Leaf::Pmd } else { Leaf::Pte })
 }
 
-/// Regions that are read by the same calls: small pages whatever their other categories, with small gaps between.
+/// Regions that are read by the same calls: small pages whatever their other categories, with small
+/// gaps between.
 fn merged(regions: Vec<Region>, frames: bool) -> Vec<Region> {
     if !frames {
         return regions;

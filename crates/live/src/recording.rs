@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a [`Source`] said, kept in a file: read again it gives the same answers, without the process and without privilege.
+//! The answers of a [`Source`], kept in a file: read again it gives the same, without the
+//! process and without privilege.
 //!
-//! The file: 8 bytes [`MAGIC`], then sections. A section is two little-endian words of 64 bits (bytes of its name, bytes of its
-//! body), the name, the body. It may be packed by zstd as a whole. Names and bodies:
+//! The file: 8 bytes [`MAGIC`], then sections. A section is two little-endian words of 64 bits
+//! (bytes of its name, bytes of its body), the name, the body. It may be packed by zstd as a whole.
+//! Names and bodies:
 //!
 //! | name | body |
 //! | --- | --- |
@@ -257,7 +259,7 @@ impl<'a> Recorder<'a> {
         Self { source, kept: RefCell::default() }
     }
 
-    /// All that was said.
+    /// All answers.
     pub fn recording(self, path: &Path) -> Recording {
         Recording { path: path.into(), sections: self.kept.into_inner() }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guest-physical contiguity: runs of pages that follow each other in virtual and in physical memory, and runs of the frames
-//! alone, whatever the order of the pages that have them.
+//! Guest-physical contiguity: runs of pages that follow each other in virtual and in physical
+//! memory, and runs of the frames alone, whatever the order of the pages that have them.
 
 use std::collections::BTreeSet;
 
@@ -35,10 +35,10 @@ pub struct Histogram {
 /// Contiguity in both orders.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Contiguity {
-    /// Pages that follow each other in virtual memory whose frames follow each other too: what one TLB entry of any length, or
-    /// a range of segments, could hold.
+    /// Pages that follow each other in virtual memory whose frames follow each other too: what one
+    /// TLB entry of any length, or a range of segments, could hold.
     pub virtual_order: Histogram,
-    /// Frames of the process that follow each other, whoever has them: what was there to be had.
+    /// Frames of the process that follow each other, in any process: what was there to be had.
     pub physical_order: Histogram,
 }
 
@@ -126,7 +126,8 @@ const BLOCK_WORDS: usize = 1 << (BLOCK_BITS - 6);
 /// Frames from this number on (128 TiB) are few, and of devices: they are kept as a list.
 const FAR: u64 = 1 << 35;
 
-/// A set of frames: bits in blocks, which is faster than sorting, and counts a frame once that is mapped twice.
+/// A set of frames: bits in blocks, which is faster than sorting, and counts a frame once that is
+/// mapped twice.
 #[derive(Clone, Debug, Default)]
 struct Frames {
     blocks: Vec<Option<Box<[u64; BLOCK_WORDS]>>>,
@@ -155,7 +156,8 @@ impl Frames {
         let mut buckets = Buckets::default();
         let mut run = 0;
         for block in &self.blocks {
-            // No word of a block that has no frame is looked at: far frames are behind many of these.
+            // No word of a block that has no frame is looked at: far frames are behind many of
+            // these.
             let Some(words) = block else {
                 run = runs_of(0, run, &mut buckets);
                 continue;
@@ -180,8 +182,8 @@ impl Frames {
     }
 }
 
-/// Counts the runs of ones of a word, lowest bit first, of which the first may go on one of `run` bits before it. Returns how
-/// long the run is that the word ends with.
+/// Counts the runs of ones of a word, lowest bit first, of which the first may go on one of `run`
+/// bits before it. Returns how long the run is that the word ends with.
 fn runs_of(mut word: u64, mut run: u64, buckets: &mut Buckets) -> u64 {
     let mut left = u64::BITS;
     while left > 0 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's settings that decide whether memory becomes huge, and what free memory is left to make it of.
+//! The kernel's settings that decide whether memory becomes huge, and what free memory is left to
+//! make it of.
 
 use serde::Serialize;
 
@@ -19,7 +20,8 @@ pub struct Settings {
     pub kernel: Known<String>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub thp_enabled: Known<String>,
-    /// What a fault does when no huge page is free: `always`, `defer`, `defer+madvise`, `madvise`, `never`.
+    /// What a fault does when no huge page is free: `always`, `defer`, `defer+madvise`, `madvise`,
+    /// `never`.
     pub thp_defrag: Known<String>,
     /// The same for shared memory.
     pub thp_shmem: Known<String>,
@@ -51,7 +53,8 @@ pub struct Khugepaged {
     pub pages_to_scan: u64,
     /// How long it sleeps between, ms.
     pub scan_sleep_ms: u64,
-    /// Pages of the 512 that may be absent when it collapses: each of them becomes memory that is used.
+    /// Pages of the 512 that may be absent when it collapses: each of them becomes memory that is
+    /// used.
     pub max_ptes_none: u64,
     /// Whether it compacts memory to get a huge page.
     pub defrag: u64,
@@ -130,7 +133,8 @@ fn khugepaged(source: &dyn Source) -> Result<Khugepaged, String> {
     })
 }
 
-/// Free blocks in the text of `/proc/buddyinfo` (mm/vmstat.c, `frag_show`): lines such as `Node 0, zone DMA 1 0 2`.
+/// Free blocks in the text of `/proc/buddyinfo` (mm/vmstat.c, `frag_show`): lines such as
+/// `Node 0, zone DMA 1 0 2`.
 ///
 /// # Errors
 /// When it is another file.

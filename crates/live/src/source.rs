@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the facts about a process come from: a running one, or a recording of one. All that is computed is computed from
-//! this trait, so that a recording goes through the same code.
+//! Where the facts about a process come from: a running one, or a recording of one. All that is
+//! computed is computed from this trait, so that a recording goes through the same code.
 
 use std::io;
 
@@ -73,7 +73,8 @@ pub struct Piece<'a> {
     pub entries: &'a [Entry],
 }
 
-/// Says which parts of a piece are the page of zeros, which kernels before 6.7 tell by its frame only.
+/// Says which parts of a piece are the page of zeros, which kernels before 6.7 tell by its frame
+/// only.
 pub(crate) fn without_zeros(piece: Piece<'_>, zero: Option<u64>, visit: &mut dyn FnMut(Piece<'_>)) {
     let is_zero = |entry: &Entry| entry.present() && Some(entry.frame()) == zero;
     let mut first = piece.first;
@@ -115,17 +116,18 @@ pub trait Source {
     /// When they cannot be read, or are none.
     fn mappings(&self) -> Result<Vec<Mapping>, InspectError>;
 
-    /// Hands all pages of `mappings` that are present or swapped to `visit`, ascending; pages that are neither may be among them,
-    /// and no piece goes beyond a mapping.
+    /// Hands all pages of `mappings` that are present or swapped to `visit`, ascending; pages that
+    /// are neither may be among them, and no piece goes beyond a mapping.
     ///
     /// # Errors
     /// When the process ends meanwhile, or may not be read.
     fn pages(&self, mappings: &[Mapping], visit: &mut dyn FnMut(usize, Piece<'_>)) -> Result<Visibility, InspectError>;
 
-    /// The flags (`/proc/kpageflags`) of frames, in their order; frames that no memory has are [`crate::kpageflags::NOPAGE`].
+    /// The flags (`/proc/kpageflags`) of frames, in their order; frames that no memory has are
+    /// [`crate::kpageflags::NOPAGE`].
     fn flags(&self, frames: &[u64]) -> Known<Vec<u64>>;
 
-    /// For each 2 MiB page that begins at an address in `starts`: how many of its 512 small pages hold nothing but zeros; none for
-    /// those that went away.
+    /// For each 2 MiB page that begins at an address in `starts`: how many of its 512 small pages
+    /// hold nothing but zeros; none for those that went away.
     fn zero_pages(&self, starts: &[u64]) -> Known<Vec<Option<u32>>>;
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! KVM's binary statistics (`KVM_GET_STATS_FD`; Documentation/virt/kvm/api.rst, section 4.133). The file's format;
-//! how to get at the file of another process is in [`crate::stats_file`].
+//! KVM's binary statistics (`KVM_GET_STATS_FD`; Documentation/virt/kvm/api.rst, section 4.133). The
+//! file's format; how to get at the file of another process is in [`crate::stats_file`].
 
 use std::collections::BTreeMap;
 
 const HEADER_BYTES: usize = 24;
 const DESCRIPTOR_BYTES: usize = 16;
 
-/// The first value of each statistic in the contents of such a file (`struct kvm_stats_header`, `struct kvm_stats_desc`).
+/// The first value of each statistic in the contents of such a file (`struct kvm_stats_header`,
+/// `struct kvm_stats_desc`).
 pub fn parse(bytes: &[u8]) -> Option<BTreeMap<String, u64>> {
     let short = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?) as usize);
     if bytes.len() < HEADER_BYTES {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Only a VMM itself can ask KVM for its binary statistics (`KVM_GET_STATS_FD`). One that has done so holds a file, of which we
-//! can get a copy of our own (`pidfd_getfd`, Linux 5.6; it takes the right to trace the VMM).
+//! Only a VMM itself can ask KVM for its binary statistics (`KVM_GET_STATS_FD`). One that has done
+//! so holds a file, of which we can get a copy of our own (`pidfd_getfd`, Linux 5.6; it takes the
+//! right to trace the VMM).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

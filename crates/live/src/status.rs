@@ -19,7 +19,8 @@ pub struct Status {
     /// Bytes in hugetlb pages (`HugetlbPages`).
     #[serde(skip)]
     pub hugetlb_bytes: Known<u64>,
-    /// Whether the process may have transparent huge pages (`THP_enabled`, which `prctl(PR_SET_THP_DISABLE)` changes).
+    /// Whether the process may have transparent huge pages (`THP_enabled`, which
+    /// `prctl(PR_SET_THP_DISABLE)` changes).
     pub thp_allowed: Known<bool>,
 }
 

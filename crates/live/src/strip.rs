@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The address space as a strip: what is touched, from the lowest address to the highest, in at most 256 cells.
+//! The address space as a strip: what is touched, from the lowest address to the highest, in at
+//! most 256 cells.
 
 use serde::Serialize;
 
@@ -47,7 +48,8 @@ impl Lines {
 pub struct Cell {
     /// First address, hexadecimal.
     pub start: String,
-    /// The address after the last one. What lies between two touched regions is left out, and counts in neither share.
+    /// The address after the last one. What lies between two touched regions is left out, and
+    /// counts in neither share.
     pub end: String,
     /// Bytes of the 2 MiB regions that it stands for.
     pub bytes: u64,

@@ -16,7 +16,8 @@ pub struct Sysfs {
     pub caches: Vec<SysfsCache>,
     /// The highest `cpu MHz` of any processor in `/proc/cpuinfo`, rounded down.
     pub current_mhz: Option<u64>,
-    /// The highest frequency that cpufreq may choose, MHz (`cpuinfo_max_freq`): with turbo, of one core.
+    /// The highest frequency that cpufreq may choose, MHz (`cpuinfo_max_freq`): with turbo, of one
+    /// core.
     pub max_mhz: Option<u64>,
     /// The frequency without turbo, MHz (`base_frequency`).
     pub base_mhz: Option<u64>,
@@ -38,7 +39,8 @@ pub struct SysfsCache {
 }
 
 impl Sysfs {
-    /// Reads below `root`, which is `/` unless a test says otherwise. What cannot be read is absent.
+    /// Reads below `root`, which is `/` unless a test says otherwise. What cannot be read is
+    /// absent.
     pub fn read(root: &Path) -> Self {
         let processor = root.join("sys/devices/system/cpu/cpu0");
         let kilohertz = |name: &str| number::<u64>(&processor.join("cpufreq").join(name)).map(|khz| khz / 1000);

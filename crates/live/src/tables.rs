@@ -15,7 +15,8 @@ const ENTRIES: u64 = 512;
 pub struct PageTables {
     /// Bytes of all its tables, as the kernel counts them (`VmPTE`).
     pub bytes: Known<u64>,
-    /// Tables of PTEs that the memory needs (present or swapped out): one for each 2 MiB of addresses.
+    /// Tables of PTEs that the memory needs (present or swapped out): one for each 2 MiB of
+    /// addresses.
     pub pte_tables: u64,
     /// Tables of PMDs: one for each 1 GiB.
     pub pmd_tables: u64,

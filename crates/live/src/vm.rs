@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The VMs of a KVM host: with what leaves the EPT (NPT) maps them, what the VMM's memory is made of, and what splits pages.
+//! The VMs of a KVM host: with what leaves the EPT (NPT) maps them, what the VMM's memory is made
+//! of, and what splits pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -38,13 +39,16 @@ pub struct Host {
 pub struct Kvm {
     /// Against iTLB multihit: executable huge pages are split into 4 KiB pages (`Y`), or not (`N`).
     pub nx_huge_pages: Known<String>,
-    /// Whether dirty logging splits huge pages when it begins (`Y`), or at the first write to each (`N`).
+    /// Whether dirty logging splits huge pages when it begins (`Y`), or at the first write to each
+    /// (`N`).
     pub eager_page_split: Known<String>,
     /// Whether the newer page-table code (TDP MMU) is on.
     pub tdp_mmu: Known<String>,
-    /// Nested paging: `ept` of kvm_intel or `npt` of kvm_amd; without it KVM keeps shadow page tables.
+    /// Nested paging: `ept` of kvm_intel or `npt` of kvm_amd; without it KVM keeps shadow page
+    /// tables.
     pub nested_paging: Known<String>,
-    /// Whether this kernel can back a guest's page tables with huge pages (HugeGPT; linux/README.md).
+    /// Whether this kernel can back a guest's page tables with huge pages (HugeGPT;
+    /// linux/README.md).
     pub hugegpt: bool,
 }
 
@@ -70,7 +74,8 @@ pub struct Vm {
     pub memory: Known<VmmMemory>,
     /// What splits its pages, as far as it shows.
     pub splitting: Vec<Cause>,
-    /// Whether the host could back the guest's page tables with huge pages (HugeGPT): `already`, `possible` or `not`.
+    /// Whether the host could back the guest's page tables with huge pages (HugeGPT): `already`,
+    /// `possible` or `not`.
     pub guest_tables: Verdict,
 }
 
@@ -242,7 +247,8 @@ impl Context<'_> {
         Vm { pid, name, leaves, memory, splitting, guest_tables }
     }
 
-    /// KVM says nowhere whether it logs dirty pages. What shows: memory that is huge, mapped by leaves that are not.
+    /// KVM says nowhere whether it logs dirty pages. What shows: memory that is huge, mapped by
+    /// leaves that are not.
     fn dirty_logging(&self, leaves: &Known<Leaves>, memory: &Known<VmmMemory>) -> Cause {
         let cause = |found, why: String| Cause { cause: "dirty_logging", found, why };
         let (Some(leaves), Some(memory)) = (leaves.value(), memory.value()) else {

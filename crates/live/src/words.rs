@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that are arrays of words of 64 bits: `/proc/PID/pagemap`, `/proc/kpageflags`, and recordings of them.
+//! Files that are arrays of words of 64 bits: `/proc/PID/pagemap`, `/proc/kpageflags`, and
+//! recordings of them.
 
 use std::fs::File;
 use std::io;
@@ -8,13 +9,15 @@ use std::os::unix::fs::FileExt;
 /// Bytes of a word.
 pub const WORD_BYTES: u64 = 8;
 
-/// Reads the words from number `first` on into `words`. Returns how many there were: fewer where the file ends.
+/// Reads the words from number `first` on into `words`. Returns how many there were: fewer where
+/// the file ends.
 ///
 /// # Errors
 /// When the file cannot be read.
 pub fn read(file: &File, first: u64, words: &mut [u64]) -> io::Result<usize> {
     let Some(start) = first.checked_mul(WORD_BYTES) else { return Ok(0) };
-    // SAFETY: the same memory as bytes; any bytes are words, and `words` is not used while this lives.
+    // SAFETY: the same memory as bytes; any bytes are words, and `words` is not used while this
+    // lives.
     let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), size_of_val(words)) };
     let mut got = 0;
     while got < bytes.len() {

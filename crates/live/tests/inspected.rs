@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Recordings with a known layout give the known numbers; damaged ones are refused; this process can be looked at.
+//! Recordings with a known layout give the known numbers; damaged ones are refused; this process
+//! can be looked at.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -54,7 +55,8 @@ const MAPS: &str = "10000000-10400000 rw-p 00000000 00:00 0 [heap]\n\
                     20000000-20010000 r--s 00000000 08:01 77 /a file\n\
                     30000000-30002000 rw-p 00000000 00:00 0 \n";
 
-/// 2 MiB by a PMD; a packed group, a scattered one, one with a page missing and one swapped out; a page of zeros; a shared file.
+/// 2 MiB by a PMD; a packed group, a scattered one, one with a page missing and one swapped out; a
+/// page of zeros; a shared file.
 fn layout() -> Vec<Recorded> {
     let heap = 0x10200;
     let mut small: Vec<u64> = (0..8).map(|page| present(0x800 + page)).collect();
@@ -78,7 +80,8 @@ fn a_known_layout_gives_the_known_numbers() {
     assert_eq!((memory.shared_bytes, memory.file_bytes), (16 * 4096, 0));
     assert_eq!((memory.swapped_bytes, memory.zero_bytes), (8 * 4096, 4 * 4096));
     let metric = found.host_pt_fragmentation.value().unwrap();
-    // Packed 1, scattered 8, two groups of the file in the middle of a line 2 each; zeros and missing pages are no whole group.
+    // Packed 1, scattered 8, two groups of the file in the middle of a line 2 each; zeros and
+    // missing pages are no whole group.
     assert_eq!(metric.host_4k.distribution, [1, 2, 0, 0, 0, 0, 0, 1]);
     assert_eq!((metric.host_4k.groups, metric.incomplete_groups), (4, 2));
     assert_eq!(metric.anonymous.value().unwrap().distribution, [1, 0, 0, 0, 0, 0, 0, 1]);

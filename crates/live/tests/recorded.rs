@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Recorded CPUIDs of real processors, held against what their makers and the bundled machine files say of them.
+//! Recorded CPUIDs of real processors, held against what their makers and the bundled machine files
+//! say of them.
 
 use nestwalk_live::{Leaves, Processor, TlbPages, nearest};
 use proptest::prelude::*;
@@ -86,7 +87,8 @@ fn known() -> Vec<Known> {
             machine: "sapphire-rapids",
             same: true,
             caches: &[(1, 48, 12, Some(false)), (2, 2 << 10, 16, Some(false)), (3, 38400, 15, Some(false))],
-            // 64 entries for 4 KiB in this leaf, as in its predecessor; machines/sapphire-rapids.toml has 96 (docs/machines.md).
+            // 64 entries for 4 KiB in this leaf, as in its predecessor;
+            // machines/sapphire-rapids.toml has 96 (docs/machines.md).
             tlbs: &[
                 (1, "4KiB", 64, 4),
                 (1, "2MiB", 32, 4),
@@ -236,7 +238,8 @@ fn this_processor_decodes() {
 }
 
 proptest! {
-    /// Whatever registers say: no panic, no size twice in a level, no array with fewer entries than ways.
+    /// Whatever registers say: no panic, no size twice in a level, no array with fewer entries than
+    /// ways.
     #[test]
     fn any_registers_decode(
         vendor in prop::sample::select(vec!["756E6547-6C65746E-49656E69", "68747541-444D4163-69746E65"]),

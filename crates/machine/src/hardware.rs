@@ -4,8 +4,8 @@
 
 use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
-    AcceleratorConfig, Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, PomTlb,
-    Prefetcher, RandomCoRunner, RunEnd, Segmented,
+    AcceleratorConfig, Account, Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner,
+    PomTlb, Prefetcher, RandomCoRunner, RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
@@ -22,8 +22,6 @@ struct User {
     cores: Vec<usize>,
     /// The kernels and processes whose tables are loaded for it.
     chain: KernelChain,
-    /// What it has counted, but for what cores have not handed out yet.
-    counted: Counters,
 }
 
 impl User {
@@ -107,11 +105,15 @@ impl Cores {
         Ok(())
     }
 
-    fn counters(&self, number: usize) -> Counters {
+    /// What core `number` counts, or has put away in an account.
+    fn counters(&self, number: usize, account: Option<&Account>) -> Counters {
+        fn of<P: Prefetcher>(core: &Core<P>, account: Option<&Account>) -> Counters {
+            account.map_or_else(|| core.counters(), |account| core.counters_of(account))
+        }
         match self {
-            Self::Plain(list) => list[number].counters(),
-            Self::Asap(list, _) => list[number].0.counters(),
-            Self::PomTlb(list, _) => list[number].counters(),
+            Self::Plain(list) => of(&list[number], account),
+            Self::Asap(list, _) => of(&list[number].0, account),
+            Self::PomTlb(list, _) => of(&list[number], account),
         }
     }
 }
@@ -123,8 +125,8 @@ struct Use {
     space: Asid,
     /// Whose accesses it counts.
     counting: Asid,
-    /// What it has handed out of its counters.
-    handed_out: Counters,
+    /// What it has counted for others.
+    accounts: Vec<(Asid, Account)>,
 }
 
 /// See the [module's documentation](self).
@@ -188,7 +190,7 @@ impl Hardware {
     pub fn add(&mut self, chain: &KernelChain, threads: u16) -> Result<Asid, MmuError> {
         let first = self.uses.len();
         // Of no user yet: whoever is first switches it over.
-        let unused = Use { space: Asid(u16::MAX), counting: self.next(), handed_out: Counters::default() };
+        let unused = Use { space: Asid(u16::MAX), counting: self.next(), accounts: Vec::new() };
         for _ in 0..threads {
             self.cores.push(&self.config)?;
             self.uses.push(unused.clone());
@@ -210,7 +212,7 @@ impl Hardware {
 
     fn add_user(&mut self, chain: &KernelChain, cores: Vec<usize>) -> Asid {
         let user = self.next();
-        self.users.push(User { cores, chain: *chain, counted: Counters::default() });
+        self.users.push(User { cores, chain: *chain });
         user
     }
 
@@ -241,15 +243,19 @@ impl Hardware {
         }
     }
 
-    /// What the core counts from now on is the program's.
+    /// What the core counts from now on is the program's: its account is lent to the core.
     fn count_for(&mut self, core: usize, user: Asid) {
-        if self.uses[core].counting != user {
-            let before = self.uses[core].counting;
-            let now = self.cores.counters(core);
-            let counted = &mut self.users[usize::from(before.0)].counted;
-            *counted = counted.plus(&now.minus(&self.uses[core].handed_out));
-            (self.uses[core].counting, self.uses[core].handed_out) = (user, now);
+        let Use { counting, accounts, .. } = &mut self.uses[core];
+        if *counting == user {
+            return;
         }
+        let found = accounts.iter().position(|(owner, _)| *owner == user).unwrap_or_else(|| {
+            accounts.push((user, Account::default()));
+            accounts.len() - 1
+        });
+        let (owner, account) = &mut accounts[found];
+        with_core!(&mut self.cores, core, core => core.exchange_account(account));
+        std::mem::swap(owner, counting);
     }
 
     /// The core on which a program's `thread` runs.
@@ -301,10 +307,14 @@ impl Hardware {
 
     /// What a program has counted so far.
     pub fn counters(&self, user: Asid) -> Counters {
-        let counting = self.uses.iter().enumerate().filter(|(_, one)| one.counting == user);
-        counting.fold(self.users[usize::from(user.0)].counted.clone(), |sum, (core, one)| {
-            sum.plus(&self.cores.counters(core).minus(&one.handed_out))
-        })
+        let mut sum = Counters::default();
+        for (core, Use { counting, accounts, .. }) in self.uses.iter().enumerate() {
+            let put_away = accounts.iter().find(|(owner, _)| *owner == user).map(|(_, account)| account);
+            if *counting == user || put_away.is_some() {
+                sum.add(&self.cores.counters(core, put_away));
+            }
+        }
+        sum
     }
 
     /// How full the last-level cache is. Looks at all of it.

@@ -2,7 +2,7 @@
 //! A program as its kernels see it: a process, the children that it forks and the parents that wait
 //! for them. Its faults and memory events become calls of the kernels.
 
-use nestwalk_mem::{Cpu, Gfn, PageCount, Va, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Gfn, Nanoseconds, PageCount, Va, Vpn, VpnRange};
 use nestwalk_mmu::Fault;
 use nestwalk_os::{Below, HugeAdvice, Kernel, OsError, ProcessId, VmaFlags, VmaKind};
 use nestwalk_workload::MemoryEvent;
@@ -135,7 +135,7 @@ impl ProcessFamily {
         let top = self.chain.top();
         loop {
             let frame = stack.with(&self.chain, top, cpu, |kernel, process, _| {
-                let backed = kernel.backed_span(process, page, store) > PageCount(0);
+                let backed = kernel.backed_span(process, page, store).is_ok_and(|span| span > PageCount(0));
                 kernel.table(process).ok().and_then(|table| table.translate(page)).filter(|_| backed)
             });
             match frame {
@@ -335,7 +335,7 @@ impl ProcessFamily {
     }
 
     fn tick_layer(&mut self, stack: &mut Stack, layer: usize, now_ns: u64) -> Result<(), MachineError> {
-        let ticked = stack.with(&self.chain, layer, Cpu(0), |kernel, _, below| kernel.tick(now_ns, below));
+        let ticked = stack.with(&self.chain, layer, Cpu(0), |kernel, _, below| kernel.tick(Nanoseconds(now_ns), below));
         ticked.map_err(|error| self.failed(layer, error))
     }
 

@@ -105,7 +105,7 @@ impl Stack {
 
     /// The latest of the clocks of the kernels of `chain`, ns.
     pub fn clock(&self, chain: &KernelChain) -> u64 {
-        chain.floors().iter().map(|floor| self.kernel(floor).clock()).max().unwrap_or_default()
+        chain.floors().iter().map(|floor| self.kernel(floor).clock().0).max().unwrap_or_default()
     }
 
     /// A page fault in the kernel of floor `layer`, on that kernel's processor `cpu`.

@@ -339,7 +339,7 @@ mod tests {
 
     fn tenant(lines: &[Line]) -> (Tenant, Platform) {
         let (stack, chain) = kernels(2);
-        let tenant = Tenant::new(ProcessFamily::new("test".into(), chain), Script::new(lines), None);
+        let tenant = Tenant::new(ProcessFamily::new("test".into(), chain), Script::of(lines), None);
         (tenant, platform(stack))
     }
 
@@ -351,8 +351,11 @@ mod tests {
     fn a_slice_is_one_touch_and_alone_a_tenant_takes_all() {
         let (mut sliced, mut shared) = tenant(&[mmap(8), Line::Touch(8, 8000)]);
         sliced.step(0, SLICE, &mut shared).unwrap();
-        let slices: Vec<u64> = (0..8).map(|_| sliced.step(0, SLICE, &mut shared).unwrap().1).collect();
-        assert_eq!(sliced.tally.touches, 8);
+        let slices = [1, 2, 3, 4, 5, 6, 7, 8].map(|touches| {
+            let (_, cycles) = sliced.step(0, SLICE, &mut shared).unwrap();
+            assert_eq!(sliced.tally.touches, touches);
+            cycles
+        });
         assert_eq!(sliced.step(0, SLICE, &mut shared).unwrap().0, StepOutcome::Ended);
         let (mut whole, mut own) = tenant(&[mmap(8), Line::Touch(8, 8000)]);
         let alone = Budget::alone(Detail::TlbOnly);
@@ -384,7 +387,7 @@ mod tests {
     fn one_that_begins_anew_is_another_process_without_memory() {
         let lines = vec![mmap(8), Line::Touch(8, 8)];
         let (once, mut platform) = tenant(&lines);
-        let source: Source = Box::new(move || Ok(Script::new(&lines)));
+        let source: Source = Box::new(move || Ok(Script::of(&lines)));
         let mut tenant = once.again(source);
         let process = tenant.family.chain().process();
         let before = free(&tenant, &platform);

@@ -74,8 +74,8 @@ pub(crate) fn mmap(pages: u64) -> Line {
 pub(crate) struct Script(std::vec::IntoIter<Line>);
 
 impl Script {
-    pub fn new(lines: &[Line]) -> Box<dyn Workload> {
-        Box::new(Self(lines.to_vec().into_iter()))
+    pub fn of(lines: &[Line]) -> Box<dyn Workload> {
+        Box::new(Self(Vec::from(lines).into_iter()))
     }
 }
 

@@ -173,7 +173,7 @@ impl Guest {
 
     fn tick(&mut self, ns: u64) {
         self.now_ns += ns;
-        self.kernel.tick(self.now_ns, &mut Bare).unwrap();
+        self.kernel.tick(nestwalk_mem::Nanoseconds(self.now_ns), &mut Bare).unwrap();
         self.kernel.take_invalidations();
     }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Unit types for addresses and page numbers.
 //!
-//! A kernel, seen by itself, translates a virtual address [`Va`] (page number [`Vpn`]) into an address [`Pa`] of *its*
-//! physical memory (page number [`Frame`]). Guest and host run the same code, so the rooms `mem` and `os` speak of `Va`
-//! and `Pa` only. Where two kernels meet (the walkers and the machine), the same values get KVM's names: the guest's
-//! `Va` is a [`Gva`], its `Pa` a [`Gpa`], the host's `Pa` a [`Hpa`]. The conversions are explicit and only there.
-//! Native, the program's `Va` is called a `Gva` all the same and the kernel's `Pa` is the `Hpa`.
+//! A kernel, seen by itself, translates a virtual address [`Va`] (page number [`Vpn`]) into an
+//! address [`Pa`] of *its* physical memory (page number [`Frame`]). Guest and host run the same
+//! code, so the rooms `mem` and `os` speak of `Va` and `Pa` only. Where two kernels meet (the
+//! walkers and the machine), the same values get KVM's names: the guest's `Va` is a [`Gva`], its
+//! `Pa` a [`Gpa`], the host's `Pa` a [`Hpa`]. The conversions are explicit and only there. Native,
+//! the program's `Va` is called a `Gva` all the same and the kernel's `Pa` is the `Hpa`.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};

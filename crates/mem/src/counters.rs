@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Counters, each declared once.
 //!
-//! A structure declares what it counts with [`counters!`](crate::counters!), in its own file: the name, the unit and the
-//! meaning of each counter. That one declaration makes
+//! A structure declares what it counts with [`counters!`](crate::counters!), in its own file: the
+//! name, the unit and the meaning of each counter. That one declaration makes
 //! - the struct, with a field for each counter;
 //! - sums (`add`, `plus`) and differences (`minus`) of two snapshots;
 //! - what results and their schema show ([`Shown`]): each number with its path, unit and meaning.
@@ -23,22 +23,26 @@
 //! }
 //! let once = CacheCounters { hits: [3, 4], misses: 1 };
 //! assert_eq!(once.plus(&once).minus(&once), once);
-//! let shown: Vec<_> = nestwalk_mem::counters::list(&once).into_iter().map(|counter| (counter.path, counter.value)).collect();
+//! let list = nestwalk_mem::counters::list(&once).into_iter();
+//! let shown: Vec<_> = list.map(|counter| (counter.path, counter.value)).collect();
 //! let expected = [("hits.4KiB", 3), ("hits.2MiB", 4), ("misses", 1), ("all", 8)];
 //! assert_eq!(shown, expected.map(|(path, value)| (path.to_owned(), Some(value))));
 //! ```
 //!
-//! In brackets behind a field stands how it is shown:
-//! - `["unit"]`: under its own name; `["unit" at "path"]`: elsewhere, where a dot leads into a table;
+//! In brackets behind a field is how it is shown:
+//! - `["unit"]`: under its own name; `["unit" at "path"]`: elsewhere, where a dot leads into a
+//!   table;
 //! - `["unit" by LABELS]`: an array, with a label for each of its numbers;
-//! - `[group at "path"]`: a group that was declared like this one; `[group]`: its counters stand beside the others;
-//! - `[optional at "path"]`: a group of hardware that most machines lack: only where it counted something;
+//! - `[group at "path"]`: a group that was declared like this one; `[group]`: its counters are
+//!   beside the others;
+//! - `[optional at "path"]`: a group of hardware that most machines lack: only where it counted
+//!   something;
 //! - `[hidden]`: not at all.
 
 /// A number as results show it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counter {
-    /// Where it stands, with dots between the names of tables.
+    /// Its place, with dots between the names of tables.
     pub path: String,
     /// What it is a number of.
     pub unit: &'static str,
@@ -50,12 +54,12 @@ pub struct Counter {
     pub optional: bool,
 }
 
-/// Where a value stands, and what it is.
+/// The place of a value, and what it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct About<'a> {
-    /// The table that it stands in; empty for the outermost one.
+    /// The table that it is in; empty for the outermost one.
     pub table: &'a str,
-    /// Its name in that table; empty for a group whose counters stand in the table itself.
+    /// Its name in that table; empty for a group whose counters are in the table itself.
     pub name: &'a str,
     /// What it is a number of.
     pub unit: &'static str,
@@ -245,8 +249,9 @@ macro_rules! counters {
                 [$(self.$name),*].into_iter()
             }
 
-            /// Counts what is new in `now` since `seen`, which is brought up to date. Tells `each` of the place in
-            /// [`Self::NAMES`] of every count that went on, and by how much. Most did not: that is what makes it cheap.
+            /// Counts what is new in `now` since `seen`, which is brought up to date. Tells `each`
+            /// of the place in [`Self::NAMES`] of every count that went on, and by how much. Most
+            /// did not: that is what makes it cheap.
             #[inline]
             pub fn take_news(&mut self, now: &Self, seen: &mut Self, mut each: impl FnMut(usize, u64)) {
                 let mut place = 0;

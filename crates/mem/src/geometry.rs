@@ -3,7 +3,8 @@
 
 use crate::addr::{PAGE_SHIFT, Va, Vpn};
 
-/// A level of a page table, leaf first as in the papers: 1 = PTE (PL1), 2 = PMD (PL2), 3 = PUD, 4 = P4D or PGD, 5 = PGD.
+/// A level of a page table, leaf first as in the papers: 1 = PTE (PL1), 2 = PMD (PL2), 3 = PUD, 4 =
+/// P4D or PGD, 5 = PGD.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct Level(pub u8);
@@ -57,7 +58,7 @@ impl PageSize {
     /// As people write them, in the same order.
     pub const NAMES: [&'static str; 3] = ["4KiB", "2MiB", "1GiB"];
 
-    /// The level at which a leaf of this size stands.
+    /// The level of a leaf of this size.
     #[inline]
     pub const fn level(self) -> Level {
         Level(self as u8 + 1)
@@ -142,7 +143,7 @@ impl Geometry {
         self.index_bits as u32
     }
 
-    /// Which entry of a node at `level` stands for `page`.
+    /// The index of the entry for `page` in a node of `level`.
     #[inline]
     pub const fn index(self, page: Vpn, level: Level) -> usize {
         (page.0 >> self.entry_order(level)) as usize & (self.entries() - 1)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Large arrays on huge pages of the machine that runs the simulation (it is no part of what is simulated).
+//! Large arrays on huge pages of the machine that runs the simulation (it is no part of what is
+//! simulated).
 //!
-//! The arrays behind page tables and caches are used at random; on 4 KiB pages most of the time would go into this
-//! machine's own page walks.
+//! The arrays behind page tables and caches are used at random; on 4 KiB pages most of the time
+//! would go into this machine's own page walks.
 
 /// Arrays below this size are left alone.
 const BYTES_MIN: usize = 4 << 20;
@@ -18,8 +19,8 @@ pub fn advise<T>(place: &mut [T]) {
         }
         let skipped = start.next_multiple_of(PAGE) - start;
         let whole = (bytes - skipped) / PAGE * PAGE;
-        // SAFETY: the range lies inside `place`, which is borrowed for as long as the call lasts, and MADV_HUGEPAGE
-        // changes no contents.
+        // SAFETY: the range lies inside `place`, which is borrowed for as long as the call lasts,
+        // and MADV_HUGEPAGE changes no contents.
         unsafe {
             libc::madvise(place.as_mut_ptr().cast::<u8>().add(skipped).cast(), whole, libc::MADV_HUGEPAGE);
         }
@@ -28,8 +29,8 @@ pub fn advise<T>(place: &mut [T]) {
     let _ = (place, BYTES_MIN);
 }
 
-/// Makes room for `additional` more elements, on huge pages if there are many. Like [`Vec::reserve`], but a large
-/// array moves to a fresh place, since moved huge pages fall apart.
+/// Makes room for `additional` more elements, on huge pages if there are many. Like
+/// [`Vec::reserve`], but a large array moves to a fresh place, since moved huge pages fall apart.
 #[inline]
 pub fn reserve<T: Copy>(array: &mut Vec<T>, additional: usize) {
     if array.capacity() - array.len() < additional {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Numbers that a file may hold: each with its range, its unit, and why it may not be more.
 //!
-//! Who reads a number declares its key. Files are checked against the keys before they are read, and the schemas and the
-//! pages about keys are made from them.
+//! Who reads a number declares its key. Files are checked against the keys before they are read,
+//! and the schemas and the pages about keys are made from them.
 
 /// A number of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Key {
-    /// Where it is: names separated by dots; `[]` behind an array whose elements all have it, `*` for any name.
+    /// Where it is: names separated by dots; `[]` behind an array whose elements all have it, `*`
+    /// for any name.
     pub path: &'static str,
     /// The least that it may be.
     pub least: u64,
@@ -25,7 +26,8 @@ pub struct Key {
 pub enum Upper {
     /// The model, the architecture, or the file format: more cannot be.
     Limit(&'static str),
-    /// Our judgement that nobody needs more, so that slips of the pen are caught: may be raised where the key is declared.
+    /// Our judgement that no run needs more, so that slips of the pen are caught: may be raised
+    /// where the key is declared.
     Assumption(&'static str),
 }
 

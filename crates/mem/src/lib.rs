@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory as hardware and a kernel's lowest layer see it.
 //!
-//! Three things live here, and none knows of processes, faults or caches:
-//! - [`addr`]: unit types for addresses and page numbers, so that no bare integer crosses a function as an address;
-//! - [`page_table`]: radix tables of any [`Geometry`], whose nodes sit in frames;
+//! None of it knows processes, faults or caches:
+//! - [`addr`]: unit types for addresses and page numbers, so that no bare integer crosses a
+//!   function as an address; [`time`]: one for nanoseconds;
+//! - [`page_table`]: radix tables of any [`Geometry`], with pages in simulated physical memory;
 //! - [`physical`]: one kernel's physical memory: Linux's buddy allocator with per-CPU lists.
 
 pub mod access;
@@ -17,9 +18,11 @@ pub mod physical;
 pub mod prefetch;
 pub mod schema;
 pub mod size;
+pub mod time;
 
 pub use access::Access;
 pub use addr::{Frame, FrameRange, Gfn, Gpa, Gva, Gvn, Hpa, Pa, PageCount, Pfn, Va, Vpn, VpnRange};
 pub use geometry::{Geometry, Level, PageSize};
 pub use page_table::{Entry, EntrySlot, Leaf, NodeId, PageTable, Version, Write};
 pub use physical::{Cpu, MigrateType, Order, Owner, PhysicalMemory};
+pub use time::Nanoseconds;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a size looks in the JSON Schema of a file: for `#[schemars(with = "...")]` beside serde's [`size`](crate::size).
+//! How a size looks in the JSON Schema of a file: for `#[schemars(with = "...")]` beside serde's
+//! [`size`](crate::size).
 
 use std::borrow::Cow;
 

@@ -256,6 +256,12 @@ impl PrivateCaches {
         output
     }
 
+    /// Whether so many references are worth a copy of the private caches.
+    #[inline(always)]
+    pub(crate) fn pays_level_by_level(&self, references: usize) -> bool {
+        references >= (self.l1d.set_count() + self.l2.set_count()) / 4
+    }
+
     /// Sends all `references`, of which the highest line is `highest`, through the caches [level by level](crate::levels). False,
     /// and nothing has changed, where that cannot be done.
     #[cfg(target_arch = "x86_64")]

@@ -289,7 +289,7 @@ impl Levels {
 
     /// Plays `references`, of which the highest line is `highest`. False, and nothing has changed, where that cannot be
     /// done: other shapes than 8 ways and a power of two of sets in the private caches, an exclusive last
-    /// level, memories of more than 256 GiB, few references, or lines that may have been in the core when they went.
+    /// level, memories of more than 256 GiB, or lines that may have been in the core when they went.
     pub fn play(
         &mut self,
         (l1d, l2): (&mut Cache, &mut Cache),
@@ -314,9 +314,7 @@ impl Levels {
         highest: u64,
     ) -> bool {
         let (Some(mut l1d), Some(mut l2)) = (Rows::of(l1d), Rows::of(l2)) else { return false };
-        // Copies pay if there are references enough.
-        let few = references.len() < (l1d.rows.len() + l2.rows.len()) / 4;
-        if few || policy == LlcPolicy::Exclusive || llc.stride() != 1 || highest >> Passed::LINE_BITS != 0 {
+        if policy == LlcPolicy::Exclusive || llc.stride() != 1 || highest >> Passed::LINE_BITS != 0 {
             return false;
         }
         if self.pause > 0 {

@@ -62,7 +62,7 @@ pub use mapping::Mapping;
 pub use native::Native;
 pub use nested::Nested;
 pub use prefetcher::{Found, InFlight, Issue, NoPrefetch, PrefetchCounters, Prefetcher};
-pub use processor::{Asid, Core, RunEnd};
+pub use processor::{Account, Asid, Core, RunEnd};
 pub use segments::{SegmentCounters, Segmented, Segments, SegmentsError};
 pub use simd::Simd;
 pub use tlb::{TlbCounters, Tlbs};

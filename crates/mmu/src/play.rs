@@ -76,7 +76,7 @@ impl Player {
     #[cfg(target_arch = "x86_64")]
     fn level_by_level(&mut self, llc: &mut Llc, tape: &Tape, counters: &mut Counters) -> bool {
         let (Some(levels), Some(wide)) = (&mut self.levels, self.wide) else { return false };
-        if tape.aborted.is_some() {
+        if tape.aborted.is_some() || !self.caches.pays_level_by_level(tape.len()) {
             return false;
         }
         let highest = wide.apart(

@@ -67,6 +67,16 @@ pub trait Prefetcher {
         let _ = counters;
     }
 
+    /// Exchanges what it counted with its part of `counters`.
+    fn exchange_counters(&mut self, counters: &mut Counters) {
+        let _ = counters;
+    }
+
+    /// Moves the events that are its own from where a core counts them to its part of a snapshot.
+    fn take_events(counters: &mut Counters) {
+        let _ = counters;
+    }
+
     /// Checks what must always hold.
     fn check_invariants(&self) {}
 }
@@ -126,6 +136,11 @@ impl InFlight {
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
         self.used = 0;
+    }
+
+    /// Counts into `counters` from now on, and leaves there what it has counted into until now.
+    pub(crate) fn exchange_counters(&mut self, counters: &mut PrefetchCounters) {
+        std::mem::swap(&mut self.counters, counters);
     }
 
     /// What was done since the core was made.

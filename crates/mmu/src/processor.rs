@@ -49,6 +49,14 @@ pub enum RunEnd {
     },
 }
 
+/// Counters that a core counts into: one for each program that it runs, so that programs on the same
+/// core count apart.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    counters: Counters,
+    prefetch: PrefetchCounters,
+}
+
 /// One core. `P` is its page-table prefetcher.
 #[derive(Clone, Debug)]
 pub struct Core<P = NoPrefetch> {
@@ -102,9 +110,29 @@ impl<P: Prefetcher> Core<P> {
         })
     }
 
-    /// What it has counted so far.
+    /// What it has counted so far, for the program that it counts for.
     pub fn counters(&self) -> Counters {
         let mut counters = self.unit.counters.clone();
+        self.unit.prefetcher.count(&mut counters);
+        self.snapshot(counters, self.player.in_flight.counters())
+    }
+
+    /// What is in an account that it has put away.
+    pub fn counters_of(&self, account: &Account) -> Counters {
+        self.snapshot(account.counters.clone(), account.prefetch)
+    }
+
+    /// Counts into `account` from now on, and leaves there what it has counted into until now.
+    pub fn exchange_account(&mut self, account: &mut Account) {
+        // What the accelerator counts is with the other counters while they are put away.
+        self.unit.prefetcher.exchange_counters(&mut self.unit.counters);
+        std::mem::swap(&mut self.unit.counters, &mut account.counters);
+        self.unit.prefetcher.exchange_counters(&mut self.unit.counters);
+        self.player.in_flight.exchange_counters(&mut account.prefetch);
+    }
+
+    /// `counters` as a snapshot has them: each event under the structure that it belongs to.
+    fn snapshot(&self, mut counters: Counters, prefetch: PrefetchCounters) -> Counters {
         let events = &mut counters.walk_events;
         counters.guest_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Guest, 0)));
         counters.host_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Host, 0)));
@@ -112,12 +140,12 @@ impl<P: Prefetcher> Core<P> {
         counters.nested_tlb = NestedTlbCounters { hits, misses };
         [counters.segments.translations] = events.take(WalkEvents::segments_code());
         let [useful] = events.take(WalkEvents::prefetch_hit_code());
-        counters.prefetch = PrefetchCounters { useful, ..self.player.in_flight.counters() };
+        counters.prefetch = PrefetchCounters { useful, ..prefetch };
         let data: [u64; 4] = events.take(WalkEvents::DATA);
         let cycles = |served| data[served as usize] * self.player.caches.latency(served);
         let data_cycles = Served::ALL.map(cycles).iter().sum();
         counters.caches = CacheCounters { data, data_cycles, corunner: events.take(WalkEvents::CORUNNER) };
-        self.unit.prefetcher.count(&mut counters);
+        P::take_events(&mut counters);
         counters
     }
 

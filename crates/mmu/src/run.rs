@@ -14,7 +14,7 @@
 //! - Page faults leave the loop, so it contains nothing of them.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize, Va};
+use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize};
 
 use crate::clustered::Group;
 use crate::corunner::CoRunner;
@@ -25,6 +25,7 @@ use crate::memo::Memo;
 use crate::prefetcher::Prefetcher;
 use crate::processor::{Core, RunEnd};
 use crate::simd::{Plain, Simd};
+use crate::stages::FetchAhead;
 use crate::tape::Tape;
 use crate::tlb::{Lookup, SmallPages, TlbCounters, Tlbs};
 use crate::walk_unit::WalkUnit;
@@ -36,8 +37,8 @@ const HINTS: usize = 64;
 /// The most pairs of tables for which a core keeps prepared walks.
 const MEMOS_MAX: usize = 16;
 
-/// Fetch ahead when the batch before had at least this many walks: a sequential stream has one in each batch.
-const HINT_WALKS_MIN: usize = 2;
+/// Fetch ahead, and put walks off, when the batch before had at least this many: a sequential stream has one in each batch.
+const WALKS_MIN: usize = 2;
 
 /// The access before: its page and its line.
 #[derive(Clone, Copy)]
@@ -54,7 +55,7 @@ struct Last {
 
 impl Last {
     /// None: differs from every address in a bit that no address has.
-    const NONE: Self = Self { gva: 1 << 63, shift: 12, size: PageSize::Small, store_ok: false, start: Hpa(0) };
+    const NONE: Self = Self { gva: 1 << 62, shift: 12, size: PageSize::Small, store_ok: false, start: Hpa(0) };
 
     #[inline(always)]
     fn new(gva: Gva, mapping: Mapping, shift: u32) -> Self {
@@ -66,14 +67,23 @@ impl Last {
         self.store_ok || !access.is_store()
     }
 
+    /// Whether `access` has the same address but for its lowest bits, and is allowed: one comparison of both.
+    #[inline(always)]
+    fn agrees(&self, access: Access, lowest: u32) -> bool {
+        const STORE: u64 = 1 << 63;
+        let word = access.gva().0 | if access.is_store() { STORE } else { 0 };
+        let compared = if self.store_ok { !STORE } else { !0 };
+        ((word ^ self.gva) & compared) >> lowest == 0
+    }
+
     #[inline(always)]
     fn same_line(&self, access: Access) -> bool {
-        (access.gva().0 ^ self.gva) >> 6 == 0 && self.allows(access)
+        self.agrees(access, 6)
     }
 
     #[inline(always)]
     fn same_page(&self, access: Access) -> bool {
-        (access.gva().0 ^ self.gva) >> self.shift == 0 && self.allows(access)
+        self.agrees(access, self.shift)
     }
 
     /// Where it lies.
@@ -285,18 +295,18 @@ impl<P: Prefetcher> Core<P> {
         let mut last = Last::NONE;
         let mut done = 0;
         let mut hints = Hints::default();
-        self.hint_first(walker, accesses, &mut hints);
-        self.hint_second(walker, &hints);
+        self.expect(accesses, &mut hints);
+        self.fetch_ahead(walker, &mut hints);
         while done < accesses.len() {
             let rest = &accesses[done..];
             let batch = &rest[..hints.len];
             let end = self.translate(simd, walker, batch, &mut detail, &mut last);
             // What the next batch needs comes while this one's walks are done, and its references played.
-            self.hint_first(walker, &rest[batch.len()..], &mut hints);
+            self.expect(&rest[batch.len()..], &mut hints);
             if D::FULL {
-                self.finish_walks(simd, walker);
+                self.finish_walks(simd, walker, Some(&mut hints));
             }
-            self.hint_second(walker, &hints);
+            self.fetch_ahead(walker, &mut hints);
             detail.finish(self);
             let in_batch = end.map_or(batch.len(), |(index, _)| index);
             let counters = D::tlb(&mut self.unit.counters);
@@ -324,7 +334,8 @@ impl<P: Prefetcher> Core<P> {
         let mut index = 0;
         while let Some(&access) = batch.get(index) {
             if D::only_counts(last, access) {
-                let run = batch[index..].iter().take_while(|&&access| D::only_counts(last, access)).count();
+                let before = *last;
+                let run = batch[index..].iter().take_while(|&&access| D::only_counts(&before, access)).count();
                 D::tlb(&mut self.unit.counters).l1_hits[last.size as usize] += run as u64;
                 if D::FULL {
                     self.unit.same_data(run as u64);
@@ -399,7 +410,7 @@ impl<P: Prefetcher> Core<P> {
         } else if let Some(mapping) = self.put_off(walker, gva, store) {
             mapping
         } else {
-            self.finish_walks(simd, walker);
+            self.finish_walks(simd, walker, None);
             if !P::TRANSLATES {
                 self.unit.begin(gva);
             }
@@ -417,7 +428,7 @@ impl<P: Prefetcher> Core<P> {
     #[inline(always)]
     fn ask<S: Simd, W: Walker, D: Detail>(&mut self, simd: S, walker: &mut W, access: Access) -> Option<Mapping> {
         if D::FULL {
-            self.finish_walks(simd, walker);
+            self.finish_walks(simd, walker, None);
             self.unit.begin(access.gva());
         }
         let WalkUnit { prefetcher, tape, .. } = &mut self.unit;
@@ -455,35 +466,39 @@ impl<P: Prefetcher> Core<P> {
     /// What the walk for `gva` will find, if it can be put off and done in [stages](crate::stages).
     #[inline(always)]
     fn put_off<W: Walker>(&mut self, walker: &mut W, gva: Gva, store: bool) -> Option<Mapping> {
+        if self.recent_walks < WALKS_MIN {
+            return None;
+        }
         let memo = self.memos.get_mut(self.memo?)?;
         let prepared = walker.prepare(memo, gva, store)?;
-        self.unit.pending.push(Va::from(gva).page(), &prepared);
+        self.unit.pending.push(gva, &prepared);
         Some(prepared.mapping)
     }
 
     /// Does all walks that were put off, and brings the batch's references onto the tape.
     #[inline(always)]
-    fn finish_walks<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W) {
+    fn finish_walks<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W, hints: Option<&mut Hints<W::Hint>>) {
         if self.unit.pending.has_walks() {
-            self.finish_in_stages(simd, walker);
+            self.finish_in_stages(simd, walker, hints.unwrap_or(&mut Hints::default()));
         }
         self.unit.finish_others();
     }
 
     #[inline(never)]
-    fn finish_in_stages<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W) {
+    fn finish_in_stages<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W, hints: &mut Hints<W::Hint>) {
         let Some(memo) = self.memo else { return };
         let prepared = &self.memos[memo];
+        let ahead = Ahead { walker: &*walker, memo: Some(prepared), hints };
         #[cfg(target_arch = "x86_64")]
         let unmarked = match self.player.wider {
             Some(wider) => wider.apart(
                 #[inline(always)]
-                || self.unit.run_stages(wider, prepared),
+                || self.unit.run_stages(wider, prepared, ahead),
             ),
-            None => self.unit.run_stages(simd, prepared),
+            None => self.unit.run_stages(simd, prepared, ahead),
         };
         #[cfg(not(target_arch = "x86_64"))]
-        let unmarked = self.unit.run_stages(simd, prepared);
+        let unmarked = self.unit.run_stages(simd, prepared, ahead);
         if unmarked {
             self.unit.unmarked().for_each(|node| walker.mark_node(&mut self.memos[memo], node));
         }
@@ -491,7 +506,7 @@ impl<P: Prefetcher> Core<P> {
 
     /// The memo for the tables of `walker`, if its walks can be put off.
     fn memo_for<W: Walker>(&mut self, walker: &W) -> Option<usize> {
-        if P::ACTIVE || P::TRANSLATES || !self.stages || self.unit.nested_tlb.is_some() {
+        if P::TRANSLATES || !self.stages || self.unit.nested_tlb.is_some() {
             return None;
         }
         let (guest, host, base) = walker.prepares()?;
@@ -509,48 +524,84 @@ impl<P: Prefetcher> Core<P> {
         Some(at)
     }
 
-    /// The next batch is the beginning of `accesses`: says how far it goes, and fetches ahead what its walks need first of the
-    /// simulation's own memory. Changes no result.
+    /// The next batch is the beginning of `accesses`: says how far it goes, and which of them are likely to walk.
     #[inline(always)]
-    fn hint_first<W: Walker>(&mut self, walker: &W, accesses: &[Access], hints: &mut Hints<W::Hint>) {
+    fn expect<H>(&mut self, accesses: &[Access], hints: &mut Hints<H>) {
         let batch = &accesses[..accesses.len().min(Tape::BATCH)];
-        (hints.count, hints.len) = (0, batch.len());
-        if !self.hints || self.recent_walks < HINT_WALKS_MIN {
+        (hints.count, hints.first, hints.second, hints.len) = (0, 0, 0, batch.len());
+        if !self.hints || self.recent_walks < WALKS_MIN {
             return;
         }
-        let memo = self.memo.map(|memo| &self.memos[memo]);
         for (index, access) in batch.iter().enumerate() {
             let page = access.gva().page();
             if !self.familiar.knows(page) {
-                let Some(hint) = hints.hints.get_mut(hints.count) else {
+                let Some(gva) = hints.gvas.get_mut(hints.count) else {
                     hints.len = index;
                     break;
                 };
-                *hint = walker.hint_first(access.gva(), memo);
+                *gva = access.gva();
                 self.familiar.meet(page);
                 hints.count += 1;
             }
         }
     }
 
-    /// Fetches what they need next: uses what the first stage has brought.
+    /// Fetches ahead what is left to fetch for the walks of the next batch.
     #[inline(always)]
-    fn hint_second<W: Walker>(&self, walker: &W, hints: &Hints<W::Hint>) {
-        let memo = self.memo.map(|memo| &self.memos[memo]);
-        hints.hints[..hints.count].iter().for_each(|&hint| walker.hint_second(hint, memo));
+    fn fetch_ahead<W: Walker>(&self, walker: &W, hints: &mut Hints<W::Hint>) {
+        let mut ahead = Ahead { walker, memo: self.memo.map(|memo| &self.memos[memo]), hints };
+        while ahead.first() {}
+        while ahead.second() {}
     }
 }
 
-/// What is fetched ahead for a batch.
+/// What is fetched ahead for a batch, of the simulation's own memory.
 struct Hints<H> {
+    /// Of accesses that are likely to walk.
+    gvas: [Gva; HINTS],
     hints: [H; HINTS],
     count: usize,
+    /// How many of them went through the first stage, and through the second.
+    first: usize,
+    second: usize,
     /// Accesses of the batch.
     len: usize,
 }
 
 impl<H: Copy + Default> Default for Hints<H> {
+    #[inline(always)]
     fn default() -> Self {
-        Self { hints: [H::default(); HINTS], count: 0, len: 0 }
+        Self { gvas: [Gva(0); HINTS], hints: [H::default(); HINTS], count: 0, first: 0, second: 0, len: 0 }
+    }
+}
+
+/// Fetches ahead, one walk after the other, between other work.
+struct Ahead<'a, W: Walker> {
+    walker: &'a W,
+    memo: Option<&'a Memo>,
+    hints: &'a mut Hints<W::Hint>,
+}
+
+impl<W: Walker> FetchAhead for Ahead<'_, W> {
+    #[inline(always)]
+    fn first(&mut self) -> bool {
+        let Hints { gvas, hints, count, first, .. } = &mut *self.hints;
+        if *first == *count {
+            return false;
+        }
+        hints[*first % HINTS] = self.walker.hint_first(gvas[*first % HINTS], self.memo);
+        *first += 1;
+        true
+    }
+
+    #[inline(always)]
+    fn second(&mut self) -> bool {
+        let Hints { hints, first, second, .. } = &mut *self.hints;
+        if *second == *first {
+            return false;
+        }
+        self.walker.hint_second(hints[*second % HINTS], self.memo);
+        *second += 1;
+        true
     }
 }

@@ -13,12 +13,13 @@
 //! Nothing in one stage depends on a later one: which lines a walk refers to does not depend on what
 //! serves them, and the page-walk caches of guest and host know nothing of each other.
 
-use nestwalk_mem::{Level, NodeId, Vpn};
+use nestwalk_mem::addr::PAGE_SHIFT;
+use nestwalk_mem::{Gpa, Gva, Level, NodeId, Va, Vpn};
 
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
 use crate::memo::{LEVELS, LINE_ENTRIES_ORDER, Memo, NodeRecord};
-use crate::prefetcher::Prefetcher;
+use crate::prefetcher::{Issue, Prefetcher};
 use crate::simd::Simd;
 use crate::tape::{Reference, Tape, WalkSpan};
 use crate::walk_unit::WalkUnit;
@@ -40,10 +41,19 @@ pub struct Prepared {
     pub(crate) host_lines: [u32; LEVELS],
 }
 
+/// Fetches ahead what the walks of the next batch need of the simulation's own memory, one walk at a time.
+pub(crate) trait FetchAhead {
+    /// The first stage for the next walk; false if there is none left.
+    fn first(&mut self) -> bool;
+
+    /// The second stage for the next walk that went through the first.
+    fn second(&mut self) -> bool;
+}
+
 /// A walk that was put off.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
-    page: Vpn,
+    gva: Gva,
     host_page: Vpn,
     host_lines: [u32; LEVELS],
     node: NodeId,
@@ -73,7 +83,9 @@ impl Task {
     const UNMARKED: u32 = 1;
     /// Says that it is no walk: `page` and `walk` are the range of the other references.
     const OTHERS: u32 = 2;
-    const NODE: u32 = 2;
+    /// Says that it is the first of its walk; only kept for a prefetcher.
+    const FIRST: u32 = 4;
+    const NODE: u32 = 3;
 
     #[inline(always)]
     fn others(begin: u32, end: u32) -> Self {
@@ -116,9 +128,9 @@ impl Pending {
 
     /// The walk of the next access is put off.
     #[inline(always)]
-    pub fn push(&mut self, page: Vpn, prepared: &Prepared) {
+    pub fn push(&mut self, gva: Gva, prepared: &Prepared) {
         let &Prepared { node, host_page, host_lines, .. } = prepared;
-        self.walks.push(Walk { page, host_page, host_lines, node, other: self.others.len() as u32 });
+        self.walks.push(Walk { gva, host_page, host_lines, node, other: self.others.len() as u32 });
     }
 }
 
@@ -192,10 +204,14 @@ impl Writer<'_> {
 impl<P: Prefetcher> WalkUnit<P> {
     /// Does all walks that were put off, whose nodes are prepared in `memo`. Whether [`WalkUnit::unmarked`] has something.
     #[inline(always)]
-    pub(crate) fn run_stages<S: Simd>(&mut self, simd: S, memo: &Memo) -> bool {
+    pub(crate) fn run_stages<S: Simd>(&mut self, simd: S, memo: &Memo, mut ahead: impl FetchAhead) -> bool {
         let first = self.tape.walks.len();
-        self.guest_stage(simd, memo);
-        let unmarked = self.host_stage(simd, first);
+        self.guest_stage(simd, memo, &mut ahead);
+        let unmarked = if P::ACTIVE {
+            self.host_stage_with_prefetches(simd, first, memo.host_page(0))
+        } else {
+            self.host_stage(simd, first, &mut ahead)
+        };
         self.pending.walks.clear();
         unmarked
     }
@@ -210,7 +226,7 @@ impl<P: Prefetcher> WalkUnit<P> {
 
     /// Looks in the guest's page-walk caches, and makes a list of tasks of all walks.
     #[inline(always)]
-    fn guest_stage<S: Simd>(&mut self, simd: S, memo: &Memo) {
+    fn guest_stage<S: Simd>(&mut self, simd: S, memo: &Memo, ahead: &mut impl FetchAhead) {
         let Pending { walks, others, others_done, tasks, task_count } = &mut self.pending;
         if tasks.len() < walks.len() * TASKS_MAX {
             tasks.resize(walks.len() * TASKS_MAX, Task::default());
@@ -225,7 +241,10 @@ impl<P: Prefetcher> WalkUnit<P> {
             if walk.other > done {
                 list.push(Task::others(done, walk.other), true);
             }
-            let left = self.guest_pwc.levels_left(simd, walk.page, ROOT);
+            ahead.first();
+            let page = Va::from(walk.gva).page();
+            let first = list.count;
+            let left = self.guest_pwc.levels_left(simd, page, ROOT);
             left_counts[left] += 1;
             self.tape.walks.push(WalkSpan {
                 begin: 0,
@@ -238,11 +257,11 @@ impl<P: Prefetcher> WalkUnit<P> {
             let (node3, record3) = (record2.parent(), memo.node(record2.parent()));
             if left > 3 {
                 let record4 = memo.node(record3.parent());
-                list.push(Task::node(memo, (record3.parent(), record4), walk.page, Level(4), number), true);
+                list.push(Task::node(memo, (record3.parent(), record4), page, Level(4), number), true);
             }
-            list.push(Task::node(memo, (node3, record3), walk.page, Level(3), number), left > 2);
-            list.push(Task::node(memo, (node2, record2), walk.page, Level(2), number), left > 1);
-            list.push(Task::node(memo, (node1, record1), walk.page, Level(1), number), true);
+            list.push(Task::node(memo, (node3, record3), page, Level(3), number), left > 2);
+            list.push(Task::node(memo, (node2, record2), page, Level(2), number), left > 1);
+            list.push(Task::node(memo, (node1, record1), page, Level(1), number), true);
             let data = Task {
                 lines: walk.host_lines,
                 after: others[walk.other as usize],
@@ -252,6 +271,9 @@ impl<P: Prefetcher> WalkUnit<P> {
                 kind: 0,
             };
             list.push(data, true);
+            if P::ACTIVE {
+                list.tasks[first].kind |= Task::FIRST;
+            }
             done = walk.other + 1;
         }
         *task_count = list.count;
@@ -263,7 +285,7 @@ impl<P: Prefetcher> WalkUnit<P> {
 
     /// Does all tasks; the walks' spans on the tape begin with the one at `first`. Whether a node is unmarked.
     #[inline(always)]
-    fn host_stage<S: Simd>(&mut self, simd: S, first: usize) -> bool {
+    fn host_stage<S: Simd>(&mut self, simd: S, first: usize, ahead: &mut impl FetchAhead) -> bool {
         let Pending { others, tasks, task_count, .. } = &mut self.pending;
         let (tasks, others) = (&tasks[..*task_count], &others.references()[..others.len()]);
         let (places, tape_len, spans) = self.tape.parts(tasks.len() * (LEVELS + 1) + LEVELS + others.len());
@@ -274,12 +296,16 @@ impl<P: Prefetcher> WalkUnit<P> {
         let mut kinds = 0;
         let mut next = first;
         spans[next].begin = tape.len as u32;
-        for task in tasks {
+        for (number, task) in tasks.iter().enumerate() {
             kinds |= task.kind;
             if task.kind == Task::OTHERS {
                 others[task.page.0 as usize..task.walk as usize].iter().for_each(|&other| tape.push(other));
                 spans[next].begin = tape.len as u32;
                 continue;
+            }
+            // One in four, as there are about four to a walk.
+            if number % 4 == 0 {
+                ahead.second();
             }
             let left = self.host_pwc.levels_left(simd, task.page, ROOT);
             left_counts[left] += 1;
@@ -293,6 +319,44 @@ impl<P: Prefetcher> WalkUnit<P> {
         }
         *tape_len = tape.len;
         spans.pop();
+        if self.host_pwc.exists() {
+            self.count_lookups(Table::Host, &left_counts);
+        }
+        kinds & Task::UNMARKED != 0
+    }
+
+    /// The same with what a prefetcher asks for.
+    #[inline(always)]
+    fn host_stage_with_prefetches<S: Simd>(&mut self, simd: S, first: usize, base: Vpn) -> bool {
+        let guest_cycles = if self.guest_pwc.exists() { u64::from(self.guest_pwc.latency_cycles()) } else { 0 };
+        let host_cycles = if self.host_pwc.exists() { u64::from(self.host_pwc.latency_cycles()) } else { 0 };
+        let Self { pending: Pending { others, tasks, task_count, walks, .. }, tape, prefetcher, host_pwc, .. } = self;
+        let mut left_counts = [0_u64; LEVELS + 1];
+        let (mut kinds, mut wait) = (0, 0);
+        for task in &tasks[..*task_count] {
+            kinds |= task.kind;
+            if task.kind == Task::OTHERS {
+                tape.extend(&others.references()[task.page.0 as usize..task.walk as usize]);
+                continue;
+            }
+            let span = first + task.walk as usize;
+            if task.kind & Task::FIRST != 0 {
+                tape.walks[span].begin = tape.len() as u32;
+                wait = 0;
+                prefetcher.walk_starts(walks[task.walk as usize].gva, &mut Issue { tape, wait: &mut wait });
+                wait += guest_cycles;
+            }
+            let gpa = Gpa((task.page.0 - base.0) << PAGE_SHIFT);
+            prefetcher.host_walk_starts(gpa, &mut Issue { tape, wait: &mut wait });
+            let left = host_pwc.levels_left(simd, task.page, ROOT);
+            left_counts[left] += 1;
+            wait += host_cycles;
+            for (&line, &code) in task.lines.iter().zip(&HOST_CODES).skip(LEVELS - left) {
+                tape.push(task.step.at(line, code).after(std::mem::take(&mut wait)));
+            }
+            tape.walks[span].end = tape.len() as u32;
+            tape.push(task.after);
+        }
         if self.host_pwc.exists() {
             self.count_lookups(Table::Host, &left_counts);
         }

@@ -49,6 +49,14 @@ impl Reference {
         Self((self.0 + more_code) | u64::from(line) << (Self::ADDRESS + LINE_SHIFT))
     }
 
+    /// The same after so many cycles of look-ups, where this one was after none.
+    #[inline(always)]
+    #[must_use]
+    pub fn after(self, wait: u64) -> Self {
+        debug_assert!(wait <= Self::WAIT_MAX, "{wait} cycles between two references");
+        Self(self.0 | wait << Self::WAIT)
+    }
+
     /// The line: address / 64.
     #[inline(always)]
     pub fn line(self) -> u64 {
@@ -116,8 +124,9 @@ impl Tape {
     /// The most accesses of a batch.
     pub const BATCH: usize = LEN_MAX / Self::OF_ACCESS_MAX;
 
+    /// Puts `reference` behind all others.
     #[inline(always)]
-    fn push(&mut self, reference: Reference) {
+    pub fn push(&mut self, reference: Reference) {
         self.references[self.len % LEN_MAX] = reference;
         self.len += 1;
     }

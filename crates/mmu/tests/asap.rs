@@ -198,3 +198,37 @@ fn with_five_levels_a_third_one_can_be_prefetched() {
     rig.core.prefetcher_mut().load(&nodes, &[], Vpn(0));
     assert_eq!(rig.native(&mut table, 5).walk_cycles, LOOKUP + 2 * MEMORY + 3 * L1D);
 }
+
+#[test]
+fn walks_in_stages_ask_for_the_same_lines_at_the_same_times() {
+    let mut guest = TestTable::new(Geometry::X86_4, 8192, 1);
+    let mut host = TestTable::new(Geometry::X86_4, 1 << 20, 1);
+    (0..4096).for_each(|page| guest.map(page, page * 1229 % 4096, PageSize::Small, WRITABLE));
+    (0..8192 + 64).for_each(|gfn| host.map(gfn, gfn * 3 + 7, PageSize::Small, WRITABLE));
+    // Those of the host are right. Of the guest's nodes, which are scattered over the host, none is there.
+    let guest_nodes = [sorted(1, 4096, 0x8000), sorted(2, 1 << 18, 0x9000)];
+    let host_nodes = [sorted(1, 16 * 512, (1 << 20) + 3), sorted(2, 1 << 18, (1 << 20) + 2)];
+    let mut state = 1_u64;
+    let accesses: Vec<_> = (0..4000)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            Access::new(Gva((state >> 33) % (4096 << 12)), state >> 62 == 0)
+        })
+        .collect();
+    for miss_registers in [1, 3, 10] {
+        let config = MmuConfig { l1d_miss_registers: Some(miss_registers), ..machine() };
+        let outcome = |stages: bool| {
+            let mut rig = Rig::new(&config, &[1, 2], &[1, 2]);
+            rig.core.set_stages(stages);
+            rig.core.prefetcher_mut().load(&guest_nodes, &host_nodes, Vpn(0));
+            let (mut guest, mut host) = (guest.table.clone(), host.table.clone());
+            let mut walker = Nested { guest: &mut guest, host: &mut host, base: Vpn(0) };
+            assert_eq!(rig.core.run(&mut rig.llc, &mut walker, &accesses, &mut NoCoRunner), RunEnd::Done);
+            rig.core.check_invariants();
+            rig.core.counters()
+        };
+        let (staged, expected) = (outcome(true), outcome(false));
+        assert!(staged.prefetch.useful > 100 && staged.tlb.walks() > 1000);
+        assert_eq!(staged, expected, "{miss_registers} miss registers");
+    }
+}

@@ -46,7 +46,7 @@ fn populate((host, guest, vm, base, process): &mut Nested, step: u64) {
     let mut below = HostMemory { host, process: *vm, base: *base, cpu: Cpu(0), below: &mut bare };
     for i in 0..PAGES.0 {
         let page = Vpn(START.0 + (i.wrapping_mul(step) & (PAGES.0 - 1)));
-        if guest.backed_span(*process, page, true) == PageCount(0) {
+        if guest.backed_span(*process, page, true).expect("a process") == PageCount(0) {
             guest.fault(*process, page, true, Cpu(0), &mut below).expect("memory");
         }
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Populates a guest on a host, both with 4 KiB pages: for profilers, and to see what a large guest takes.
+//! Populates a guest on a host, both with 4 KiB pages: for profilers, and to see what a large guest
+//! takes.
 //!
 //! `cargo run --release -p nestwalk-os --example populate -- "16 GiB" [random]`
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether the huge pages of two kernels lie on each other (Gemini, EuroSys 2023).
 //!
-//! A guest's huge page whose guest-physical 2 MiB the host maps by one entry is aligned: one TLB entry holds both. A huge
-//! page in one of the two tables only shortens walks, but takes as many TLB entries as 4 KiB pages do. The unit of all
-//! counts is the 4 KiB page of the program.
+//! A guest's huge page whose guest-physical 2 MiB the host maps by one entry is aligned: one TLB
+//! entry holds both. A huge page in one of the two tables only shortens walks, but takes as many
+//! TLB entries as 4 KiB pages do. The unit of all counts is the 4 KiB page of the program.
 
 use nestwalk_mem::{Frame, PageSize, PageTable, Vpn};
 use serde::Serialize;
@@ -26,7 +26,8 @@ pub struct Alignment {
 }
 
 impl Alignment {
-    /// Of all that `guest` maps. The guest's frame 0 is the page `base` of the host's process, which is a multiple of 2 MiB.
+    /// Of all that `guest` maps. The guest's frame 0 is the page `base` of the host's process,
+    /// which is a multiple of 2 MiB.
     pub fn of(guest: &PageTable, host: &PageTable, base: Vpn) -> Self {
         let mut found = Self::default();
         guest.for_each_leaf(everything(guest), |leaf| {

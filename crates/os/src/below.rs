@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What lies under a kernel's physical memory: nothing more (bare metal), or a process of another kernel (a VM).
+//! What lies under a kernel's physical memory: nothing more (bare metal), or a process of another
+//! kernel (a VM).
 //!
-//! A kernel tells what lies below whenever it uses a frame itself: when it zeroes or copies a page or writes a table
-//! node. A frame of a guest that the host has not mapped is then an ordinary page fault in the host's kernel (an EPT
-//! violation is nothing else), so nesting works to any depth: [`HostMemory`](crate::HostMemory) holds the `Below` of the host in turn.
+//! A kernel tells what lies below whenever it uses a frame itself: when it zeroes or copies a page
+//! or writes a table node. A frame of a guest that the host has not mapped is then an ordinary page
+//! fault in the host's kernel (an EPT violation is nothing else), so nesting works to any depth:
+//! [`HostMemory`](crate::HostMemory) holds the `Below` of the host in turn.
 
 use nestwalk_mem::{Frame, FrameRange, PageCount, Vpn};
 
@@ -13,9 +15,11 @@ use crate::id::ProcessId;
 /// What a guest kernel asks of the kernel below it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hypercall {
-    /// Please back these frames by huge pages as they are touched (HugeGPT's first, `KVM_HC_HGPT_REQ_MAP`).
+    /// Please back these frames by huge pages as they are touched (HugeGPT's first,
+    /// `KVM_HC_HGPT_REQ_MAP`).
     PreferHuge(FrameRange),
-    /// Please make huge pages of what backs these frames now (HugeGPT's second, `KVM_HC_HGPT_REQ_GATHER`).
+    /// Please make huge pages of what backs these frames now (HugeGPT's second,
+    /// `KVM_HC_HGPT_REQ_GATHER`).
     GatherHuge(FrameRange),
     /// Please back these frames by contiguous frames of yours (ASAP: sorted guest tables).
     MakeContiguous(FrameRange),
@@ -24,13 +28,14 @@ pub enum Hypercall {
 /// What comes back from a [`Hypercall`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HypercallReply {
-    /// There is nobody below, or it does not know the call: behave as the stock kernel.
+    /// There is no kernel below, or it does not know the call: behave as the stock kernel.
     Unsupported,
     /// Done, for as many of the frames as was possible.
     Done {
         /// Frames that are now as was asked (for [`Hypercall::PreferHuge`]: all).
         frames: PageCount,
-        /// For [`Hypercall::MakeContiguous`], when all of the frames are contiguous below: the first one there.
+        /// For [`Hypercall::MakeContiguous`], when all of the frames are contiguous below: the
+        /// first one there.
         base: Option<Frame>,
     },
 }
@@ -46,8 +51,8 @@ pub trait Below {
     /// The kernel asks for something. Counted by the caller.
     fn hypercall(&mut self, call: Hypercall) -> HypercallReply;
 
-    /// A number that changes whenever a frame that was touched may need a touch again, if there is one. It lets a
-    /// kernel leave out touches of what it touched last.
+    /// A number that changes whenever a frame that was touched may need a touch again, if there is
+    /// one. It lets a kernel leave out touches of what it touched last.
     #[inline]
     fn epoch(&self) -> Option<u64> {
         None
@@ -90,7 +95,7 @@ pub trait Below {
     }
 }
 
-/// Bare metal: every frame exists, and nobody listens.
+/// Bare metal: every frame exists, and no kernel is below.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bare;
 

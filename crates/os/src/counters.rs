@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a kernel has done, counted.
 //!
-//! Counts only: what an event costs stands in the machine's cost table. Counters never go back, so the work of a
-//! phase is [`OsCounters::since`] its beginning.
+//! Counts only: what an event costs is in the machine's cost table. Counters never go back, so
+//! the work of a phase is [`OsCounters::since`] its beginning.
 
 nestwalk_mem::counters! {
     /// What a kernel has done since it began. See the [module](self).
@@ -17,7 +17,7 @@ nestwalk_mem::counters! {
         faults_spurious ["faults"],
         /// Stores to a shared page, which was copied.
         faults_copied ["faults"],
-        /// Stores to a page that had been write-protected and that nobody else shares (any more).
+        /// Stores to a page that had been write-protected and that is not shared (any more).
         faults_reused ["faults"],
         /// Faults on a page that had been swapped out.
         faults_swapped_in ["faults"],
@@ -39,7 +39,8 @@ nestwalk_mem::counters! {
         compactions_failed ["runs"],
         /// Frames that compaction's scanners looked at.
         compaction_scanned ["frames"],
-        /// Faults that wanted a 2 MiB page, might have had one, and got a 4 KiB page for want of a block.
+        /// Faults that wanted a 2 MiB page, might have had one, and got a 4 KiB page for want of a
+        /// block.
         huge_fallbacks ["faults"],
         /// 2 MiB pages made of 4 KiB pages by copying them.
         collapses ["2 MiB pages"],
@@ -81,19 +82,24 @@ nestwalk_mem::counters! {
         hypercalls ["calls"],
         /// Entries of shadow tables filled: exits of the VM.
         shadow_fills ["exits"],
-        /// Misses of a shadow table that were the guest's own page faults, and were handed on to it: exits of the VM.
+        /// Misses of a shadow table that were the guest's own page faults, and were handed on to
+        /// it: exits of the VM.
         shadow_reflected ["exits"],
         /// Entries of shadow tables filled beside one that the hardware missed.
         shadow_prefetches ["entries"],
-        /// Writes of a guest to a node above the PTEs that is shadowed, and so write-protected: exits of the VM.
+        /// Writes of a guest to a node above the PTEs that is shadowed, and so write-protected:
+        /// exits of the VM.
         shadow_writes ["exits"],
-        /// First writes of a guest to a PTE node that is shadowed, which may be written to freely from then on: exits of the VM.
+        /// First writes of a guest to a PTE node that is shadowed, which may be written to freely
+        /// from then on: exits of the VM.
         shadow_unsyncs ["exits"],
-        /// Pages that a guest took out of its TLB one by one, where its table is shadowed: exits of the VM.
+        /// Pages that a guest took out of its TLB one by one, where its table is shadowed: exits of
+        /// the VM.
         shadow_invlpgs ["exits"],
         /// Times that a guest flushed its TLB whole, where its table is shadowed: exits of the VM.
         shadow_flushes ["exits"],
-        /// PTE nodes that were written to freely and brought up to date in the shadow at such a time.
+        /// PTE nodes that were written to freely and brought up to date in the shadow at such a
+        /// time.
         shadow_syncs ["nodes"],
         /// Entries of shadow tables taken out because what they were made from changed.
         shadow_zaps ["entries"],

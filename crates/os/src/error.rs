@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why a kernel cannot do what it was asked for.
 
+use nestwalk_cloud::AllocatorKind;
 use nestwalk_mem::physical::{MemoryError, SavedError};
-use nestwalk_mem::{Frame, PageCount, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Frame, PageCount, Vpn, VpnRange};
 
 use crate::id::ProcessId;
 
@@ -16,10 +17,10 @@ pub enum OsError {
     #[error("all {0} process numbers are in use: let processes exit first")]
     TooManyProcesses(u32),
     /// The kernel has no such processor.
-    #[error("there is no processor {cpu}: the kernel has {cpus}, give it more (`cpus`)")]
+    #[error("there is no processor {}: the kernel has {cpus}, give it more (`cpus`)", cpu.0)]
     NoCpu {
         /// Which.
-        cpu: u16,
+        cpu: Cpu,
         /// How many there are.
         cpus: u16,
     },
@@ -67,6 +68,12 @@ pub enum OsError {
     /// A saved memory cannot be taken.
     #[error("saved memory: {0}")]
     Saved(#[from] SavedError),
+    /// The memory cannot be exchanged while processes use it.
+    #[error("the memory is in use: restore a saved one before the first process begins")]
+    MemoryInUse,
+    /// The allocator does not give whole segments.
+    #[error("the allocator {0:?} does not give whole segments: choose one that does")]
+    NotWhole(AllocatorKind),
     /// A value in the configuration is impossible.
     #[error("kernel configuration, `{key}`: {what}")]
     Config {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Host page-table fragmentation (Margaritov et al., ASPLOS 2021, section 3.2).
 //!
-//! Of all groups of 8 neighbouring guest-virtual pages whose guest PTEs share a cache line and are all mapped: on how
-//! many distinct cache lines do their 8 host PTEs lie? The host indexes its table by guest frame, so the answer is in
-//! the guest's table alone: the number of distinct `gfn >> 3`. 1 is perfect, 8 is the worst.
+//! Of all groups of 8 neighbouring guest-virtual pages whose guest PTEs share a cache line and are
+//! all mapped: on how many distinct cache lines do their 8 host PTEs lie? The host indexes its
+//! table by guest frame, so the answer is in the guest's table alone: the number of distinct
+//! `gfn >> 3`. 1 is perfect, 8 is the worst.
 
 use nestwalk_mem::{Level, PageTable, Vpn, VpnRange};
 
@@ -23,8 +24,8 @@ impl Fragmentation {
         Self::of(table, range, Level::PTE)
     }
 
-    /// Of the 2 MiB pages of `range`, which the host maps by PMD entries: groups of 8 whose guest PMD entries share a
-    /// line, and the number of distinct `gfn >> 9 >> 3`.
+    /// Of the 2 MiB pages of `range`, which the host maps by PMD entries: groups of 8 whose guest
+    /// PMD entries share a line, and the number of distinct `gfn >> 9 >> 3`.
     pub fn of_huge(table: &PageTable, range: VpnRange) -> Self {
         Self::of(table, range, Level::PMD)
     }
@@ -110,8 +111,8 @@ mod tests {
         table
     }
 
-    /// Pages 16 to 23 in order on a line, 24 to 31 each on a line of its own, 32 to 39 on two lines (in order, but
-    /// not aligned), 40 to 46 one page short of a group.
+    /// Pages 16 to 23 in order on a line, 24 to 31 each on a line of its own, 32 to 39 on two lines
+    /// (in order, but not aligned), 40 to 46 one page short of a group.
     fn pages() -> Vec<(u64, u64)> {
         let whole = (16..24).map(|page| (page, page + 64));
         let scattered = (24..32).map(|page| (page, 4096 + page * 8));

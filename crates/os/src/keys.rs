@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Deserializer};
 
-/// For variants without parameters: serde alone would ignore whatever keys stand beside their tag.
+/// For variants without parameters: serde alone would ignore other keys beside their tag.
 pub(crate) fn no_keys<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The one kernel: processes, mappings, page faults, and memory managers.
 //!
-//! A machine runs one [`Kernel`] (native), two (a guest over a host) or three (nested virtualisation). They are all of
-//! the same type: a VM is a [process](Kernel::host_vm) of its host whose memory is one mapping, and [`HostMemory`]
-//! turns a guest frame that the host has not mapped into a page fault of the host. What a policy does at one level it
-//! does at every level.
+//! A machine runs one [`Kernel`] (native), two (a guest over a host) or three (nested
+//! virtualisation). They are all of the same type: a VM is a [process](Kernel::host_vm) of its host
+//! whose memory is one mapping, and [`HostMemory`] turns a guest frame that the host has not mapped
+//! into a page fault of the host. What a policy does at one level it does at every level.
 //!
 //! - [`manager`]: how user memory is managed, one file a technique, stated along five events;
 //! - [`tables`]: where page-table nodes are put, one file a technique;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One language of operations on a kernel, for property tests, fuzzing and the replay of failures.
 //!
-//! Processes are named by their place among those alive, so that any list of operations means something: tools may
-//! shorten it freely.
+//! Processes are named by their place among those alive, so that any list of operations means
+//! something: tools may shorten it freely.
 
-use nestwalk_mem::{Cpu, PageCount, Va, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Nanoseconds, PageCount, Va, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::error::OsError;
@@ -44,7 +44,7 @@ pub enum Op {
     /// [`Kernel::reclaim`].
     Pressure(PageCount),
     /// [`Kernel::tick`], that many ns later.
-    Tick(u64),
+    Tick(Nanoseconds),
 }
 
 /// What an operation did.
@@ -59,8 +59,8 @@ pub enum Outcome {
 }
 
 impl Op {
-    /// Reads one operation of a program that works on the `count` pages from `first` on, out of bytes of any kind:
-    /// for fuzzing. `None` when they have run out.
+    /// Reads one operation of a program that works on the `count` pages from `first` on, out of
+    /// bytes of any kind: for fuzzing. `None` when they have run out.
     pub fn read(bytes: &mut impl Iterator<Item = u8>, first: Vpn, count: PageCount) -> Option<Self> {
         let mut next = || bytes.next();
         let (what, nth) = (next()?, Nth(next()?.into()));
@@ -89,7 +89,7 @@ impl Op {
             13 => Self::Fork(nth),
             14 => Self::Exit(nth),
             15 => Self::Pressure(PageCount(a)),
-            16 => Self::Tick(a << 20),
+            16 => Self::Tick(Nanoseconds(a << 20)),
             _ => Self::Touch(nth, page(a), set, Cpu(0)),
         })
     }
@@ -134,7 +134,7 @@ impl Op {
             Self::Exit(_) => kernel.exit(process, below)?,
             Self::Fork(_) => return kernel.fork(process, below).map(Outcome::New),
             Self::Touch(_, page, store, cpu) => {
-                let fault = if kernel.backed_span(process, page, store) == PageCount(0) {
+                let fault = if kernel.backed_span(process, page, store)? == PageCount(0) {
                     Some(kernel.fault(process, page, store, cpu, below)?)
                 } else {
                     None

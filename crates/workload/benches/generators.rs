@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How many accesses a second each kind of generator produces, of a program of 4 GiB, once it has filled its memory.
+//! How many accesses a second each kind of generator produces, of a program of 4 GiB, once it has
+//! filled its memory.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use nestwalk_workload::{Batch, GeneratorConfig, Step, Workload};

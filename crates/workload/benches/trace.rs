@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast traces are decoded and encoded, in accesses a second, and how many bytes an access takes.
+//! How fast traces are decoded and encoded, in accesses a second, and how many bytes an access
+//! takes.
 //!
-//! `NESTWALK_SHARED` names a folder with real captures in `data/memory-traces/raw`; without it, a made-up program stands in:
-//! two arrays walked in turn, with one random access in eight.
+//! `NESTWALK_SHARED` names a folder with real captures in `data/memory-traces/raw`; without it, a
+//! made-up program takes its place: two arrays walked in turn, with one random access in eight.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

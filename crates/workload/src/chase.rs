@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The pattern of `nestwalk probe`: a chase of pointers, one in each page, over frames that are laid out on purpose.
+//! The pattern of `nestwalk probe`: a chase of pointers, one in each page, over frames that are
+//! laid out on purpose.
 //!
-//! A *group* is 8 neighbouring pages, whose guest PTEs share a cache line. Their frames' host PTEs lie on 1 to 8 lines: PTEMagnet's
-//! "host PT fragmentation". [`Layout`] says which frame each page has, [`Visits`] in which order pages are visited, [`offset`] where in
-//! its page each pointer is. The probe builds this in real memory and the generator `group_chase` in the simulator, so both sides
-//! follow the same pattern to the last line.
+//! A *group* is 8 neighbouring pages, whose guest PTEs share a cache line. Their frames' host PTEs
+//! lie on 1 to 8 lines: PTEMagnet's "host PT fragmentation". [`Layout`] says which frame each page
+//! has, [`Visits`] in which order pages are visited, [`offset`] where in its page each pointer is.
+//! The probe builds this in real memory and the generator `group_chase` in the simulator, so both
+//! sides follow the same pattern to the last line.
 
 use serde::{Deserialize, Serialize};
 
@@ -87,9 +89,10 @@ const POSITIONS: [u64; 8] = [7, 2, 5, 0, 3, 6, 1, 4];
 
 /// Which frame each page has.
 ///
-/// Frames are numbered from 0 in physical order. Groups are put together at random, as many as a group has lines, and exchange
-/// parts: of `k` groups, part `p` of group `i` lies on the line of group `(i + p) mod k`. So all lines are full in every layout, and
-/// layouts differ in nothing but the lines of a group.
+/// Frames are numbered from 0 in physical order. Groups are put together at random, as many as a
+/// group has lines, and exchange parts: of `k` groups, part `p` of group `i` lies on the line of
+/// group `(i + p) mod k`. So all lines are full in every layout, and layouts differ in nothing but
+/// the lines of a group.
 #[derive(Clone, Debug)]
 pub struct Layout {
     spread: Spread,
@@ -182,8 +185,9 @@ impl Visits {
     }
 }
 
-/// Where in `page` its pointer is, bytes. Each aligned run of 64 pages has a pointer on each of a page's 64 lines, so that all sets of
-/// an L1-D are used alike; distances from page to page are irregular, so that no stride prefetcher can follow.
+/// Where in `page` its pointer is, bytes. Each aligned run of 64 pages has a pointer on each of a
+/// page's 64 lines, so that all sets of an L1-D are used alike; distances from page to page are
+/// irregular, so that no stride prefetcher can follow.
 #[must_use]
 pub fn offset(page: u64) -> u64 {
     let lines = PAGE_BYTES / LINE_BYTES;

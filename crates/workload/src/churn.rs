@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A co-runner that allocates and frees memory without end, and of which nothing but that is known.
 //!
-//! It does what `linux/guest/corun.c` does on a real kernel, page by page (see `linux/data/README.md`): in each round anonymous
-//! memory that is filled, punched and filled again, then a file likewise, then a forked child with anonymous memory.
+//! It does what `linux/guest/corun.c` does on a real kernel, page by page (see
+//! `linux/data/README.md`): in each round anonymous memory that is filled, punched and filled
+//! again, then a file likewise, then a forked child with anonymous memory.
 
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,8 @@ use crate::stream::{Batch, MemoryEvent, Step, ThreadId, Workload, WorkloadError,
 const DONTNEED: u32 = 4;
 /// Where its anonymous memory lies: any multiple of 2 MiB.
 const MEMORY: Vpn = Vpn(0x7_f000_0000);
-/// Where the pages of its file lie. Nobody maps them on the real kernel; here a mapping stands for the file.
+/// Where the pages of its file lie. They are not mapped on the real kernel; here a mapping stands
+/// for the file.
 const FILE: Vpn = Vpn(0x7_e000_0000);
 
 /// Its parameters.
@@ -33,7 +35,8 @@ fn one() -> u64 {
     1
 }
 
-/// The next number of the generator that the guest programs use (`next_random` in `linux/guest/common.h`): xorshift64.
+/// The next number of the generator that the guest programs use (`next_random` in
+/// `linux/guest/common.h`): xorshift64.
 pub fn draw(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

@@ -13,7 +13,8 @@ impl std::fmt::Debug for FilteredWorkload {
     }
 }
 
-/// A program of whose accesses only those come through that a filter keeps, with the numbers of the others.
+/// A program of whose accesses only those come through that a filter keeps, with the numbers of the
+/// others.
 pub struct FilteredWorkload {
     inner: Box<dyn Workload>,
     options: FilterOptions,
@@ -64,7 +65,8 @@ impl Workload for FilteredWorkload {
         let step = self.inner.next(batch)?;
         match step {
             Step::Accesses if batch.absorbed.is_empty() => self.filter(batch),
-            // Skipped accesses, or other mappings: nothing is absorbed because of what was there before.
+            // Skipped accesses, or other mappings: nothing is absorbed because of what was there
+            // before.
             Step::Touches | Step::Event(_) => self.filters.iter_mut().for_each(Filter::forget),
             _ => {}
         }

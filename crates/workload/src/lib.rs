@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs, as the machine sees them: a stream of memory accesses, first touches and memory events.
+//! Programs, as the machine sees them: a stream of memory accesses, first touches and memory
+//! events.
 //!
-//! A [`Workload`] is pulled: the machine hands in a [`Batch`] to fill and gets told, by a [`Step`], what came. Traces of
-//! real programs, generators and [co-runners](churn) look the same from there on.
+//! A [`Workload`] is pulled: the machine hands in a [`Batch`] to fill and gets told, by a [`Step`],
+//! what came. Traces of real programs, generators and [co-runners](churn) look the same from there
+//! on.
 
 pub mod chase;
 pub mod churn;

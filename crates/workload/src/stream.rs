@@ -55,16 +55,19 @@ pub enum MemoryEvent {
     },
     /// The process forks; the stream goes on with the parent.
     Fork,
-    /// The process forks and waits for its child; the stream goes on with the child, up to its [`MemoryEvent::ChildExit`].
+    /// The process forks and waits for its child; the stream goes on with the child, up to its
+    /// [`MemoryEvent::ChildExit`].
     ForkAndWait,
-    /// The last child that is alive exits. If its parent waited for it, the stream goes on with the parent.
+    /// The last child that is alive exits. If its parent waited for it, the stream goes on with the
+    /// parent.
     ChildExit,
 }
 
 /// What the machine does with the accesses that follow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Phase {
-    /// Only page faults happen: memory is brought into the state that the program would have given it.
+    /// Only page faults happen: memory is brought into the state that the program would have given
+    /// it.
     Populate,
     /// TLBs, page-walk caches and caches work, and nothing is counted.
     Warm,
@@ -77,29 +80,33 @@ pub enum Phase {
 pub enum Step {
     /// [`Batch::accesses`] by [`Batch::thread`].
     Accesses,
-    /// [`Batch::touches`]: pages touched for the first time, in order, in a stretch whose accesses are not known.
+    /// [`Batch::touches`]: pages touched for the first time, in order, in a stretch whose accesses
+    /// are not known.
     Touches,
     /// The program asks its kernel for something.
     Event(MemoryEvent),
-    /// What follows belongs to this phase. A measuring phase that follows a skipped stretch is a new window (of a sampled trace).
+    /// What follows belongs to this phase. A measuring phase that follows a skipped stretch is a
+    /// new window (of a sampled trace).
     Phase(Phase),
     /// The program has ended.
     End,
 }
 
-/// Room for what a workload yields. The machine owns one and hands it in again and again, so nothing is allocated a batch.
+/// Room for what a workload yields. The machine owns one and hands it in again and again, so
+/// nothing is allocated a batch.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Who does it.
     pub thread: ThreadId,
     /// For [`Step::Accesses`]: the accesses in program order, at most [`Batch::ACCESSES_MAX`].
     pub accesses: Vec<Access>,
-    /// For [`Step::Accesses`] of a filtered stretch: by access, how many that hit the first-level TLB and the L1-D came after it
-    /// and are only counted. Empty if none were left out.
+    /// For [`Step::Accesses`] of a filtered stretch: by access, how many that hit the first-level
+    /// TLB and the L1-D came after it and are only counted. Empty if none were left out.
     pub absorbed: Vec<u32>,
     /// How many of those were stores.
     pub absorbed_stores: u64,
-    /// For [`Step::Accesses`]: the instructions that the thread executed meanwhile, the accesses' own included.
+    /// For [`Step::Accesses`]: the instructions that the thread executed meanwhile, the accesses'
+    /// own included.
     pub instructions: u64,
     /// For [`Step::Touches`]: page, and whether the first touch is a store.
     pub touches: Vec<(Vpn, bool)>,
@@ -132,13 +139,15 @@ pub struct WorkloadFacts {
     pub name: String,
     /// Pages that it will have touched at its end, exactly or at the most.
     pub footprint: PageCount,
-    /// Accesses that it will yield, if known (for the progress bar); without a warm-up that goes on until it is told.
+    /// Accesses that it will yield, if known (for the progress bar); without a warm-up that goes on
+    /// until it is told.
     pub accesses: Option<u64>,
     /// Threads.
     pub threads: u16,
     /// Whether its warm-up goes on until [`Workload::end_warm_up`].
     pub warms_until_told: bool,
-    /// Whether it accesses the kernel's half of the address space, which only tables that were found have.
+    /// Whether it accesses the kernel's half of the address space, which only tables that were
+    /// found have.
     pub kernel_half: bool,
 }
 
@@ -178,14 +187,14 @@ pub trait Workload: Send {
     /// What is known before it runs.
     fn facts(&self) -> WorkloadFacts;
 
-    /// Data accesses of the whole program before the place that the stream has come to, those that it skips included. `None`
-    /// of a made-up program, which populates its memory without them.
+    /// Data accesses of the whole program before the place that the stream has come to, those that
+    /// it skips included. `None` of a made-up program, which populates its memory without them.
     fn program_accesses(&self) -> Option<u64> {
         None
     }
 
-    /// What is next belongs to the measured phase, if a warm-up is under way that has no length of its own
-    /// ([`WorkloadFacts::warms_until_told`]).
+    /// What is next belongs to the measured phase, if a warm-up is under way that has no length of
+    /// its own ([`WorkloadFacts::warms_until_told`]).
     fn end_warm_up(&mut self) {}
 
     /// Fills `batch` (which it clears first) with what comes next.

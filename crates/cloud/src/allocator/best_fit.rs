@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Best fit: the smallest free segment that is large enough; where there is none, the largest, and so on for the rest.
+//! Best fit: the smallest free segment that is large enough; where there is none, the largest, and
+//! so on for the rest.
 
 use nestwalk_mem::FrameRange;
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lists of free blocks of `2^order` frames, as Xen and Linux keep them.
 //!
-//! A batch of requests of one order takes a free block whole: the halves that a split leaves are the smallest blocks that can
-//! serve the next request of the batch, and nothing is freed in between. [`Buddy::allocate`] therefore works on whole
-//! blocks and yet hands out what one request after the other would (a test holds it to that).
+//! A batch of requests of one order takes a free block whole: the halves that a split leaves are
+//! the smallest blocks that can serve the next request of the batch, and nothing is freed in
+//! between. [`Buddy::allocate`] therefore works on whole blocks and yet hands out what one request
+//! after the other would (a test holds it to that).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -31,7 +32,8 @@ pub(super) struct Rules {
     pub used: Half,
     /// Whether the lowest free block of an order is used first as long as nothing was freed.
     pub lowest_first: bool,
-    /// Whether lists are kept apart by the highest bit of the frame's number, and higher ones are searched first (Xen).
+    /// Whether lists are kept apart by the highest bit of the frame's number, and higher ones are
+    /// searched first (Xen).
     pub zones: bool,
 }
 
@@ -41,8 +43,9 @@ impl Rules {
         Reverse(if self.zones { (u64::BITS - start.leading_zeros()) as u8 } else { 0 })
     }
 
-    /// The largest order of a block that begins at `start` and has at most `pages`. Frame 0 is always alone, so that no block
-    /// spans two zones (Xen keeps it out of its lists for the same reason, see `init_heap_pages`).
+    /// The largest order of a block that begins at `start` and has at most `pages`. Frame 0 is
+    /// always alone, so that no block spans two zones (Xen keeps it out of its lists for the same
+    /// reason, see `init_heap_pages`).
     fn largest_at(&self, start: u64, pages: u64) -> u8 {
         let alignment = match start {
             0 if self.zones => 0,
@@ -63,8 +66,9 @@ type Lists = BTreeMap<ListKey, u64>;
 pub(super) trait Blocks {
     fn rules(&self) -> Rules;
 
-    /// The block that a request of `order` is served from: zones from the highest down, orders from the smallest up, and
-    /// the head of the list (Xen's `get_free_buddy`, Linux's `__rmqueue_smallest`).
+    /// The block that a request of `order` is served from: zones from the highest down, orders from
+    /// the smallest up, and the head of the list (Xen's `get_free_buddy`, Linux's
+    /// `__rmqueue_smallest`).
     fn find(&mut self, order: Order) -> Option<(ListKey, u64)>;
 
     /// Takes the block that [`Blocks::find`] found off its list.
@@ -73,8 +77,8 @@ pub(super) trait Blocks {
     /// Puts a free block at the head of its list.
     fn put(&mut self, start: u64, order: u8);
 
-    /// Allocates `blocks` blocks of `order`, or as many as there are, and appends them to `out` in the order in which they
-    /// were handed out. Returns how many.
+    /// Allocates `blocks` blocks of `order`, or as many as there are, and appends them to `out` in
+    /// the order in which they were handed out. Returns how many.
     fn allocate(&mut self, order: Order, blocks: u64, out: &mut Vec<Extent>) -> u64 {
         let rules = self.rules();
         let mut missing = blocks;
@@ -118,8 +122,8 @@ pub(super) struct Buddy {
 }
 
 impl Buddy {
-    /// All of `memory` is free. Blocks come onto the lists in order of address: each at
-    /// the tail with `lowest_first` (Linux, `__free_pages_core`), else at the head (Xen, `init_heap_pages`).
+    /// All of `memory` is free. Blocks come onto the lists in order of address: each at the tail
+    /// with `lowest_first` (Linux, `__free_pages_core`), else at the head (Xen, `init_heap_pages`).
     pub fn new(rules: Rules, memory: &[FrameRange]) -> Self {
         let (lists, blocks) = (BTreeMap::new(), BTreeMap::new());
         let mut buddy = Self { rules, lists, blocks, free_pages: 0, put: 0, steps: 0 };
@@ -176,7 +180,8 @@ impl Buddy {
         self.put(start, order);
     }
 
-    /// Free memory as maximal ranges, ascending: neighbouring blocks are joined whatever their order.
+    /// Free memory as maximal ranges, ascending: neighbouring blocks are joined whatever their
+    /// order.
     pub fn free_segments(&self) -> Vec<FrameRange> {
         let mut ranges: Vec<FrameRange> = Vec::new();
         for (&start, &(order, _)) in &self.blocks {
@@ -231,8 +236,9 @@ impl Blocks for Buddy {
 /// Positions on lists, by zone and order.
 type Taken = BTreeMap<(Reverse<u8>, u8), ListKey>;
 
-/// What requests would be served with, without serving them: the lists of `base` less what was taken from them, and the blocks
-/// that splits have left. Costs what is allocated, not what is free.
+/// What requests would be served with, without serving them: the lists of `base` less what was
+/// taken from them, and the blocks that splits have left. Costs what is allocated, not what is
+/// free.
 #[derive(Debug)]
 pub(super) struct Trial<'a> {
     base: &'a Buddy,
@@ -249,8 +255,8 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// The first block of `lists` that serves `order` and was not taken, where `taken` knows the last block that was taken from a
-/// list. Each list looked at is one of `steps`.
+/// The first block of `lists` that serves `order` and was not taken, where `taken` knows the last
+/// block that was taken from a list. Each list looked at is one of `steps`.
 #[inline]
 fn first(
     lists: &Lists,
@@ -280,7 +286,7 @@ impl Blocks for Trial<'_> {
     }
 
     fn find(&mut self, order: Order) -> Option<(ListKey, u64)> {
-        // A trial serves nobody: its steps are not counted.
+        // A trial serves no VM: its steps are not counted.
         let steps = &mut 0;
         let last_taken = |key: ListKey| self.taken.get(&(key.0, key.1)).copied();
         let whole = first(&self.base.lists, last_taken, order, steps);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Free memory as maximal segments, in order of address and in order of size.
 //!
-//! Compromis describes a free segment by its base, its limit and the date of allocation of the segment before it. All
-//! three are kept. Each operation takes time logarithmic in the number of segments.
+//! Compromis describes a free segment by its base, its limit and the date of allocation of the
+//! segment before it. All three are kept. Each operation takes time logarithmic in the number of
+//! segments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +14,8 @@ use nestwalk_mem::{Frame, FrameRange, PageCount};
 pub struct FreeSegment {
     /// Where it is.
     pub range: FrameRange,
-    /// When the allocated segment directly before it was allocated, in seconds of the trace's clock. `None` if there is
-    /// none: memory begins here, or a hole ends.
+    /// When the allocated segment directly before it was allocated, in seconds of the trace's
+    /// clock. `None` if there is none: memory begins here, or a hole ends.
     pub before_s: Option<i64>,
 }
 
@@ -71,7 +72,8 @@ impl FreeList {
         })
     }
 
-    /// Allocated segments, ascending in address, each as it was allocated (less what was given back since).
+    /// Allocated segments, ascending in address, each as it was allocated (less what was given back
+    /// since).
     pub fn allocated(&self) -> impl Iterator<Item = FrameRange> + '_ {
         self.allocated.iter().map(|(&start, held)| FrameRange::new(Frame(start), PageCount(held.pages)))
     }
@@ -121,11 +123,13 @@ impl FreeList {
         self.free_pages -= pages;
     }
 
-    /// Frees `range`, all of which is allocated, and merges it with the free segments on both sides.
+    /// Frees `range`, all of which is allocated, and merges it with the free segments on both
+    /// sides.
     pub fn free(&mut self, range: FrameRange) {
         let end = range.end().0;
         let mut at = range.start.0;
-        // Most often it is one whole allocated segment, but neighbours may be freed at once, or a part of one.
+        // Most often it is one whole allocated segment, but neighbours may be freed at once, or a
+        // part of one.
         while at < end {
             let held = self.allocated.range(..=at).next_back().filter(|&(start, held)| at < start + held.pages);
             let Some((&start, &held)) = held else { panic!("frame {at:#x} is freed but not allocated") };

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Linux (KVM): VMs on a pool of 1 GiB pages (hugetlbfs), the rest of their memory from the buddy allocator.
+//! Linux (KVM): VMs on a pool of 1 GiB pages (hugetlbfs), the rest of their memory from the buddy
+//! allocator.
 //!
 //! Follows Linux 6.1's `mm/hugetlb.c` (functions named below; not held against a running kernel):
-//! - At boot memblock hands out 1 GiB pages from the top of memory down (`__alloc_bootmem_huge_page`). They reach the pool's
-//!   free list so that the highest is at its head (`gather_bootmem_prealloc`).
-//! - `dequeue_huge_page_node_exact` takes the head, `enqueue_huge_page` puts a freed page there: last in, first out.
+//! - At boot memblock hands out 1 GiB pages from the top of memory down
+//!   (`__alloc_bootmem_huge_page`). They reach the pool's free list so that the highest is at its
+//!   head (`gather_bootmem_prealloc`).
+//! - `dequeue_huge_page_node_exact` takes the head, `enqueue_huge_page` puts a freed page there:
+//!   last in, first out.
 //!
-//! Assumed, as there is no one rule among operators: a VM's whole GiBs come from the pool while it lasts. What is less than
-//! a GiB, or more than the pool has, comes from the buddy allocator (orders 0 to 10, the lower half of a split block is
-//! used, 2 MiB at a time as transparent huge pages give it). If that is exhausted, one more page of the pool
-//! is used, and its rest is wasted until the VM ends.
+//! Assumed, as there is no one rule among operators: a VM's whole GiBs come from the pool while it
+//! lasts. What is less than a GiB, or more than the pool has, comes from the buddy allocator
+//! (orders 0 to 10, the lower half of a split block is used, 2 MiB at a time as transparent huge
+//! pages give it). If that is exhausted, one more page of the pool is used, and its rest is wasted
+//! until the VM ends.
 
 use nestwalk_mem::{Frame, FrameRange, Order, PageCount};
 use serde::{Deserialize, Serialize};
@@ -27,7 +31,8 @@ const MAX_ORDER: u8 = 10;
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HugetlbOptions {
-    /// The pool's share of the memory for VMs, rounded down to whole pages of 1 GiB. The default is an assumption.
+    /// The pool's share of the memory for VMs, rounded down to whole pages of 1 GiB. The default is
+    /// an assumption.
     pub pool_share: f64,
 }
 
@@ -72,7 +77,8 @@ impl Hugetlb {
         Self { pool: pages.clone(), pages, buddy: Buddy::new(rules, &rest) }
     }
 
-    /// How many pages of the pool a VM of `memory` gets, and how many pages of the buddy allocator. `None` if it does not fit.
+    /// How many pages of the pool a VM of `memory` gets, and how many pages of the buddy allocator.
+    /// `None` if it does not fit.
     fn plan(&self, memory: PageCount) -> Option<(u64, u64)> {
         let pool = self.pool.len() as u64;
         let from_pool = (memory.0 / GIB).min(pool);
@@ -96,7 +102,8 @@ impl SegmentAllocator for Hugetlb {
         PageCount(self.pool.len() as u64 * GIB + self.buddy.free_pages())
     }
 
-    /// The last page of the pool may be larger than what is missing: then the VM has more than `memory`.
+    /// The last page of the pool may be larger than what is missing: then the VM has more than
+    /// `memory`.
     fn allocate(&mut self, memory: PageCount, _now_s: i64, out: &mut Vec<Extent>) -> bool {
         let Some((pool, rest)) = self.plan(memory) else { return false };
         let taken = self.pool.split_off(self.pool.len() - pool as usize);

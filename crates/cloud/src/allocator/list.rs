@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Allocators that choose among free segments by a rule: Compromis' two options, best fit and first fit.
+//! Allocators that choose among free segments by a rule: Compromis' two options, best fit and first
+//! fit.
 
 use nestwalk_mem::{FrameRange, PageCount};
 
@@ -19,7 +20,8 @@ pub enum Rule {
     FirstFit,
 }
 
-/// A list of free segments and the rule by which they are allocated. The rule may change at any time: it has no state.
+/// A list of free segments and the rule by which they are allocated. The rule may change at any
+/// time: it has no state.
 #[derive(Clone, Debug)]
 pub struct ListAllocator {
     list: FreeList,
@@ -43,7 +45,8 @@ impl ListAllocator {
         &self.list
     }
 
-    /// Allocates `memory` by Compromis' first option but without splitting a large segment: the smallest ones there are.
+    /// Allocates `memory` by Compromis' first option but without splitting a large segment: the
+    /// smallest ones there are.
     pub(crate) fn allocate_smallest(&mut self, memory: PageCount, now_s: i64, out: &mut Vec<Extent>) -> bool {
         self.allocate_by(memory, now_s, out, |list, _, _| list.smallest_of(1))
     }
@@ -102,7 +105,8 @@ impl SegmentAllocator for ListAllocator {
         self.steps += 1;
     }
 
-    /// Free segments are apart from each other, so the rule of counting does not matter, and each that is taken counts.
+    /// Free segments are apart from each other, so the rule of counting does not matter, and each
+    /// that is taken counts.
     fn segments_for(&self, memory: PageCount, rule: CountingRule) -> Option<u64> {
         if memory > self.list.free_pages() {
             return None;

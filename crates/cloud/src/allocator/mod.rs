@@ -2,13 +2,16 @@
 //! Which free memory of a host a VM gets.
 //!
 //! An allocator is one file here and one arm of [`AllocatorKind`]. Each promises
-//! - to give a VM exactly the memory that it asks for, or nothing (`xen` leaves the VGA hole out, `linux-hugetlb` may round
-//!   up to a whole page of 1 GiB);
-//! - to give it in the order in which the guest sees it, so that its segments can be counted ([`crate::extent`]);
-//! - no frame to two VMs; and what is freed is merged with its neighbours as far as the allocator's rules allow;
+//! - to give a VM exactly the memory that it asks for, or nothing (`xen` leaves the VGA hole out,
+//!   `linux-hugetlb` may round up to a whole page of 1 GiB);
+//! - to give it in the order in which the guest sees it, so that its segments can be counted
+//!   ([`crate::extent`]);
+//! - no frame to two VMs; and what is freed is merged with its neighbours as far as the allocator's
+//!   rules allow;
 //! - the same frames for the same calls, always.
 //!
-//! The property tests in `tests.rs` hold each of [`AllocatorKind::ALL`] to that, against a naive list of frames.
+//! The property tests in `tests.rs` hold each of [`AllocatorKind::ALL`] to that, against a naive
+//! list of frames.
 
 mod best_fit;
 mod buddy;
@@ -40,8 +43,8 @@ pub trait SegmentAllocator {
     /// Pages that are free.
     fn free_pages(&self) -> PageCount;
 
-    /// Allocates `memory` for a VM at time `now_s` and appends it to `out`, in the guest's order. False, and nothing is
-    /// changed, if it cannot be had.
+    /// Allocates `memory` for a VM at time `now_s` and appends it to `out`, in the guest's order.
+    /// False, and nothing is changed, if it cannot be had.
     fn allocate(&mut self, memory: PageCount, now_s: i64, out: &mut Vec<Extent>) -> bool;
 
     /// Allocates exactly `range`, if all of it is free and the allocator can do so.
@@ -60,7 +63,8 @@ pub trait SegmentAllocator {
     /// Appends what [`SegmentAllocator::allocate`] would, and changes nothing.
     fn trial(&self, memory: PageCount, out: &mut Vec<Extent>) -> bool;
 
-    /// How many segments a VM of `memory` would get now, counted by `rule`; `None` if it would get no memory.
+    /// How many segments a VM of `memory` would get now, counted by `rule`; `None` if it would get
+    /// no memory.
     fn segments_for(&self, memory: PageCount, rule: CountingRule) -> Option<u64> {
         let mut extents = Vec::new();
         self.trial(memory, &mut extents).then(|| count_segments(&extents, rule))
@@ -120,8 +124,8 @@ impl AllocatorKind {
     pub const ALL: [Self; 6] =
         [Self::CompromisOpt1, Self::CompromisOpt2, Self::BestFit, Self::FirstFit, Self::Xen, Self::LinuxHugetlb];
 
-    /// Whether a VM gets `k` segments exactly where the `k` largest free ranges together are large enough for it and the
-    /// `k - 1` largest are not. Then an index need not simulate.
+    /// Whether a VM gets `k` segments exactly where the `k` largest free ranges together are large
+    /// enough for it and the `k - 1` largest are not. Then an index need not simulate.
     pub const fn largest_first(self) -> bool {
         matches!(self, Self::CompromisOpt2 | Self::BestFit)
     }
@@ -174,8 +178,8 @@ impl Allocator {
         }
     }
 
-    /// As [`SegmentAllocator::allocate`], from the smallest free segments where the allocator can choose: for a VM that
-    /// does not care how many segments it gets.
+    /// As [`SegmentAllocator::allocate`], from the smallest free segments where the allocator can
+    /// choose: for a VM that does not care how many segments it gets.
     pub fn allocate_smallest(&mut self, memory: PageCount, now_s: i64, out: &mut Vec<Extent>) -> bool {
         match self {
             Self::List(allocator) => allocator.allocate_smallest(memory, now_s, out),

@@ -2,21 +2,25 @@
 //! Xen x86: the heap's buddy allocator, and how the memory of an HVM guest is taken from it.
 //!
 //! Read in Xen's source, commit c447b7308b13:
-//! - `meminit_hvm` (tools/libs/guest/xg_dom_x86.c) populates guest memory in ascending order. Pages 0 to 0x9f are single pages.
-//!   From 0xc0 on (behind the VGA hole) it takes 1 GiB extents where the guest frame is aligned to 1 GiB and a whole GiB is
-//!   left that no MMIO hole cuts; else up to four 2 MiB extents at a time; else single pages. So the first GiB is never
-//!   one extent.
-//! - Guest memory above [`MMIO_START`] goes on at 4 GiB (`HVM_BELOW_4G_MMIO_START`, xen/include/public/hvm/e820.h).
-//! - `populate_physmap` (xen/common/memory.c) asks `alloc_domheap_pages` for one extent after the other.
-//! - `get_free_buddy` (xen/common/page_alloc.c) searches zones from the highest down; in each the lists from the wanted order
-//!   up; it takes the head. A zone is the frame's highest bit (`page_to_zone`).
-//! - `alloc_heap_pages` halves the block and keeps the *upper* half; the lower one goes to its list. So consecutive
-//!   extents of one order descend in memory.
+//! - `meminit_hvm` (tools/libs/guest/xg_dom_x86.c) populates guest memory in ascending order. Pages
+//!   0 to 0x9f are single pages. From 0xc0 on (behind the VGA hole) it takes 1 GiB extents where
+//!   the guest frame is aligned to 1 GiB and a whole GiB is left that no MMIO hole cuts; else up to
+//!   four 2 MiB extents at a time; else single pages. So the first GiB is never one extent.
+//! - Guest memory above [`MMIO_START`] goes on at 4 GiB (`HVM_BELOW_4G_MMIO_START`,
+//!   xen/include/public/hvm/e820.h).
+//! - `populate_physmap` (xen/common/memory.c) asks `alloc_domheap_pages` for one extent after the
+//!   other.
+//! - `get_free_buddy` (xen/common/page_alloc.c) searches zones from the highest down; in each the
+//!   lists from the wanted order up; it takes the head. A zone is the frame's highest bit
+//!   (`page_to_zone`).
+//! - `alloc_heap_pages` halves the block and keeps the *upper* half; the lower one goes to its
+//!   list. So consecutive extents of one order descend in memory.
 //! - `free_heap_pages` merges up to [`MAX_ORDER`].
 //!
-//! Assumed: memory that a VM leaves is scrubbed before the next VM comes, so that freed blocks are at the head of their
-//! list (`page_list_add_scrub` puts clean blocks at the head), in the order in which the VM had its memory. A VM has
-//! memory of one NUMA node where it fits: [`crate::Host`] has one such heap for each node.
+//! Assumed: memory that a VM leaves is scrubbed before the next VM comes, so that freed blocks are
+//! at the head of their list (`page_list_add_scrub` puts clean blocks at the head), in the order in
+//! which the VM had its memory. A VM has memory of one NUMA node where it fits: [`crate::Host`] has
+//! one such heap for each node.
 
 use nestwalk_mem::{FrameRange, Order, PageCount};
 use serde::{Deserialize, Serialize};
@@ -51,7 +55,8 @@ pub enum Split {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct XenOptions {
-    /// Whether guests have a VGA hole. A guest without a device model (PVH) has none, and its first GiB may be one extent.
+    /// Whether guests have a VGA hole. A guest without a device model (PVH) has none, and its first
+    /// GiB may be one extent.
     pub vga_hole: bool,
     /// Whether guests have an MMIO hole below 4 GiB.
     pub mmio_hole: bool,
@@ -84,8 +89,8 @@ struct Stretch {
 }
 
 impl Xen {
-    /// All of `memory` is free. Ranges are put on the lists in ascending order, each block at the head
-    /// (`init_heap_pages`), so the highest block of an order is used first.
+    /// All of `memory` is free. Ranges are put on the lists in ascending order, each block at the
+    /// head (`init_heap_pages`), so the highest block of an order is used first.
     pub fn new(memory: &[FrameRange], options: XenOptions) -> Self {
         let used = match options.split {
             Split::Upper => Half::Upper,
@@ -131,7 +136,8 @@ impl XenOptions {
         }
     }
 
-    /// Populates guest frames `at..end` with 2 MiB extents where they are aligned and free, else with single pages.
+    /// Populates guest frames `at..end` with 2 MiB extents where they are aligned and free, else
+    /// with single pages.
     fn populate_small(self, heap: &mut impl Blocks, at: u64, end: u64, out: &mut Vec<Extent>) -> u64 {
         let huge = Order::HUGE.frames();
         let head = at.next_multiple_of(huge).min(end);
@@ -148,8 +154,8 @@ impl SegmentAllocator for Xen {
         PageCount(self.heap.free_pages())
     }
 
-    /// The guest is given less than `memory` by the VGA hole, as in Xen. All of `memory` must be free all the same, so that
-    /// every allocator refuses the same VMs.
+    /// The guest is given less than `memory` by the VGA hole, as in Xen. All of `memory` must be
+    /// free all the same, so that every allocator refuses the same VMs.
     fn allocate(&mut self, memory: PageCount, _now_s: i64, out: &mut Vec<Extent>) -> bool {
         if memory.0 > self.heap.free_pages() {
             return false;
@@ -214,12 +220,13 @@ mod tests {
         let mut xen = host(8);
         let top = 8 << 18;
         let extents = populate(&mut xen, 1 << 18);
-        // Pages 0 to 0x9f are the top 160 frames, the highest first. The rest of that block is halved down to them:
-        // frames up to top - 160 go on with a block of 32, 64, then 256, ...
+        // Pages 0 to 0x9f are the top 160 frames, the highest first. The rest of that block is
+        // halved down to them: frames up to top - 160 go on with a block of 32, 64, then 256, ...
         let pages = [(160, 160), (192, 32), (256, 64), (480, 224)];
         let expected: Vec<Extent> = pages.iter().map(|&(below, count)| extent(top - below, count, 0)).collect();
         assert_eq!(extents[..4], expected[..]);
-        // Then 511 extents of 2 MiB: below the 2 MiB that hold those pages, from the top down, in blocks that double.
+        // Then 511 extents of 2 MiB: below the 2 MiB that hold those pages, from the top down, in
+        // blocks that double.
         assert_eq!(extents[4], extent(top - 1024, 512, 9));
         assert_eq!(extents[5], extent(top - 2048, 1024, 9));
         assert_eq!(extents.last(), Some(&extent(top - (512 << 9), 256 << 9, 9)));
@@ -231,7 +238,8 @@ mod tests {
     fn whole_gibs_above_the_first_are_one_extent_each() {
         let mut xen = host(8);
         let extents = populate(&mut xen, 3 << 18);
-        // The first GiB is the top GiB but for 32 pages; of the 4 GiB block, 1 GiB and 2 GiB are left.
+        // The first GiB is the top GiB but for 32 pages; of the 4 GiB block, 1 GiB and 2 GiB are
+        // left.
         let large: Vec<Extent> = extents.iter().copied().filter(|extent| extent.count.0 >= GIB.frames()).collect();
         assert_eq!(large, [extent(6 << 18, 1 << 18, 18), extent(5 << 18, 1 << 18, 18)]);
         assert_eq!(count_segments(&extents, CountingRule::InOrder), 480 + 511 + 2);

@@ -232,7 +232,8 @@ impl Cloud {
         Some(self.slots[vm as usize]).filter(|&slot| slot != NONE)
     }
 
-    /// Moves the VM in `slot` to `target`, where it gets new memory. Returns the bytes that are copied.
+    /// Moves the VM in `slot` to `target`, where it gets new memory. Returns the bytes that are
+    /// copied.
     pub fn migrate(&mut self, slot: u32, target: HostId, now_s: i64, requests: &[VmRequest]) -> u64 {
         let live = &mut self.live[slot as usize];
         let request = &requests[live.vm as usize];

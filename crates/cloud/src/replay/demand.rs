@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a trace asks of a fleet, whoever serves it: to size one.
+//! What a trace asks of any fleet: to size one.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,33 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! DynamicOptionSelec (VEE'21, section on the cloud scheduler).
 //!
-//! At the end of each period the starts and stops of that period are replayed under both options of Compromis' allocator,
-//! from the fleet's state at its beginning. All hypervisors get the option that made more DS-n VMs; at equal numbers
-//! they keep the one they have. What the option in force would make is what it did make: only the other one is replayed.
+//! At the end of each period the starts and stops of that period are replayed under both options of
+//! Compromis' allocator, from the fleet's state at its beginning. All hypervisors get the option
+//! that made more DS-n VMs; at equal numbers they keep the one they have. What the option in force
+//! would make is what it did make: only the other one is replayed.
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use super::cloud::{Cloud, Step};
-use super::options::Options;
+use super::options::{DynamicOptions, Options};
 use super::result::Decision;
 use crate::allocator::{AllocatorKind, Rule};
 use crate::request::{Event, VmRequest};
-
-/// How often it is decided.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DynamicOptions {
-    /// The period, in seconds.
-    pub period_s: u32,
-}
-
-impl Default for DynamicOptions {
-    fn default() -> Self {
-        Self { period_s: 7 * 24 * 3600 }
-    }
-}
 
 /// Decides which option is in force.
 pub(super) struct Dynamic {

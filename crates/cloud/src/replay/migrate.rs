@@ -1,34 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Live migration that makes room for a VM in few segments. Beyond the paper.
 //!
-//! Where a VM would get more than n segments on every host, one VM that lies between free segments may be in the way. Of the
-//! hosts that the scheduler prefers, the smallest such VM is moved to another host, where it gets at most n segments: the
-//! first one in the scheduler's order. Its cost is the memory that is copied (once: what the guest writes meanwhile is not modelled).
+//! Where a VM would get more than n segments on every host, one VM that lies between free segments
+//! may be in the way. Of the hosts that the scheduler prefers, the smallest such VM is moved to
+//! another host, where it gets at most n segments: the first one in the scheduler's order. Its cost
+//! is the memory that is copied (once: what the guest writes meanwhile is not modelled).
 
 use nestwalk_mem::PageCount;
-use serde::{Deserialize, Serialize};
 
 use super::cloud::Cloud;
+use super::options::Migration;
 use crate::host::HostId;
 use crate::request::VmRequest;
 
-/// When and how far to look.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Migration {
-    /// Hosts that are looked at for one placement, and as targets of one move.
-    pub candidates: u32,
-}
-
-impl Default for Migration {
-    fn default() -> Self {
-        Self { candidates: 16 }
-    }
-}
-
 impl Cloud {
-    /// Moves one VM, so that `request` gets at most `few` segments on the host that is returned, with the bytes that are
-    /// copied. `None` if no move does that.
+    /// Moves one VM, so that `request` gets at most `few` segments on the host that is returned,
+    /// with the bytes that are copied. `None` if no move does that.
     pub(super) fn make_room(
         &mut self,
         now_s: i64,
@@ -60,7 +47,8 @@ impl Cloud {
         None
     }
 
-    /// Appends the VMs of `host` without which there would be a free segment of `memory`, with their sizes.
+    /// Appends the VMs of `host` without which there would be a free segment of `memory`, with
+    /// their sizes.
     fn movable(&self, host: HostId, memory: PageCount, moves: &mut Vec<(u64, HostId, u32)>) {
         let free = self.hosts[host.0 as usize].free_segments();
         for &slot in &self.on_host[host.0 as usize] {

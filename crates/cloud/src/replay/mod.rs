@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a trace of VMs over a fleet.
 //!
-//! Events happen in the order of [`Events`]: by time, deletions before creations. A VM is refused if it is larger than any host
-//! of the fleet when that is empty, and unplaced if no host has room when it arrives; it is not tried again. Each VM
-//! has exactly one outcome.
+//! Events happen in the order of [`Events`]: by time, deletions before creations. A VM is refused
+//! if it is larger than any host of the fleet when that is empty, and unplaced if no host has room
+//! when it arrives; it is not tried again. Each VM has exactly one outcome.
 
 mod cloud;
 mod demand;
@@ -29,9 +29,7 @@ use sample::Sampler;
 use tally::Tally;
 
 pub use demand::{Demand, demand};
-pub use dynamic::DynamicOptions;
-pub use migrate::Migration;
-pub use options::Options;
+pub use options::{DynamicOptions, Migration, Options};
 pub use result::{
     ByGroup, BySize, Cell, CellKind, Decision, HostMap, Migrations, Modes, Outcome, Outcomes, Replay, ReplayResult,
     Resizes, Sample, Segments, Spread, Timing, VmOutcome, Work,
@@ -55,11 +53,12 @@ pub struct Progress {
 /// Events between two calls of a progress function.
 pub const EVENTS_PER_PROGRESS: u64 = 4096;
 
-/// Replays `requests` over `fleet`. `progress` is called every [`EVENTS_PER_PROGRESS`] events; when it returns false, the
-/// replay ends.
+/// Replays `requests` over `fleet`. `progress` is called every [`EVENTS_PER_PROGRESS`] events; when
+/// it returns false, the replay ends.
 ///
 /// # Errors
-/// If the fleet cannot be built, a request is not one of a VM, an option is out of range, or `progress` returned false.
+/// If the fleet cannot be built, a request is not one of a VM, an option is out of range, or
+/// `progress` returned false.
 pub fn replay(
     fleet: &Fleet,
     requests: &[VmRequest],

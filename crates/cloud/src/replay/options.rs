@@ -3,8 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::dynamic::DynamicOptions;
-use super::migrate::Migration;
 use crate::allocator::hugetlb::HugetlbOptions;
 use crate::allocator::xen::XenOptions;
 use crate::allocator::{AllocatorKind, AllocatorOptions, MAX_DS};
@@ -33,21 +31,25 @@ pub struct Options {
     pub ds_segments: u32,
     /// When two neighbouring pieces of memory are one segment.
     pub counting: CountingRule,
-    /// VMs that arrive before this time are placed, but not counted in shares: those that ran already.
+    /// VMs that arrive before this time are placed, but not counted in shares: those that ran
+    /// already.
     pub measure_from_s: Option<i64>,
-    /// DynamicOptionSelec. For the two allocators of Compromis only, of which `allocator` is the first in force.
+    /// DynamicOptionSelec. For the two allocators of Compromis only, of which `allocator` is the
+    /// first in force.
     pub dynamic: Option<DynamicOptions>,
     /// Live migration that makes room for VMs in at most `ds_segments` segments.
     pub migration: Option<Migration>,
     /// VMs whose memory changes while they run.
     pub resize: Option<Resize>,
-    /// Whether VMs that need more than `ds_segments` segments, and so run under EPT, get the smallest free segments.
+    /// Whether VMs that need more than `ds_segments` segments, and so run under EPT, get the
+    /// smallest free segments.
     pub ept_takes_small: bool,
     /// Points of the series over time, equally far apart.
     pub samples: u32,
     /// The host whose memory map is kept.
     pub map_host: u32,
-    /// When its map is kept. Without it: at `measure_from_s` (or a tenth into the trace), and at the last creation.
+    /// When its map is kept. Without it: at `measure_from_s` (or a tenth into the trace), and at
+    /// the last creation.
     pub map_times_s: Option<Vec<i64>>,
 }
 
@@ -134,5 +136,33 @@ impl Options {
             }
         }
         Ok(())
+    }
+}
+
+/// How often it is decided which of Compromis' options is in force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DynamicOptions {
+    /// The period, in seconds.
+    pub period_s: u32,
+}
+
+impl Default for DynamicOptions {
+    fn default() -> Self {
+        Self { period_s: 7 * 24 * 3600 }
+    }
+}
+
+/// How far to look for a migration that makes room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Migration {
+    /// Hosts that are looked at for one placement, and as targets of one move.
+    pub candidates: u32,
+}
+
+impl Default for Migration {
+    fn default() -> Self {
+        Self { candidates: 16 }
     }
 }

@@ -64,8 +64,8 @@ impl Cloud {
     }
 }
 
-/// `wanted` of `blocks` blocks, as ranges of pages; neighbouring blocks are one range. Each choice is equally likely
-/// (selection sampling, Knuth's algorithm S).
+/// `wanted` of `blocks` blocks, as ranges of pages; neighbouring blocks are one range. Each choice
+/// is equally likely (selection sampling, Knuth's algorithm S).
 fn some_blocks(blocks: u64, wanted: u64, rng: &mut Xoshiro256PlusPlus) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     let mut missing = wanted;

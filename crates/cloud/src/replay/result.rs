@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a replay found. [`ReplayResult`] is the same for each run; [`Timing`] is what was measured on the way.
+//! What a replay found. [`ReplayResult`] is the same for each run; [`Timing`] is what was measured
+//! on the way.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +73,8 @@ impl Outcomes {
 /// VMs by their number of segments.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Segments {
-    /// Shares of the VMs with 1, 2, 3 and more segments: keys `1`, `2`, `3`, `more`. Empty if there are no VMs.
+    /// Shares of the VMs with 1, 2, 3 and more segments: keys `1`, `2`, `3`, `more`. Empty if there
+    /// are no VMs.
     pub shares: BTreeMap<String, f64>,
     /// VMs by their exact number of segments.
     pub histogram: BTreeMap<u64, u64>,
@@ -157,7 +159,8 @@ pub struct Sample {
     pub memory_share: f64,
     /// Virtual CPUs in use as a share of what the scheduler may give away.
     pub vcpu_share: f64,
-    /// For n = 1 to 8: see [`ReplayResult::unusable`]. `None` where it was not worked out at this time.
+    /// For n = 1 to 8: see [`ReplayResult::unusable`]. `None` where it was not worked out at this
+    /// time.
     pub unusable_share: Option<[f64; 8]>,
     /// VMs placed since the sample before, with 1, 2, 3 and more segments.
     pub placed: [u64; 4],
@@ -240,7 +243,8 @@ pub struct Resizes {
     pub vms: u64,
     /// Pages that they were given, or that were taken away.
     pub pages: u64,
-    /// VMs that could not be resized: their host has no room, or what is to be taken cannot be split.
+    /// VMs that could not be resized: their host has no room, or what is to be taken cannot be
+    /// split.
     pub not_done: u64,
     /// VMs that had their first size again.
     pub undone: u64,
@@ -259,7 +263,8 @@ pub struct ReplayResult {
     pub segments: Segments,
     /// The same by the other rule of counting.
     pub segments_other_rule: Segments,
-    /// The most segments that each of them ever had: other than `segments` only where VMs are resized or move.
+    /// The most segments that each of them ever had: other than `segments` only where VMs are
+    /// resized or move.
     pub segments_most: Segments,
     /// By size of VM, ascending.
     pub by_size: Vec<BySize>,
@@ -273,9 +278,10 @@ pub struct ReplayResult {
     pub span_s: Option<(i64, i64)>,
     /// The fleet over time.
     pub series: Vec<Sample>,
-    /// For n = 1 to 8: the mean, over samples from `measure_from_s` on, of the share of free memory that segments make
-    /// unusable. A host's free memory counts by the chance that a VM, its size drawn from the trace's requests, would fit
-    /// into the host's free memory but not into its n largest free ranges. `None` without samples.
+    /// For n = 1 to 8: the mean, over samples from `measure_from_s` on, of the share of free memory
+    /// that segments make unusable. A host's free memory counts by the chance that a VM, its size
+    /// drawn from the trace's requests, would fit into the host's free memory but not into its n
+    /// largest free ranges. `None` without samples.
     pub unusable: Option<[f64; 8]>,
     /// The chosen host's memory, early and late.
     pub maps: Vec<HostMap>,
@@ -285,7 +291,8 @@ pub struct ReplayResult {
     pub migration: Migrations,
     /// VMs that were resized.
     pub resize: Resizes,
-    /// Free lists and segments that were looked at for one allocation: its length, without what else the machine did.
+    /// Free lists and segments that were looked at for one allocation: its length, without what
+    /// else the machine did.
     pub allocation_steps: Spread,
 }
 

@@ -13,7 +13,8 @@ use crate::fleet::Fleet;
 use crate::memory_map::HoleKind;
 use crate::request::{Event, VmRequest};
 
-/// Where largest ranges cost much to find (Xen, Linux), unusable memory is worked out at one in so many samples.
+/// Where largest ranges cost much to find (Xen, Linux), unusable memory is worked out at one in so
+/// many samples.
 const COSTLY: u64 = 20;
 
 /// Takes samples at equal distances in time.
@@ -97,7 +98,8 @@ impl Sampler {
         (self.next < self.samples).then(|| self.first_s.saturating_add(part()))
     }
 
-    /// Takes the samples that are due before an event at `now_s`: the fleet is as it was left by the event before.
+    /// Takes the samples that are due before an event at `now_s`: the fleet is as it was left by
+    /// the event before.
     pub fn before(&mut self, now_s: i64, cloud: &Cloud, fleet: &Fleet, tally: &mut Tally) -> Result<(), CloudError> {
         while self.map_times_s.last().is_some_and(|&time_s| time_s < now_s) {
             let time_s = self.map_times_s.pop().expect("there is one");

@@ -21,7 +21,8 @@ fn fleet(hosts: u32) -> Fleet {
     Fleet { groups: vec![group("a", 32), group("b", 48)] }
 }
 
-/// `vms` of a few sizes, over 10,000 s; mean life 1,500 s. About 200 GiB run at a time with 300 VMs.
+/// `vms` of a few sizes, over 10,000 s; mean life 1,500 s. About 200 GiB run at a time with 300
+/// VMs.
 fn trace(vms: u64, seed: u64) -> Vec<VmRequest> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let sizes = [768, 1792, 3584, 7168, 14336, 28672, 65536].map(|mib| mib * 256);
@@ -173,7 +174,8 @@ fn migration_makes_room_at_the_cost_of_the_moved_memory() {
         vcpus: 1,
         memory_pages: gib * GIB,
     };
-    // Host 0 has 6 GiB left. Host 1 has 8, 4, 8 and 12 GiB in this order, and both VMs of 8 GiB end.
+    // Host 0 has 6 GiB left. Host 1 has 8, 4, 8 and 12 GiB in this order, and both VMs of 8 GiB
+    // end.
     let requests = [vm(0, 99, 26), vm(1, 10, 8), vm(2, 99, 4), vm(3, 10, 8), vm(4, 99, 12), vm(20, 99, 12)];
     let plain = run(&two(2), &requests, &Options::default());
     assert_eq!((plain.vms[5].host, plain.vms[5].segments), (1, 2), "8 and 4 GiB");
@@ -252,7 +254,8 @@ fn blocks_that_are_taken_cost_segments_and_the_end_does_not() {
 
 #[test]
 fn the_scheduler_does_not_know_of_a_balloon() {
-    // One host of 48 GiB is full of two VMs. What the balloons have taken is free, and yet no third VM comes.
+    // One host of 48 GiB is full of two VMs. What the balloons have taken is free, and yet no third
+    // VM comes.
     let vm = |arrival_s| VmRequest { arrival_s, departure: Departure::Unknown, vcpus: 1, memory_pages: 24 * GIB };
     let small = VmRequest { memory_pages: 4 * GIB, ..vm(10_000) };
     let requests = [vm(0), vm(0), small];
@@ -271,7 +274,8 @@ fn unusable_memory_is_free_memory_that_a_vm_does_not_get_in_n_segments() {
     let one = Fleet { groups: vec![HostGroup::plain("h", 1, 32, PageCount(32 * GIB))] };
     let options = Options { samples: 99, ..Options::default() };
     let replay = run(&one, &gap()[..3], &options);
-    // The sizes are 8, 16 and 8 GiB. From 11 s on, 8 + 8 GiB are free: one in three requests fits in 16 but not in 8.
+    // The sizes are 8, 16 and 8 GiB. From 11 s on, 8 + 8 GiB are free: one in three requests fits
+    // in 16 but not in 8.
     let sample = replay.result.series.iter().find(|sample| sample.time_s == 50).unwrap();
     let unusable = sample.unusable_share.unwrap();
     assert!((unusable[0] - 1.0 / 3.0).abs() < 1e-9 && unusable[1] == 0.0, "{unusable:?}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An index of hosts by their largest free ranges: which hosts have room for a VM, and which can serve it from their k
-//! largest ranges.
+//! An index of hosts by their largest free ranges: which hosts have room for a VM, and which can
+//! serve it from their k largest ranges.
 
 use nestwalk_mem::PageCount;
 
@@ -73,7 +73,8 @@ impl ByRanges {
         *root = self.treap.insert(*root, id, self.preference.key(host.free_ram().0), lanes);
     }
 
-    /// At most `limit` hosts with `vcpus` free CPUs and `lane` not less than `memory`, the preferred first.
+    /// At most `limit` hosts with `vcpus` free CPUs and `lane` not less than `memory`, the
+    /// preferred first.
     pub fn best(&mut self, vcpus: u32, memory: PageCount, lane: Lane, limit: usize) -> Vec<u32> {
         let Ok(pages) = u32::try_from(memory.0) else { return Vec::new() };
         let wanted = Wanted { preference: self.preference, vcpus, lane: lane.0, least: pages, limit };

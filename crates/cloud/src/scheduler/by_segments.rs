@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An index of hosts by the number of segments that a VM of some size would get, for allocators of which free ranges do not
-//! tell: it has to be tried.
+//! An index of hosts by the number of segments that a VM of some size would get, for allocators of
+//! which free ranges do not tell: it has to be tried.
 //!
-//! Clouds sell few sizes of VMs. For each that is asked for, every host is tried once, and again only after it has changed:
-//! the cost of a placement follows the hosts that changed since the last VM of that size came, not the fleet. Only the
-//! [`SIZES`] that were asked for last are kept.
+//! Clouds sell few sizes of VMs. For each that is asked for, every host is tried once, and again
+//! only after it has changed: the cost of a placement follows the hosts that changed since the last
+//! VM of that size came, not the fleet. Only the [`SIZES`] that were asked for last are kept.
 
 use std::collections::BTreeMap;
 
@@ -64,8 +64,8 @@ impl BySegments {
         self.sizes.drain(..).for_each(|size| self.examined += size.treap.examined());
     }
 
-    /// At most `limit` of the hosts with `vcpus` free CPUs on which a VM of `memory` gets the fewest segments, the
-    /// preferred first.
+    /// At most `limit` of the hosts with `vcpus` free CPUs on which a VM of `memory` gets the
+    /// fewest segments, the preferred first.
     pub fn best(&mut self, hosts: &[Host], vcpus: u32, memory: PageCount, limit: usize) -> Vec<u32> {
         let (preference, rule, most_vcpus) = (self.preference, self.rule, self.most_vcpus);
         let size = self.size(hosts.len(), memory);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Hosts by free CPUs and order of preference, so that the best one is found without a look at every host.
+//! Hosts by free CPUs and order of preference, so that the best one is found without a look at
+//! every host.
 
 use super::treap::{EMPTY, Treap};
 use super::{Preference, Ranges, Weighed};
@@ -17,8 +18,8 @@ pub(super) struct Wanted {
     pub limit: usize,
 }
 
-/// Trees of hosts: one for each number of free CPUs, each in order of preference. CPUs beyond what any request asks for count
-/// as equal, so there are few.
+/// Trees of hosts: one for each number of free CPUs, each in order of preference. CPUs beyond what
+/// any request asks for count as equal, so there are few.
 #[derive(Clone, Debug)]
 pub(super) struct ByVcpus {
     roots: Vec<u32>,

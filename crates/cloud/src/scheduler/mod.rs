@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which host a VM is put on.
 //!
-//! The base is a model of OpenStack Nova's filter scheduler: hosts that lack processors or memory are filtered out, the rest is
-//! weighed by free memory, and one of the best `host_subset_size` is taken. ImprovPlacement is one more filter, after
-//! those: it simulates the VM's allocation on a copy of each candidate's free list and keeps the hosts that need the fewest
-//! segments. Capacity is untouched, as the candidates are the scheduler's own.
+//! The base is a model of OpenStack Nova's filter scheduler: hosts that lack processors or memory
+//! are filtered out, the rest is weighed by free memory, and one of the best `host_subset_size` is
+//! taken. ImprovPlacement is one more filter, after those: it simulates the VM's allocation on a
+//! copy of each candidate's free list and keeps the hosts that need the fewest segments. Capacity
+//! is untouched, as the candidates are the scheduler's own.
 //!
-//! Simulating on every candidate takes time linear in hosts. Indices answer instead, and make the same choices (a property
-//! test holds them to that):
-//! - [`by_ranges`]: a host gives a VM one segment exactly if its largest free range is large enough, and with Compromis' option
-//!   2 and best fit k segments if its k largest are. So a host with the fewest is one descent in a tree.
-//! - [`by_segments`], wherever that does not tell (Xen's and Linux' allocators; hosts of several NUMA nodes; option 1 and
-//!   first fit where no one range is large enough; more than seven segments): hosts are simulated on, but each only when
-//!   it has changed since the last VM of the same size came.
+//! Simulating on every candidate takes time linear in hosts. Indices answer instead, and make the
+//! same choices (a property test holds them to that):
+//! - [`by_ranges`]: a host gives a VM one segment exactly if its largest free range is large
+//!   enough, and with Compromis' option 2 and best fit k segments if its k largest are. So a host
+//!   with the fewest is one descent in a tree.
+//! - [`by_segments`], wherever that does not tell (Xen's and Linux' allocators; hosts of several
+//!   NUMA nodes; option 1 and first fit where no one range is large enough; more than seven
+//!   segments): hosts are simulated on, but each only when it has changed since the last VM of the
+//!   same size came.
 
 mod by_ranges;
 mod by_segments;
@@ -59,13 +62,16 @@ pub struct SchedulerOptions {
     pub improv_placement: bool,
     /// Nova's `cpu_allocation_ratio`: virtual CPUs for each processor.
     pub cpu_allocation_ratio: f64,
-    /// Nova's `ram_allocation_ratio`. Memory must be there in fact, too: more than 1 helps nobody here.
+    /// Nova's `ram_allocation_ratio`. Memory must be there in fact, too: more than 1 does not help
+    /// here.
     pub ram_allocation_ratio: f64,
     /// Nova's `host_subset_size`: one of so many best hosts is taken at random.
     pub host_subset_size: u32,
-    /// Nova's `ram_weight_multiplier`: positive spreads VMs, negative stacks them. For policy `filter-scheduler` only.
+    /// Nova's `ram_weight_multiplier`: positive spreads VMs, negative stacks them. For policy
+    /// `filter-scheduler` only.
     pub ram_weight_multiplier: f64,
-    /// Nova's `cpu_weight_multiplier`. For policy `filter-scheduler` only. 0, as Novas of the paper's time had no such weigher.
+    /// Nova's `cpu_weight_multiplier`. For policy `filter-scheduler` only. 0, as Novas of the
+    /// paper's time had no such weigher.
     pub cpu_weight_multiplier: f64,
     /// Whether an index answers instead of a look at every host. The choices are the same.
     pub index: bool,
@@ -183,8 +189,9 @@ impl Ranges {
         })
     }
 
-    /// Sorts `candidates`: the heaviest first, of equal ones the first of the fleet. Nova adds `multiplier x (value - least) /
-    /// (most - least)` for each weigher; here that is multiplied by both denominators, so that it is exact.
+    /// Sorts `candidates`: the heaviest first, of equal ones the first of the fleet. Nova adds
+    /// `multiplier x (value - least) / (most - least)` for each weigher; here that is multiplied by
+    /// both denominators, so that it is exact.
     fn sort(self, candidates: &mut [Weighed], ram: i64, cpu: i64) {
         let ram_range = i128::from(self.ram.1.saturating_sub(self.ram.0).max(1));
         let cpu_range = i128::from(self.vcpus.1.saturating_sub(self.vcpus.0).max(1));
@@ -210,8 +217,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler for `hosts`, whose memory is allocated by `allocator` and whose segments are counted by `rule`. No
-    /// request will ask for more than `most_vcpus`.
+    /// A scheduler for `hosts`, whose memory is allocated by `allocator` and whose segments are
+    /// counted by `rule`. No request will ask for more than `most_vcpus`.
     pub fn new(
         options: SchedulerOptions,
         rule: CountingRule,
@@ -289,8 +296,8 @@ impl Scheduler {
         if !improv {
             return by_ranges.best(request.vcpus, memory, Lane::ROOM, limit);
         }
-        // Where segments follow from sizes, the hosts that need k are those whose k largest free ranges suffice, if there
-        // are none that need fewer.
+        // Where segments follow from sizes, the hosts that need k are those whose k largest free
+        // ranges suffice, if there are none that need fewer.
         let known = match (self.one_node, self.allocator.largest_first(), self.allocator.keeps_whole()) {
             (true, true, _) => Lane::SUMS,
             (true, false, true) => 1,
@@ -301,7 +308,8 @@ impl Scheduler {
         best.unwrap_or_else(|| by_segments.best(hosts, request.vcpus, memory, limit))
     }
 
-    /// At most `limit` of the hosts `passing` (ascending), after ImprovPlacement's filter with `improv`, the preferred first.
+    /// At most `limit` of the hosts `passing` (ascending), after ImprovPlacement's filter with
+    /// `improv`, the preferred first.
     fn weigh(
         &mut self,
         hosts: &[Host],

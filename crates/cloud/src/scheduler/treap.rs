@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Search trees of hosts, balanced by fixed pseudo-random priorities (treaps). Every subtree knows the largest values of some
-//! lanes, so that the first host with a lane that is large enough is found by one descent.
+//! Search trees of hosts, balanced by fixed pseudo-random priorities (treaps). Every subtree knows
+//! the largest values of some lanes, so that the first host with a lane that is large enough is
+//! found by one descent.
 //!
 //! All trees share one array: a host is in one of them at a time. A tree is named by its root.
 
@@ -27,7 +28,8 @@ pub(super) struct Treap<const LANES: usize> {
     examined: u64,
 }
 
-/// The balance: the tree is as deep as if hosts had been inserted in the order of these numbers (splitmix64's last steps).
+/// The balance: the tree is as deep as if hosts had been inserted in the order of these numbers
+/// (splitmix64's last steps).
 fn priority(host: u32) -> u64 {
     let mixed = (u64::from(host) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -38,7 +38,8 @@ impl Arena {
         Ok(Self { memory, pages: None, huge_bytes })
     }
 
-    /// The same in 4 KiB pages that can be [arranged](Self::arrange), by the `means` named or by the best there are.
+    /// The same in 4 KiB pages that can be [arranged](Self::arrange), by the `means` named or by
+    /// the best there are.
     ///
     /// # Errors
     /// [`ProbeError::Memory`], or [`ProbeError::Move`] where no page can be moved.
@@ -60,7 +61,8 @@ impl Arena {
         let count = self.pages();
         let Some(pages) = &self.pages else { return Ok(()) };
         for page in (0..count).step_by(HUGE / PAGE) {
-            // SAFETY: a page of this arena, and the empty spare page; no reference to either exists.
+            // SAFETY: a page of this arena, and the empty spare page; no reference to either
+            // exists.
             unsafe {
                 pages.mover.relocate(self.memory.page(page), pages.spare.page(0))?;
                 pages.mover.relocate(pages.spare.page(0), self.memory.page(page))?;
@@ -81,7 +83,8 @@ impl Arena {
         self.memory.base()
     }
 
-    /// Bytes that were in 2 MiB pages when all was touched: within each, frames are contiguous, as the kernel guarantees.
+    /// Bytes that were in 2 MiB pages when all was touched: within each, frames are contiguous, as
+    /// the kernel guarantees.
     #[must_use]
     pub fn huge_bytes(&self) -> u64 {
         self.huge_bytes
@@ -93,8 +96,9 @@ impl Arena {
         self.pages.as_ref().map(|pages| pages.mover.means())
     }
 
-    /// Gives the first `count` pages the frames that `layout` says, frames 0 to `count`. Their contents go with them, so what was
-    /// built in them is gone. Costs one move a page that is elsewhere.
+    /// Gives the first `count` pages the frames that `layout` says, frames 0 to `count`. Their
+    /// contents go with them, so what was built in them is gone. Costs one move a page that is
+    /// elsewhere.
     ///
     /// # Errors
     /// [`ProbeError::Size`], [`ProbeError::Move`].
@@ -137,8 +141,9 @@ impl Arena {
 }
 
 impl Pages {
-    /// Follows one cycle of moves: `first`'s page waits in the spare room, and each hole gets the frame that belongs there, until
-    /// the hole is where the waiting page belongs, or behind the pages that matter.
+    /// Follows one cycle of moves: `first`'s page waits in the spare room, and each hole gets the
+    /// frame that belongs there, until the hole is where the waiting page belongs, or behind the
+    /// pages that matter.
     fn follow(&mut self, memory: &Mapping, first: u64, count: u64, layout: &Layout) -> Result<(), ProbeError> {
         let (spare, waiting) = (self.spare.page(0), self.frames[first as usize]);
         // SAFETY: pages of the arena and of the spare mapping, to which no reference exists.
@@ -166,8 +171,8 @@ impl Pages {
     }
 }
 
-/// `bytes` of memory, touched in ascending order, in 2 MiB pages if the kernel gives any. `hear` is asked every 32 MiB whether to
-/// go on.
+/// `bytes` of memory, touched in ascending order, in 2 MiB pages if the kernel gives any. `hear` is
+/// asked every 32 MiB whether to go on.
 fn populated(bytes: u64, hear: &mut dyn FnMut() -> bool) -> Result<Mapping, ProbeError> {
     let memory = Mapping::new(bytes as usize, libc::MADV_HUGEPAGE)?;
     let step = 32 << 20;
@@ -218,7 +223,8 @@ mod tests {
                 let layout = Layout::new(count, spread, 3);
                 arena.arrange(count, &layout).unwrap();
                 arena.check_invariants();
-                // The marks are the frames' numbers: they were written when page n had frame n, and went with it.
+                // The marks are the frames' numbers: they were written when page n had frame n, and
+                // went with it.
                 assert!((0..count).all(|page| marked(&arena, page) == layout.frame_of(page)), "{spread:?}");
             }
         }

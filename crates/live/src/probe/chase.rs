@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chases: each load's value is the next load's address, so a load begins when the one before has ended.
+//! Chases: each load's value is the next load's address, so a load begins when the one before has
+//! ended.
 
 use std::time::Instant;
 
@@ -9,7 +10,8 @@ use super::{Arena, ProbeError};
 
 /// Lines of a page.
 const LINES: u64 = 64;
-/// Lines that a dense chase visits of a page before it goes to the next: so many share the cost of one TLB miss.
+/// Lines that a dense chase visits of a page before it goes to the next: so many share the cost of
+/// one TLB miss.
 const LINES_AT_ONCE: u64 = 16;
 /// Steps after which the clock is read: some 0.1 to 0.5 ms.
 const CHUNK: u64 = 2048;
@@ -64,7 +66,8 @@ impl Chase {
             Self::Lines { .. } => {
                 let (turn, place) = (step / LINES_AT_ONCE, step % LINES_AT_ONCE);
                 let page = visits.page(turn % pages);
-                // Lines of a page in the irregular order in which the pointers of 64 neighbouring pages lie.
+                // Lines of a page in the irregular order in which the pointers of 64 neighbouring
+                // pages lie.
                 page * 4096 + offset(page / LINES * LINES + turn / pages * LINES_AT_ONCE + place)
             }
         })
@@ -78,12 +81,14 @@ pub struct Sample {
     pub ns: f64,
     /// Stretches that were timed.
     pub stretches: u64,
-    /// Of these, those in which the kernel took the processor away; they are left out unless all were.
+    /// Of these, those in which the kernel took the processor away; they are left out unless all
+    /// were.
     pub disturbed: u64,
 }
 
 impl Arena {
-    /// Builds `chase` in this arena, runs it once to warm up, and then for at least `microseconds` and one whole round.
+    /// Builds `chase` in this arena, runs it once to warm up, and then for at least `microseconds`
+    /// and one whole round.
     ///
     /// # Errors
     /// [`ProbeError::Size`].
@@ -117,8 +122,8 @@ impl Arena {
         let first = base.wrapping_add(offsets.next().unwrap_or(0) as usize);
         let mut last = first;
         for next in offsets.map(|offset| base.wrapping_add(offset as usize)).chain([first]) {
-            // SAFETY: offsets are multiples of 64 below the bytes of the pages that `check` allowed; the memory is this arena's,
-            // populated and writable.
+            // SAFETY: offsets are multiples of 64 below the bytes of the pages that `check`
+            // allowed; the memory is this arena's, populated and writable.
             unsafe { last.cast::<*const u8>().write(next) };
             last = next;
         }
@@ -132,7 +137,8 @@ impl Arena {
 /// `cursor` points to the address of another such pointer, and so on for ever.
 unsafe fn follow(mut cursor: *const u8, steps: u64) -> *const u8 {
     for _ in 0..steps {
-        // SAFETY: as the caller promises. Volatile: it is read, however useless the compiler finds it.
+        // SAFETY: as the caller promises. Volatile: it is read, however useless the compiler finds
+        // it.
         cursor = unsafe { cursor.cast::<*const u8>().read_volatile() };
     }
     cursor

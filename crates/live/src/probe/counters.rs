@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counters of the processor, where there are any: `perf_event_open` of the events that the kernel itself translates for its model of
-//! processor, and of those that the caller knows for it. No encoding is written down here. What opens is counted.
+//! Counters of the processor, where there are any: `perf_event_open` of the events that the kernel
+//! itself translates for its model of processor, and of those that the caller knows for it. No
+//! encoding is written down here. What opens is counted.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -57,10 +58,11 @@ const USER_ONLY: u64 = 1 << 5 | 1 << 6;
 pub struct Counted {
     /// The event.
     pub name: String,
-    /// What it counted in this thread, in user mode, since it was opened; `None` if it did not open.
+    /// What it counted in this thread, in user mode, since it was opened; `None` if it did not
+    /// open.
     pub count: Option<u64>,
-    /// The share of the time in which it counted. Below 1 there are more events than counters, the kernel gave them turns, and
-    /// `count` is extrapolated.
+    /// The share of the time in which it counted. Below 1 there are more events than counters, the
+    /// kernel gave them turns, and `count` is extrapolated.
     pub counted_share: Option<f64>,
     /// Why not.
     pub unavailable: Option<String>,
@@ -96,8 +98,8 @@ impl Counters {
     }
 }
 
-/// The count over the whole time and the share of it in which the event counted, of its count, the time in which it was wanted,
-/// and the time in which it had a counter.
+/// The count over the whole time and the share of it in which the event counted, of its count, the
+/// time in which it was wanted, and the time in which it had a counter.
 fn scaled([count, wanted, counted]: [u64; 3]) -> Result<(u64, f64), String> {
     if counted == 0 {
         return Err("unavailable, because no counter was free for it".into());
@@ -111,9 +113,7 @@ fn why(error: &io::Error) -> String {
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {
             "this machine shows no such counter (in a VM, the hypervisor has to pass a PMU on)".into()
         }
-        Some(libc::EACCES | libc::EPERM) => {
-            "the kernel allows it to nobody but root (kernel.perf_event_paranoid)".into()
-        }
+        Some(libc::EACCES | libc::EPERM) => "the kernel allows it to root only (kernel.perf_event_paranoid)".into(),
         Some(libc::ENOSYS) => "this kernel has no perf_event_open".into(),
         _ => error.to_string(),
     };
@@ -128,7 +128,7 @@ fn open(kind: u32, config: u64) -> io::Result<OwnedFd> {
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is new and nobody else's.
+    // SAFETY: it is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(file as i32) })
 }
 

@@ -40,7 +40,8 @@ impl Mapping {
 
     /// Gives advice, which a kernel may not know or not follow.
     pub(super) fn advise(&self, advice: i32) {
-        // SAFETY: the range is this mapping's own. MADV_HUGEPAGE and MADV_NOHUGEPAGE change no contents.
+        // SAFETY: the range is this mapping's own. MADV_HUGEPAGE and MADV_NOHUGEPAGE change no
+        // contents.
         unsafe { libc::madvise(self.base().cast(), self.bytes, advice) };
     }
 
@@ -63,12 +64,13 @@ impl Mapping {
     pub(super) fn populate(&self, range: std::ops::Range<usize>) {
         assert!(range.end <= self.bytes);
         for offset in range.step_by(PAGE) {
-            // SAFETY: the byte is inside this mapping, which is writable and nobody else's.
+            // SAFETY: the byte is inside this mapping, which is writable and has no other user.
             unsafe { self.base().wrapping_add(offset).write_volatile(1) };
         }
     }
 
-    /// Bytes in transparent huge pages, as `/proc/self/smaps` has it for the areas that begin in this mapping.
+    /// Bytes in transparent huge pages, as `/proc/self/smaps` has it for the areas that begin in
+    /// this mapping.
     pub(super) fn huge_bytes(&self) -> u64 {
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
         let (start, end) = (self.base() as u64, self.base() as u64 + self.bytes as u64);

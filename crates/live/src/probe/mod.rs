@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The hands of `nestwalk probe`: memory whose layout is known, and chases of pointers through it, timed.
+//! The hands of `nestwalk probe`: memory whose layout is known, and chases of pointers through it,
+//! timed.
 //!
-//! Two arenas of the same size are enough for every measurement. One keeps its 2 MiB pages. The other begins with 2 MiB
-//! pages too, which the kernel guarantees to be contiguous; its 4 KiB pages are then moved about *within* it, so that each group of 8
-//! pages has its frames on as many lines of the host's page table as is wanted ([`Arena::arrange`]). All layouts so have the same
-//! frames, the same guest page tables and the same contents, and nothing of this needs a privilege or a frame number.
+//! Two arenas of the same size are enough for every measurement. One keeps its 2 MiB pages. The
+//! other begins with 2 MiB pages too, which the kernel guarantees to be contiguous; its 4 KiB pages
+//! are then moved about *within* it, so that each group of 8 pages has its frames on as many lines
+//! of the host's page table as is wanted ([`Arena::arrange`]). All layouts so have the same frames,
+//! the same guest page tables and the same contents, and nothing of this needs a privilege or a
+//! frame number.
 //!
-//! What to measure, how often and in which order is the caller's business (`python/nestwalk/probe`).
+//! What to measure, how often and in which order is the caller's business
+//! (`python/nestwalk/probe`).
 
 mod arena;
 mod chase;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Moving pages, frames and all, from one address to another, without a privilege.
 //!
-//! `UFFDIO_MOVE` (Linux 6.8) moves the frame and touches no VMA. `mremap` moves it as well, but leaves a VMA for each page that is not
-//! where it was, so that `vm.max_map_count` bounds it. Neither copies: the frame that was behind one address is then behind the other.
+//! `UFFDIO_MOVE` (Linux 6.8) moves the frame and touches no VMA. `mremap` moves it as well, but
+//! leaves a VMA for each page that is not where it was, so that `vm.max_map_count` bounds it.
+//! Neither copies: the frame that was behind one address is then behind the other.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -69,7 +70,8 @@ const fn request<T>(number: u64) -> u64 {
     3 << 30 | (size_of::<T>() as u64) << 16 | 0xaa << 8 | number
 }
 
-/// Attempts at a move that the kernel asks to repeat (`EAGAIN`), or for which the page was busy for a moment.
+/// Attempts at a move that the kernel asks to repeat (`EAGAIN`), or for which the page was busy for
+/// a moment.
 const ATTEMPTS: u32 = 1000;
 
 pub(super) struct Mover {
@@ -78,7 +80,8 @@ pub(super) struct Mover {
 }
 
 impl Mover {
-    /// The best mover that there is here, between the pages of `mappings`, which are all populated or never touched.
+    /// The best mover that there is here, between the pages of `mappings`, which are all populated
+    /// or never touched.
     pub(super) fn new(mappings: &[&Mapping], means: Option<Means>) -> Self {
         let userfault = match means {
             Some(Means::Remap) => None,
@@ -94,7 +97,8 @@ impl Mover {
     /// Moves the page at `from` to `to`, where there is none.
     ///
     /// # Safety
-    /// Both are pages of the mappings that this mover was made with, and nothing refers to what is in them.
+    /// Both are pages of the mappings that this mover was made with, and nothing refers to what is
+    /// in them.
     pub(super) unsafe fn relocate(&self, from: u64, to: u64) -> Result<(), ProbeError> {
         let done = match &self.userfault {
             Some(file) => move_page(file, from, to),
@@ -118,7 +122,7 @@ fn userfault(mappings: &[&Mapping]) -> io::Result<OwnedFd> {
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is new and nobody else's.
+    // SAFETY: it is new and has no other owner.
     let file = unsafe { OwnedFd::from_raw_fd(file as i32) };
     let mut api = Api { api: UFFD_API, features: FEATURE_SIGBUS | FEATURE_MOVE, ioctls: 0 };
     ioctl(&file, 0x3f, &mut api)?;
@@ -131,7 +135,8 @@ fn userfault(mappings: &[&Mapping]) -> io::Result<OwnedFd> {
 
 /// An ioctl of userfaultfd whose argument is a `T`.
 fn ioctl<T>(file: &OwnedFd, number: u64, argument: &mut T) -> io::Result<()> {
-    // SAFETY: the request names the size of `T`, which is laid out as the kernel's and lives until the call returns.
+    // SAFETY: the request names the size of `T`, which is laid out as the kernel's and lives until
+    // the call returns.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), request::<T>(number) as _, argument) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

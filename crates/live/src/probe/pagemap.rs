@@ -10,8 +10,8 @@ use crate::maps::PAGE_BYTES;
 use crate::pagemap::Pagemap;
 use crate::source::Entry;
 
-/// Lines of the next level's table that hold the frames of a group of 8 pages, on average over the first `count` pages of `arena`; or
-/// the sentence why that cannot be known.
+/// Lines of the next level's table that hold the frames of a group of 8 pages, on average over the
+/// first `count` pages of `arena`; or the sentence why that cannot be known.
 ///
 /// # Errors
 /// The sentence.

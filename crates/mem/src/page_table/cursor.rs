@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Navigation: a position in a table, from which one goes up or down.
 
+use super::entry::Entry;
+use super::found::Leaf;
 use super::node::Nodes;
-use super::{Entry, Leaf, NodeId, PageTable};
+use super::node_id::NodeId;
 use crate::addr::Vpn;
 use crate::geometry::Level;
 
 /// A position in a table: the entry for `page` in `node`, a node of `level` that covers it.
 ///
-/// Query and mutation descend once, to the lowest node, and work from there. The path above needs no
-/// room here: each node knows its parent.
+/// Query and mutation descend once, to the lowest node, and work from there. The path above needs
+/// no room here: each node knows its parent.
 ///
 /// A cursor holds no borrow. It is right until its node is pruned or collapsed.
 #[derive(Clone, Copy, Debug)]
@@ -61,37 +63,5 @@ impl Cursor {
     #[inline(always)]
     pub(super) fn leaf(self, nodes: &Nodes, entry: Entry) -> Leaf {
         Leaf { entry, level: self.level, page: self.first_page(nodes) }
-    }
-}
-
-impl PageTable {
-    /// A cursor in the lowest node that covers `page`.
-    #[inline(always)]
-    pub(super) fn cursor(&self, page: Vpn) -> Cursor {
-        let (node, level) = self.lowest_node(page);
-        Cursor { page, node, level }
-    }
-
-    /// The lowest node that covers `page`, with its level.
-    #[inline]
-    pub fn lowest_node(&self, page: Vpn) -> (NodeId, Level) {
-        match self.known_pte_node(page) {
-            Some(node) => (node, Level::PTE),
-            None => self.descend(page),
-        }
-    }
-
-    /// The same, from the root down.
-    #[inline(never)]
-    pub(super) fn descend(&self, page: Vpn) -> (NodeId, Level) {
-        let mut cursor = Cursor::at_root(&self.nodes, page);
-        while cursor.level > Level::PTE {
-            let entry = cursor.entry(&self.nodes);
-            if !entry.is_present() || entry.is_leaf() {
-                break;
-            }
-            cursor = cursor.down(entry.node());
-        }
-        (cursor.node, cursor.level)
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The array of a table's entries, which lies in this machine's memory as the simulated ones lie in theirs: 8 to a cache line. Who
-//! has read one has its neighbours near, too.
+//! The array of a table's entries, which lies in this machine's memory as the simulated ones lie in
+//! theirs: 8 to a cache line. Who has read one has its neighbours near, too.
 
 use std::ops::{Deref, DerefMut};
 
+use super::entry::Entry;
 use crate::huge;
-use crate::page_table::Entry;
 
 /// Entries of a line.
 const LINE: usize = 8;
@@ -43,8 +43,8 @@ impl Deref for Entries {
     #[inline(always)]
     fn deref(&self) -> &[Entry] {
         const { assert!(size_of::<Line>() == LINE * size_of::<Entry>()) }
-        // SAFETY: a line is nothing but 8 entries, lines follow each other without gaps, and `grow` has made as many as `len`
-        // entries need.
+        // SAFETY: a line is nothing but 8 entries, lines follow each other without gaps, and `grow`
+        // has made as many as `len` entries need.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What stands in a node of a page table.
+//! An entry of a page table.
 
 use std::fmt;
 
-use super::NodeId;
+use super::node_id::NodeId;
 use crate::addr::Frame;
 
 /// An entry of a node.
@@ -22,7 +22,8 @@ impl Entry {
     pub const ACCESSED: u64 = 1 << 5;
     /// The page was stored to since the bit was last cleared.
     pub const DIRTY: u64 = 1 << 6;
-    /// This entry maps a page (x86 has this bit, PS, above the PTE level only; here every leaf has it).
+    /// This entry maps a page (x86 has this bit, PS, above the PTE level only; here every leaf has
+    /// it).
     pub const LEAF: u64 = 1 << 7;
     /// Software: shared with another process since a fork; a store copies the page.
     pub const COPY_ON_WRITE: u64 = 1 << 9;
@@ -38,7 +39,7 @@ impl Entry {
         Self(frame.0 << Self::TARGET_SHIFT | flags | Self::PRESENT | Self::LEAF)
     }
 
-    /// What stands in the table of a page that was swapped out.
+    /// The entry of a page that was swapped out.
     pub const fn swapped() -> Self {
         Self(Self::SWAPPED)
     }

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the PTE nodes of a page table are, by address: one look instead of a way down from the root.
+//! Where the PTE nodes of a page table are, by address: one look instead of a way down from the
+//! root.
 //!
-//! It serves the simulation only (what the simulated hardware finds by walking, it still walks for). A direct-mapped table
-//! that knows most nodes and never one that is gone: a miss says nothing, a hit is right. Neighbouring nodes lie in
-//! neighbouring places, so blocks meet only where mappings lie far apart.
+//! It serves the simulation only (what the simulated hardware finds by walking, it still walks
+//! for). A direct-mapped table that knows most nodes and never one that is gone: a miss says
+//! nothing, a hit is right. Neighbouring nodes lie in neighbouring places, so blocks meet only
+//! where mappings lie far apart.
 
+use super::node_id::NodeId;
 use crate::geometry::Level;
-use crate::page_table::NodeId;
 
-/// Up to so many places for each node known (an eighth of a byte for each byte of the nodes) there may be more to avoid
-/// that two blocks meet.
+/// Up to so many places for each node known (an eighth of a byte for each byte of the nodes) there
+/// may be more to avoid that two blocks meet.
 const PLACES_MAX: usize = 16;
 
 /// See the [module's documentation](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Lookaside {
-    /// Of each the node [under](NodeId::under) the block of pages that it covers, at place `block` modulo their number, which is a
-    /// power of two. 0 is nothing: node 0 is the root and no PTE node.
+    /// Of each the node [under](NodeId::under) the block of pages that it covers, at place `block`
+    /// modulo their number, which is a power of two. 0 is nothing: node 0 is the root and no PTE
+    /// node.
     slots: Vec<u64>,
     known: usize,
 }
@@ -42,7 +45,8 @@ impl Lookaside {
     /// A node was made that covers `block`.
     pub fn add(&mut self, block: u64, node: NodeId) {
         let Some(slot) = node.under(block) else { return };
-        // Of two blocks at one place only the last is known: rather than that, the places become more, within bounds.
+        // Of two blocks at one place only the last is known: rather than that, the places become
+        // more, within bounds.
         while self.known >= self.slots.len() || self.slots.len() < PLACES_MAX * self.known && self.is_taken(block) {
             self.grow();
         }
@@ -72,7 +76,7 @@ impl Lookaside {
         assert_eq!(known.clone().count(), self.known, "the count of known nodes");
         for slot in known {
             let (block, _) = NodeId::split(*slot);
-            let node = self.find(block).unwrap_or_else(|| panic!("block {block:#x} stands at another's place"));
+            let node = self.find(block).unwrap_or_else(|| panic!("block {block:#x} is in another's slot"));
             assert_eq!(descend(block), (node, Level::PTE), "the node of block {block:#x}");
         }
     }

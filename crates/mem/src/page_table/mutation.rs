@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mapping and unmapping, and the accessed and dirty bits.
 
+use super::PageTable;
 use super::cursor::Cursor;
-use super::{Entry, EntrySlot, Leaf, NodeId, PageTable};
+use super::entry::Entry;
+use super::found::{EntrySlot, Leaf};
+use super::node_id::NodeId;
 use crate::addr::{Frame, Vpn};
 use crate::geometry::{Level, PageSize};
 
@@ -30,8 +33,8 @@ impl PageTable {
     }
 
     /// Maps the page of `size` at `page` to `frame`, with `flags` besides present. Makes the nodes
-    /// that are missing, in frames from `new_node(level, first page that the node covers)`. When that
-    /// fails, the nodes made so far stay; they are empty and can be pruned.
+    /// that are missing, in frames from `new_node(level, first page that the node covers)`. When
+    /// that fails, the nodes made so far stay; they are empty and can be pruned.
     ///
     /// # Errors
     /// Whatever `new_node` returns.
@@ -85,8 +88,8 @@ impl PageTable {
         self.set_slot(cursor, cursor.slot(&self.nodes), entry);
     }
 
-    /// [`PageTable::set_in`] at the PTE level where the slot for `page` is known: the common case of
-    /// a fault.
+    /// [`PageTable::set_in`] at the PTE level where the slot for `page` is known: the common case
+    /// of a fault.
     ///
     /// # Panics
     /// When something else is mapped there.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the nodes of a page table are.
 
-use super::NodeId;
+use super::node_id::NodeId;
 use crate::addr::Frame;
 
-/// Where a node is, in one word, since a walk needs that of each of its nodes: the frame in which it sits, above the node that points
-/// to it (of the root, the root; of nodes that are free, any).
+/// Where a node is, in one word, since a walk needs that of each of its nodes: the frame in which
+/// it sits, above the node that points to it (of the root, the root; of nodes that are free, any).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place(u64);
 

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is mapped, and where the hardware would find it.
 
+use super::PageTable;
 use super::cursor::Cursor;
-use super::{Entry, EntrySlot, Leaf, NodeId, PageTable, Version};
+use super::entry::Entry;
+use super::found::{EntrySlot, Leaf};
+use super::node_id::NodeId;
+use super::version::Version;
 use crate::addr::{ENTRY_BYTES, Frame, Pa, Vpn};
 use crate::geometry::{Geometry, Level};
 
@@ -100,6 +104,36 @@ impl PageTable {
     #[inline(always)]
     pub fn known_pte_node(&self, page: Vpn) -> Option<NodeId> {
         self.pte_nodes.find(self.block(page))
+    }
+
+    /// A cursor in the lowest node that covers `page`.
+    #[inline(always)]
+    pub(super) fn cursor(&self, page: Vpn) -> Cursor {
+        let (node, level) = self.lowest_node(page);
+        Cursor { page, node, level }
+    }
+
+    /// The lowest node that covers `page`, with its level.
+    #[inline]
+    pub fn lowest_node(&self, page: Vpn) -> (NodeId, Level) {
+        match self.known_pte_node(page) {
+            Some(node) => (node, Level::PTE),
+            None => self.descend(page),
+        }
+    }
+
+    /// The same, from the root down.
+    #[inline(never)]
+    pub(super) fn descend(&self, page: Vpn) -> (NodeId, Level) {
+        let mut cursor = Cursor::at_root(&self.nodes, page);
+        while cursor.level > Level::PTE {
+            let entry = cursor.entry(&self.nodes);
+            if !entry.is_present() || entry.is_leaf() {
+                break;
+            }
+            cursor = cursor.down(entry.node());
+        }
+        (cursor.node, cursor.level)
     }
 
     /// The slot of the entry for `page`, and the entry, which may be none.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::addr::VpnRange;
+use crate::addr::{Vpn, VpnRange};
+use crate::geometry::{Level, PageSize};
 
 /// A table of `geometry` and a source of frames for its nodes, counting up from 1000.
 fn table(geometry: Geometry) -> (PageTable, impl FnMut(Level, Vpn) -> Result<Frame, ()>) {
@@ -211,7 +212,8 @@ proptest! {
                 Change::Map(page, level) => {
                     let first = Vpn(page % end).align_down(order(level)).0;
                     let pages = first..first + (1 << order(level));
-                    // A node of the table may be in the way of a large page even where nothing is mapped.
+                    // A node of the table may be in the way of a large page even where nothing is
+                    // mapped.
                     t.prune(VpnRange { start: Vpn(0), end: geometry.end() }, |_, _, _| ());
                     if pages.clone().all(|page| covering(&model, page).is_none()) {
                         let frame = Frame(1 << 20 | first);

@@ -3,9 +3,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which table it is, and how often something that was true of it ceased to be. Two equal versions say
-/// that all nodes are where they were, and that each leaf that was there is still the same, but for the accessed and dirty
-/// bits that hardware sets. Pages and nodes may have been added meanwhile.
+/// Which table it is, and how often something that was true of it ceased to be. Two equal versions
+/// say that all nodes are where they were, and that each leaf that was there is still the same, but
+/// for the accessed and dirty bits that hardware sets. Pages and nodes may have been added
+/// meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Version {
     /// Differs from that of every other table of this process; a clone is another table. Never 0.

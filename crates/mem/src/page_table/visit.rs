@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Going through a whole table, or a range of it, and checking it.
 
-use super::{Leaf, NodeId, PageTable};
-use crate::addr::{Frame, Vpn, VpnRange};
+use super::PageTable;
+use super::found::{Leaf, NodeView};
+use super::node_id::NodeId;
+use crate::addr::{Vpn, VpnRange};
 use crate::geometry::Level;
 
-/// A node seen while going through a whole table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NodeView {
-    /// Its identity.
-    pub node: NodeId,
-    /// Its level.
-    pub level: Level,
-    /// The frame it sits in.
-    pub frame: Frame,
-    /// The first page that it translates.
-    pub first_page: Vpn,
-}
-
 impl PageTable {
-    /// Visits every leaf that covers part of `range`, in order of address, swapped pages' notes included.
+    /// Visits every leaf that covers part of `range`, in order of address, swapped pages' notes
+    /// included.
     pub fn for_each_leaf(&self, range: VpnRange, mut visit: impl FnMut(Leaf)) {
         self.visit_leaves(self.root(), self.geometry().root(), Vpn(0), range, &mut visit);
     }
@@ -57,7 +47,8 @@ impl PageTable {
         }
     }
 
-    /// The entries of a node of `level` whose first page is `first` that cover part of `range`: index and first page.
+    /// The entries of a node of `level` whose first page is `first` that cover part of `range`:
+    /// index and first page.
     pub(super) fn entries_over(
         &self,
         level: Level,

@@ -3,10 +3,11 @@
 
 use super::cursor::Cursor;
 use super::node::Nodes;
-use super::{NodeId, PageTable};
+use super::node_id::NodeId;
 use crate::addr::{PageCount, VpnRange};
 
-/// Something that software wrote to a table. A hypervisor that write-protects the node is trapped to.
+/// Something that software wrote to a table. A hypervisor that write-protects the node is trapped
+/// to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Write {
     /// The node that was written to.
@@ -20,6 +21,20 @@ pub struct Write {
 pub(super) struct WriteLog(Option<Vec<Write>>);
 
 impl WriteLog {
+    /// Records from now on.
+    pub(super) fn start(&mut self) {
+        self.0.get_or_insert_default();
+    }
+
+    pub(super) const fn is_started(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Takes what was recorded.
+    pub(super) fn take(&mut self) -> Vec<Write> {
+        self.0.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     /// The entry at `cursor` was written.
     #[inline(always)]
     pub(super) fn add(&mut self, nodes: &Nodes, cursor: Cursor) {
@@ -33,24 +48,5 @@ impl WriteLog {
         let order = nodes.geometry.entry_order(cursor.level);
         let pages = VpnRange::new(cursor.page.align_down(order), PageCount(1 << order));
         writes.push(Write { node: cursor.node, pages });
-    }
-}
-
-impl PageTable {
-    /// Records from now on what software writes (not what hardware does: [`PageTable::mark`]).
-    pub fn watch(&mut self) {
-        self.writes.0.get_or_insert_default();
-    }
-
-    /// Whether writes are recorded.
-    #[inline]
-    pub fn is_watched(&self) -> bool {
-        self.writes.0.is_some()
-    }
-
-    /// Takes the writes recorded since the last call. Empty unless the table is
-    /// [watched](PageTable::watch).
-    pub fn take_writes(&mut self) -> Vec<Write> {
-        self.writes.0.as_mut().map(std::mem::take).unwrap_or_default()
     }
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memories that were used before the scenario begins.
 //!
-//! [`PhysicalMemory::fragment`] makes the Frag-50 and Frag-100 of Zhu, Cox and Rixner (ATC 2020): a share of the 2 MiB
-//! blocks is not free as a whole. [`PhysicalMemory::age`] leaves the free lists as a long history of programs does: short
-//! and in no order, so that even a program alone gets scattered frames.
+//! [`PhysicalMemory::fragment`] makes the Frag-50 and Frag-100 of Zhu, Cox and Rixner (ATC 2020): a
+//! share of the 2 MiB blocks is not free as a whole. [`PhysicalMemory::age`] leaves the free lists
+//! as a long history of programs does: short and in no order, so that even a program alone gets
+//! scattered frames.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -16,12 +17,14 @@ use super::{Cpu, MigrateType, Order, Owner, PhysicalMemory};
 /// How [`PhysicalMemory::fragment`] fills a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragmentation {
-    /// Of 1000 free 2 MiB blocks, how many get frames that stay allocated: 500 for Frag-50, 1000 for Frag-100.
+    /// Of 1000 free 2 MiB blocks, how many get frames that stay allocated: 500 for Frag-50, 1000
+    /// for Frag-100.
     pub blocks_permille: u16,
     /// How many frames of each such block are allocated, 1 to 512.
     pub frames_per_block: u16,
-    /// Of 1000 such blocks, how many have unmovable frames ([`Owner::Kernel`]), so that compaction cannot empty them. The
-    /// frames of the others are [`Owner::Cache`], which can be moved or dropped.
+    /// Of 1000 such blocks, how many have unmovable frames ([`Owner::Kernel`]), so that compaction
+    /// cannot empty them. The frames of the others are [`Owner::Cache`], which can be moved or
+    /// dropped.
     pub unmovable_permille: u16,
     /// Chooses blocks and frames.
     pub seed: u64,
@@ -38,7 +41,8 @@ pub struct Aging {
     pub seed: u64,
 }
 
-/// A uniform number below `bound`, by multiplication; the bias is below 2^-32 for bounds up to 2^32.
+/// A uniform number below `bound`, by multiplication; the bias is below 2^-32 for bounds up to
+/// 2^32.
 fn below(rng: &mut Xoshiro256PlusPlus, bound: u64) -> u64 {
     ((u128::from(rng.next_u64()) * u128::from(bound)) >> 64) as u64
 }
@@ -50,8 +54,8 @@ fn shuffle(items: &mut [Pfn32], rng: &mut Xoshiro256PlusPlus) {
 }
 
 impl PhysicalMemory {
-    /// Allocates scattered frames for good, so that a share of the 2 MiB blocks that are free as a whole no longer is.
-    /// Says how many blocks.
+    /// Allocates scattered frames for good, so that a share of the 2 MiB blocks that are free as a
+    /// whole no longer is. Says how many blocks.
     ///
     /// # Panics
     /// If a share is above 1000 or the frames of a block are not 1 to 512.
@@ -89,8 +93,9 @@ impl PhysicalMemory {
         self.set_owner(Frame(pfn.into()), owner);
     }
 
-    /// Allocates a share of the free frames, one by one, by all processors in turn, and frees most of them in random order.
-    /// Takes four bytes a frame for the time being. Says how many frames stay allocated.
+    /// Allocates a share of the free frames, one by one, by all processors in turn, and frees most
+    /// of them in random order. Takes four bytes a frame for the time being. Says how many frames
+    /// stay allocated.
     ///
     /// # Panics
     /// If a share is above 1000.
@@ -115,7 +120,8 @@ impl PhysicalMemory {
         PageCount(kept as u64)
     }
 
-    /// The share of 2 MiB blocks, in thousandths, that are not free as a whole: 0 for Frag-0, 1000 for Frag-100.
+    /// The share of 2 MiB blocks, in thousandths, that are not free as a whole: 0 for Frag-0, 1000
+    /// for Frag-100.
     pub fn broken_blocks_permille(&self) -> u16 {
         let blocks = u64::from(self.zone.table.len() / PAGEBLOCK);
         let whole = (0..self.zone.table.len())

@@ -7,10 +7,12 @@ use super::table::{Head, Kind, MAX_ORDER, NIL, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32
 impl PhysicalMemory {
     /// Checks what must always hold:
     /// - blocks tile the memory, aligned to their size, and no head lies inside another block;
-    /// - each free block is in the one list that its head names, each per-CPU block in one per-CPU list, no other is;
+    /// - each free block is in the one list that its head names, each per-CPU block in one per-CPU
+    ///   list, no other is;
     /// - the counts agree, and free + per-CPU + allocated is all;
     /// - no two buddies of one order are both in buddy lists;
-    /// - nothing is recorded of frames inside free blocks, or inside pageblocks that were never split.
+    /// - nothing is recorded of frames inside free blocks, or inside pageblocks that were never
+    ///   split.
     ///
     /// # Panics
     /// With a message that names the frame, if something does not hold.

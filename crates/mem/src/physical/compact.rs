@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compaction: one scanner finds pages to move from the low end of memory upwards, another free frames to move them to
-//! from the high end downwards, until a block of the wanted order is free or the scanners meet (`compact_zone`).
+//! Compaction: one scanner finds pages to move from the low end of memory upwards, another free
+//! frames to move them to from the high end downwards, until a block of the wanted order is free or
+//! the scanners meet (`compact_zone`).
 //!
-//! This is the direct, asynchronous compaction that a huge page fault does: movable pageblocks only, at most 32 pages at a
-//! time, and an aligned block of the wanted order is given up as soon as something in it cannot be moved
-//! (`isolate_migratepages_block` with `skip_on_failure`). Scanners go on where the last call stopped and pass over
-//! pageblocks that had nothing for them, until a pass over the whole memory has ended. Left out are the two searches that
-//! start from the free lists (`fast_find_migrateblock`, `fast_isolate_freepages`), which find the same blocks sooner, and
-//! the deferral after failures, which is the caller's. Per-CPU lists are emptied first rather than in between.
+//! This is the direct, asynchronous compaction that a huge page fault does: movable pageblocks
+//! only, at most 32 pages at a time, and an aligned block of the wanted order is given up as soon
+//! as something in it cannot be moved (`isolate_migratepages_block` with `skip_on_failure`).
+//! Scanners go on where the last call stopped and pass over pageblocks that had nothing for them,
+//! until a pass over the whole memory has ended. Left out are the two searches that start from the
+//! free lists (`fast_find_migrateblock`, `fast_isolate_freepages`), which find the same blocks
+//! sooner, and the deferral after failures, which is the caller's. Per-CPU lists are emptied first
+//! rather than in between.
 
 use crate::addr::PageCount;
 
@@ -16,10 +19,12 @@ use super::{COSTLY_ORDER, Compaction, Migrate, Order, PhysicalMemory};
 
 /// Pages isolated at a time (`COMPACT_CLUSTER_MAX`).
 const CLUSTER_MAX: usize = 32;
-/// At a fragmentation index up to this, memory is short rather than fragmented (`sysctl_extfrag_threshold`).
+/// At a fragmentation index up to this, memory is short rather than fragmented
+/// (`sysctl_extfrag_threshold`).
 const EXTFRAG_THRESHOLD: i64 = 500;
 
-/// Where the scanners stand between calls (`compact_cached_migrate_pfn`, `compact_cached_free_pfn`), and their room.
+/// The scanners' positions between calls (`compact_cached_migrate_pfn`,
+/// `compact_cached_free_pfn`), and their room.
 pub(super) struct Scanners {
     migrate: Pfn32,
     free: Pfn32,
@@ -34,7 +39,7 @@ impl Scanners {
         Self { migrate: 0, free: frames - PAGEBLOCK, pages: Vec::new(), targets: Vec::new() }
     }
 
-    /// Where they stand: the migration scanner, the scanner for free frames.
+    /// Their positions: the migration scanner, the scanner for free frames.
     pub(super) fn positions(&self) -> (Pfn32, Pfn32) {
         (self.migrate, self.free)
     }
@@ -50,9 +55,9 @@ impl Scanners {
 }
 
 impl PhysicalMemory {
-    /// Moves movable pages until a block of `order` is free for a movable allocation, or the scanners have met
-    /// (Linux's `compact_zone`). Does nothing if such a block is free already, or too little is free to succeed
-    /// (`compaction_suitable`).
+    /// Moves movable pages until a block of `order` is free for a movable allocation, or the
+    /// scanners have met (Linux's `compact_zone`). Does nothing if such a block is free already, or
+    /// too little is free to succeed (`compaction_suitable`).
     ///
     /// # Panics
     /// If the order is above [`Order::MAX`].
@@ -84,14 +89,15 @@ impl PhysicalMemory {
         done
     }
 
-    /// Whether a movable allocation of `order` would succeed without compaction (the end of `__compact_finished`).
+    /// Whether a movable allocation of `order` would succeed without compaction (the end of
+    /// `__compact_finished`).
     fn is_available(&self, order: Order) -> bool {
         let zone = &self.zone;
         (order.0..=MAX_ORDER).any(|o| !zone.lists.is_empty(o, Kind::Movable) || zone.would_steal(o, Kind::Movable))
     }
 
-    /// Whether there is enough free memory for compaction to work with, and its lack of contiguity is what ails
-    /// (`compaction_suitable`).
+    /// Whether there is enough free memory for compaction to work with, and its lack of contiguity
+    /// is what ails (`compaction_suitable`).
     fn is_suitable(&self, order: Order) -> bool {
         let gap = 2 << order.0;
         let marks = self.watermarks();
@@ -100,8 +106,8 @@ impl PhysicalMemory {
             && (order.0 <= COSTLY_ORDER || self.fragmentation_index(order) > EXTFRAG_THRESHOLD)
     }
 
-    /// In thousandths: towards 0, an allocation of `order` fails for lack of memory; towards 1000, for fragmentation
-    /// (`__fragmentation_index`). Only meaningful while no such block is free.
+    /// In thousandths: towards 0, an allocation of `order` fails for lack of memory; towards 1000,
+    /// for fragmentation (`__fragmentation_index`). Only meaningful while no such block is free.
     pub fn fragmentation_index(&self, order: Order) -> i64 {
         let counts = self.free_blocks();
         let blocks: i64 = counts.iter().map(|&count| count as i64).sum();
@@ -114,8 +120,8 @@ impl PhysicalMemory {
         1000 - (1000 + self.zone.free as i64 * 1000 / (1 << order.0)) / blocks
     }
 
-    /// Finds the next pages to move (`isolate_migratepages`): goes to the next suitable pageblock, then through it until a
-    /// cluster is full.
+    /// Finds the next pages to move (`isolate_migratepages`): goes to the next suitable pageblock,
+    /// then through it until a cluster is full.
     fn isolate_pages(&mut self, order: Order, done: &mut Compaction) {
         self.scanners.pages.clear();
         while !self.scanners.met() {
@@ -180,8 +186,9 @@ impl PhysicalMemory {
         self.scanners.targets.pop()
     }
 
-    /// Takes free frames until there are as many as pages to move (`isolate_freepages`): out of movable pageblocks that
-    /// are not free as a whole, from the high end, handed out highest first (`split_map_pages`).
+    /// Takes free frames until there are as many as pages to move (`isolate_freepages`): out of
+    /// movable pageblocks that are not free as a whole, from the high end, handed out highest first
+    /// (`split_map_pages`).
     fn isolate_targets(&mut self, wanted: usize, done: &mut Compaction) {
         while !self.scanners.met() && self.scanners.targets.len() < wanted {
             let start = self.scanners.free / PAGEBLOCK * PAGEBLOCK;

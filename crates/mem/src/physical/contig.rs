@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranges larger or other than a buddy block (Linux's `alloc_contig_pages`), and what moving pages needs.
+//! Ranges larger or other than a buddy block (Linux's `alloc_contig_pages`), and what moving pages
+//! needs.
 //!
-//! Linux isolates the pageblocks of a candidate range so that nobody takes from them meanwhile. Here nobody runs
-//! meanwhile: the free blocks of the range are taken first, which does the same.
+//! Linux isolates the pageblocks of a candidate range so that no other processor allocates from
+//! them. Here nothing else runs: the free blocks of the range are taken first, which does the same.
 
 use crate::addr::{Frame, FrameRange, PageCount};
 
@@ -18,11 +19,13 @@ enum Failure {
 }
 
 impl PhysicalMemory {
-    /// `count` contiguous frames, aligned to `2^align` frames, all of them free now or made so by moving what is there
-    /// (Linux's `alloc_contig_pages`). The lowest range without unmovable frames is tried first. Their owner is unknown.
+    /// `count` contiguous frames, aligned to `2^align` frames, all of them free now or made so by
+    /// moving what is there (Linux's `alloc_contig_pages`). The lowest range without unmovable
+    /// frames is tried first. Their owner is unknown.
     ///
-    /// `None` if every range holds something that does not move; then all is as before, but for pages moved in vain.
-    /// Unlike Linux, which tries ranges at multiples of `count` only, this tries each alignment after an obstacle.
+    /// `None` if every range holds something that does not move; then all is as before, but for
+    /// pages moved in vain. Unlike Linux, which tries ranges at multiples of `count` only, this
+    /// tries each alignment after an obstacle.
     ///
     /// # Panics
     /// If `count` is 0.
@@ -45,8 +48,9 @@ impl PhysicalMemory {
         None
     }
 
-    /// As many frames of `range` as are free or can be made so by moving what is there: for each frame whether it is the
-    /// caller's now. The owner of those is unknown. For ranges that have to lie just there.
+    /// As many frames of `range` as are free or can be made so by moving what is there: for each
+    /// frame whether it is the caller's now. The owner of those is unknown. For ranges that have to
+    /// lie just there.
     pub fn alloc_at(&mut self, range: FrameRange, migrate: &mut dyn Migrate) -> Vec<bool> {
         self.drain();
         let (start, end) = (range.start.0, range.end().0.min(self.frames().0));
@@ -69,7 +73,8 @@ impl PhysicalMemory {
         self.take_free(pfn..pfn + 1).is_empty()
     }
 
-    /// The last allocated frame of the range that cannot be moved (`has_unmovable_pages`). No range that holds it will do.
+    /// The last allocated frame of the range that cannot be moved (`has_unmovable_pages`). No range
+    /// that holds it will do.
     fn last_unmovable(&self, range: std::ops::Range<Pfn32>) -> Option<Pfn32> {
         let mut end = range.end;
         while end > range.start {
@@ -92,7 +97,8 @@ impl PhysicalMemory {
         self.zone.table.owner(pfn).is_movable() && self.zone.table.shares(pfn) == 0
     }
 
-    /// Makes the whole range, which holds free and movable frames only, allocated and nobody's (`alloc_contig_range`).
+    /// Makes the whole range, which holds free and movable frames only, allocated, without an owner
+    /// (`alloc_contig_range`).
     fn claim(&mut self, range: std::ops::Range<Pfn32>, migrate: &mut dyn Migrate) -> Result<(), Failure> {
         let moved = self.take_free(range.clone()).into_iter().try_for_each(|pfn| self.evacuate(pfn, migrate));
         if moved.is_err() {
@@ -133,7 +139,8 @@ impl PhysicalMemory {
         self.allocated += 1 << order;
     }
 
-    /// Frees allocated frames in the largest aligned blocks. Nothing if the span is empty or reversed.
+    /// Frees allocated frames in the largest aligned blocks. Nothing if the span is empty or
+    /// reversed.
     fn free_span(&mut self, start: Pfn32, end: Pfn32) {
         let mut at = start;
         while at < end {
@@ -151,7 +158,7 @@ impl PhysicalMemory {
         self.zone.free_one(pfn, order, kind);
     }
 
-    /// Moves a page to a free frame elsewhere; its old frame stays allocated, nobody's.
+    /// Moves a page to a free frame elsewhere; its old frame stays allocated, without an owner.
     fn evacuate(&mut self, from: Pfn32, migrate: &mut dyn Migrate) -> Result<(), Failure> {
         let to = self.zone.rmqueue_buddy(0, Kind::Movable).ok_or(Failure::Full)?;
         self.zone.set_allocated(to, 0);
@@ -165,7 +172,7 @@ impl PhysicalMemory {
         }
     }
 
-    /// Moves a page into an allocated frame that nobody owns. `false` if it cannot be moved.
+    /// Moves a page into an allocated frame without an owner. `false` if it cannot be moved.
     pub(super) fn move_page(&mut self, from: Pfn32, to: Pfn32, migrate: &mut dyn Migrate) -> bool {
         let owner = self.zone.table.owner(from);
         let moved = owner == Owner::Cache || migrate.migrate(Frame(from.into()), Frame(to.into()), owner);
@@ -175,8 +182,8 @@ impl PhysicalMemory {
         moved
     }
 
-    /// Frees up to `count` frames of [`Owner::Cache`], as reclaim does, and says how many. Goes round the memory by
-    /// address, and on from there the next time.
+    /// Frees up to `count` frames of [`Owner::Cache`], as reclaim does, and says how many. Goes
+    /// round the memory by address, and on from there the next time.
     pub fn drop_cache(&mut self, count: PageCount, cpu: Cpu) -> PageCount {
         let (mut dropped, mut seen) = (0, 0);
         while dropped < count.0 && seen < self.frames().0 {

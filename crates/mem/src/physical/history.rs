@@ -16,7 +16,8 @@ fn take(memory: &mut PhysicalMemory, page: u64, cpu: Cpu) -> Frame {
     frame
 }
 
-/// Host PT fragmentation in hundredths: lines of eight frames that eight neighbouring pages lie on, on average.
+/// Host PT fragmentation in hundredths: lines of eight frames that eight neighbouring pages lie on,
+/// on average.
 fn fragmentation(frames: &[Frame]) -> usize {
     let lines =
         |group: &[Frame]| group.iter().map(|frame| frame.0 >> 3).collect::<std::collections::BTreeSet<_>>().len();
@@ -33,7 +34,8 @@ fn alone_on_a_fresh_memory_neighbours_share_a_line() {
 
 #[test]
 fn aged_memory_scatters_even_a_program_alone() {
-    // The real 6.1 after co-runners: 3.0 to 7.0. Frames kept by the past set the place in that range.
+    // The real 6.1 after co-runners: 3.0 to 7.0. Frames kept by the past set the place in that
+    // range.
     let of = |kept_permille| {
         let mut memory = memory(1024, 2);
         memory.age(&Aging { used_permille: 900, kept_permille, seed: 7 });

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The buddy lists: one of each order and migrate type (Linux's `free_area`).
 //!
-//! Doubly linked through the table, so that a block leaves from anywhere in constant time when its buddy is freed.
+//! Doubly linked through the table, so that a block leaves from anywhere in constant time when its
+//! buddy is freed.
 
 use super::table::{Head, Kind, MAX_ORDER, NIL, Pfn32, State, Table};
 

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One kernel's physical memory: which frames are free, who owns the others.
 //!
-//! [`PhysicalMemory`] is Linux 6.1's page allocator for a machine with one zone: a buddy allocator of orders 0 to 10 with
-//! lists for each migrate type (`zone`, `lists`), per-CPU lists in front of it (`pcp`), compaction (`compact`) and
-//! contiguous ranges (`contig`). The order of every list is Linux's, so that the frames that a program's neighbouring
-//! pages get (and so the fragmentation of the host's page table) come out as on the real kernel.
+//! [`PhysicalMemory`] is Linux 6.1's page allocator for a machine with one zone: a buddy allocator
+//! of orders 0 to 10 with lists for each migrate type (`zone`, `lists`), per-CPU lists in front of
+//! it (`pcp`), compaction (`compact`) and contiguous ranges (`contig`). The order of every list is
+//! Linux's, so that the frames that a program's neighbouring pages get (and so the fragmentation of
+//! the host's page table) come out as on the real kernel.
 //!
 //! What it promises
 //! - Allocating and freeing take constant time and, once the per-CPU lists have grown, no memory.
-//! - Twelve bytes a frame, not paged in before the frame's pageblock is split, or one that shares a page of the machine
-//!   that runs the simulation with it.
-//! - A frame is in exactly one of: a free block, a per-CPU list, an allocated block. Freeing what is not allocated, owning
-//!   what is free and the like panic: these are errors of the calling kernel, never of its input.
+//! - Twelve bytes a frame, not paged in before the frame's pageblock is split, or one that shares a
+//!   page of the machine that runs the simulation with it.
+//! - A frame is in exactly one of: a free block, a per-CPU list, an allocated block. Freeing what
+//!   is not allocated, owning what is free and the like panic: these are errors of the calling
+//!   kernel, never of its input.
 //!
-//! What it leaves to its caller: watermarks (it tells them, and allocates to the last frame), reclaim, and when to compact.
-//! One zone means: no DMA zones, no NUMA, no `MIGRATE_HIGHATOMIC` reserve, no CMA.
+//! What it leaves to its caller: watermarks (it tells them, and allocates to the last frame),
+//! reclaim, and when to compact. One zone means: no DMA zones, no NUMA, no `MIGRATE_HIGHATOMIC`
+//! reserve, no CMA.
 
 mod age;
 mod check;
@@ -99,7 +102,8 @@ impl PhysicalMemory {
         let frames = PageCount(frames >> MAX_ORDER << MAX_ORDER);
         let batch = watermark::batch(frames);
         let watermarks = Watermarks::of(frames, config.min_free);
-        // Linux sets ALLOC_NOFRAGMENT where a zone below could serve instead: on machines with memory above 4 GiB.
+        // Linux sets ALLOC_NOFRAGMENT where a zone below could serve instead: on machines with
+        // memory above 4 GiB.
         let nofragment = frames.bytes() > 4 << 30;
         Ok(Self {
             zone: Zone::new(frames.0 as u32, nofragment),
@@ -133,13 +137,16 @@ impl PhysicalMemory {
         self.watermarks
     }
 
-    /// A block of `2^order` frames, aligned to its size; `None` when there is none free (no reclaim, no compaction).
+    /// A block of `2^order` frames, aligned to its size; `None` when there is none free (no
+    /// reclaim, no compaction).
     ///
-    /// Orders up to 3 empty the other processors' lists before they give up, as `__alloc_pages_direct_reclaim` does.
+    /// Orders up to 3 empty the other processors' lists before they give up, as
+    /// `__alloc_pages_direct_reclaim` does.
     ///
     /// # Panics
     /// If the order is above [`Order::MAX`] or the memory has no such processor.
-    // Nearly every caller knows the order when it is compiled, and most of what follows depends on nothing else.
+    // Nearly every caller knows the order when it is compiled, and most of what follows depends on
+    // nothing else.
     #[inline(always)]
     pub fn alloc(&mut self, order: Order, kind: MigrateType, cpu: Cpu) -> Option<Frame> {
         assert!(order <= Order::MAX, "no blocks of order {}", order.0);
@@ -173,8 +180,8 @@ impl PhysicalMemory {
         self.try_alloc(order, kind, cpu)
     }
 
-    /// Gives back the block of `2^order` frames at `frame`. A block that was allocated whole may be freed in parts, and
-    /// neighbours that were allocated in parts may be freed as a whole.
+    /// Gives back the block of `2^order` frames at `frame`. A block that was allocated whole may be
+    /// freed in parts, and neighbours that were allocated in parts may be freed as a whole.
     ///
     /// # Panics
     /// If a frame of it is not allocated (a double free, say) or still shared.
@@ -190,7 +197,8 @@ impl PhysicalMemory {
         self.put(pfn, order.0, cpu);
     }
 
-    /// Puts a block whose entries are blank, or about to be overwritten, where free blocks go (`__free_pages_ok`, `free_unref_page`).
+    /// Puts a block whose entries are blank, or about to be overwritten, where free blocks go
+    /// (`__free_pages_ok`, `free_unref_page`).
     #[inline]
     fn put(&mut self, pfn: Pfn32, order: u8, cpu: Cpu) {
         let kind = self.zone.table.block(pfn).kind;
@@ -229,8 +237,8 @@ impl PhysicalMemory {
         self.zone.table.wipe(pfn, order.0);
     }
 
-    /// Gives back a range that [`PhysicalMemory::alloc_range`] returned, or part of one, frame by frame as
-    /// `free_contig_range` does.
+    /// Gives back a range that [`PhysicalMemory::alloc_range`] returned, or part of one, frame by
+    /// frame as `free_contig_range` does.
     pub fn free_range(&mut self, range: FrameRange, cpu: Cpu) {
         range.iter().for_each(|frame| self.free(frame, Order::PAGE, cpu));
     }
@@ -311,7 +319,8 @@ impl PhysicalMemory {
         self.zone.table.set_owner(pfn, owner);
     }
 
-    /// Says who has all of `frames`, which must be allocated: [`PhysicalMemory::set_owner`] for each.
+    /// Says who has all of `frames`, which must be allocated: [`PhysicalMemory::set_owner`] for
+    /// each.
     ///
     /// # Panics
     /// If one is free.
@@ -340,7 +349,8 @@ impl PhysicalMemory {
         self.zone.table.set_shares(pfn, shares + 1);
     }
 
-    /// One mapping fewer. `true` if others remain; `false` if the caller's was the only one, so that it frees the frame.
+    /// One mapping fewer. `true` if others remain; `false` if the caller's was the only one, so
+    /// that it frees the frame.
     ///
     /// # Panics
     /// If it is free.

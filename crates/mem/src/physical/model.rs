@@ -87,7 +87,7 @@ struct Model {
     next: u64,
     /// Frames that have an unmovable owner and are never given back.
     pinned: BTreeSet<u64>,
-    /// Frames of page cache that nobody holds.
+    /// Frames of page cache that are not held.
     cache: BTreeSet<u64>,
     /// Frames with a second mapping.
     shared: BTreeSet<u64>,
@@ -218,7 +218,8 @@ fn apply(memory: &mut PhysicalMemory, model: &mut Model, op: &Op) {
             memory.fragment(&how);
         }
     }
-    // Cache pages move and go without telling anybody; kernel pages that nobody holds stay where they are.
+    // Cache pages move and go without notice; kernel pages that are not held stay where
+    // they are.
     let owned = |owner| (0..FRAMES).filter(|&f| memory.owner(Frame(f)) == owner).collect::<BTreeSet<_>>();
     model.cache = owned(Owner::Cache);
     let held: BTreeSet<u64> = model.held.values().map(|&(start, _)| start).collect();

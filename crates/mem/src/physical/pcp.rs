@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Per-CPU lists of free blocks in front of the buddy lists (Linux's `per_cpu_pages`).
 //!
-//! Orders 0 to 3 have a list for each migrate type; 2 MiB blocks have one for movable and one for the rest. Lists are
-//! filled from the buddy lists at the tail, handed out from the head, freed to at the head and emptied from the tail.
+//! Orders 0 to 3 have a list for each migrate type; 2 MiB blocks have one for movable and one for
+//! the rest. Lists are filled from the buddy lists at the tail, handed out from the head, freed to
+//! at the head and emptied from the tail.
 
 use std::collections::VecDeque;
 
@@ -69,7 +70,8 @@ impl PerCpu {
         self.count
     }
 
-    /// A block of an order that has lists (`rmqueue_pcplist`). Its head still says [`State::PerCpu`].
+    /// A block of an order that has lists (`rmqueue_pcplist`). Its head still says
+    /// [`State::PerCpu`].
     #[inline(always)]
     pub(super) fn alloc(&mut self, zone: &mut Zone, limits: Limits, order: u8, kind: Kind) -> Option<Pfn32> {
         self.free_factor >>= 1;
@@ -82,8 +84,8 @@ impl PerCpu {
         Some(pfn)
     }
 
-    /// Fills an empty list and takes its first block (`__rmqueue_pcplist`, `rmqueue_bulk`). A first attempt ends early
-    /// rather than split a pageblock between kinds.
+    /// Fills an empty list and takes its first block (`__rmqueue_pcplist`, `rmqueue_bulk`). A first
+    /// attempt ends early rather than split a pageblock between kinds.
     #[cold]
     #[inline(never)]
     fn refill(&mut self, zone: &mut Zone, limits: Limits, order: u8, kind: Kind) -> Option<Pfn32> {
@@ -128,8 +130,8 @@ impl PerCpu {
         }
     }
 
-    /// How many frames to free when the lists are full: twice as many each time that nothing was allocated meanwhile
-    /// (`nr_pcp_free`).
+    /// How many frames to free when the lists are full: twice as many each time that nothing was
+    /// allocated meanwhile (`nr_pcp_free`).
     fn how_many(&mut self, limits: Limits) -> u32 {
         let most = limits.high - limits.batch;
         let count = limits.batch << self.free_factor;
@@ -139,8 +141,8 @@ impl PerCpu {
         count.clamp(limits.batch, most)
     }
 
-    /// Returns `count` frames to the buddy lists: all of the list `first`, last block first, then the next lists round
-    /// robin (`free_pcppages_bulk`).
+    /// Returns `count` frames to the buddy lists: all of the list `first`, last block first, then
+    /// the next lists round robin (`free_pcppages_bulk`).
     #[cold]
     #[inline(never)]
     fn empty(&mut self, zone: &mut Zone, count: u32, first: usize) {

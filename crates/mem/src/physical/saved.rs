@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A memory's state as bytes, and a memory in that state again.
 //!
-//! [`PhysicalMemory::save`] keeps all that later allocations depend on: which frames are free, the order of every list, the
-//! pageblocks' migrate types, the per-CPU lists, where compaction stands. Processes are not kept: the pages that they have,
-//! and what is reserved for them, become pages of the page cache; table nodes and frames without an owner become the
-//! kernel's own, which cannot be moved. The format is described in docs/scenarios.md.
+//! [`PhysicalMemory::save`] keeps all that later allocations depend on: which frames are free, the
+//! order of every list, the pageblocks' migrate types, the per-CPU lists, compaction's position.
+//! Processes are not kept: the pages that they have, and what is reserved for them, become pages of
+//! the page cache; table nodes and frames without an owner become the kernel's own, which cannot be
+//! moved. The format is described in docs/scenarios.md.
 
 use thiserror::Error;
 
@@ -205,10 +206,12 @@ impl PhysicalMemory {
         frames.map(|owner| (class(owner) as u64, 1)).collect()
     }
 
-    /// Becomes the memory that `bytes` were [saved](PhysicalMemory::save) of. What was here before is forgotten; watermarks stay.
+    /// Becomes the memory that `bytes` were [saved](PhysicalMemory::save) of. What was here before
+    /// is forgotten; watermarks stay.
     ///
     /// # Errors
-    /// When `bytes` are not a saved memory of this size with as many processors. This memory is unchanged then.
+    /// When `bytes` are not a saved memory of this size with as many processors. This memory is
+    /// unchanged then.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<InUse, SavedError> {
         let payload = self.check_header(bytes)?;
         let frames = self.frames().0;
@@ -304,7 +307,8 @@ impl PhysicalMemory {
     }
 }
 
-/// The first frame of the block with this number among those of its order, if nothing is recorded there yet.
+/// The first frame of the block with this number among those of its order, if nothing is recorded
+/// there yet.
 fn vacant(table: &mut Table, number: u32, order: u8) -> Result<Pfn32, SavedError> {
     let pfn = number << order;
     let taken = table.head(pfn, order).state() != State::Inside || table.head(pfn, 0).state() != State::Inside;

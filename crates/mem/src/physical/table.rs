@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is recorded of each frame (Linux's `struct page`) and each pageblock.
 //!
-//! Memory is tiled by *blocks*: free ones in the buddy lists, free ones in per-CPU lists, allocated ones. Only a block's
-//! first frame, its head, says so; an entry of zeroes lies inside a block whose head comes before it. So fresh metadata is
-//! all zeroes and is never paged in until a pageblock is split.
+//! Memory is tiled by *blocks*: free ones in the buddy lists, free ones in per-CPU lists, allocated
+//! ones. Only a block's first frame, its head, says so; an entry of zeroes lies inside a block
+//! whose head comes before it. So fresh metadata is all zeroes and is never paged in until a
+//! pageblock is split.
 //!
-//! Heads of blocks of 2 MiB and 4 MiB are recorded with the pageblock, all smaller ones with the frame. Twelve bytes a
-//! frame hold the two links of a free block (u32 frame numbers), or the owner and the share count of an allocated frame.
+//! Heads of blocks of 2 MiB and 4 MiB are recorded with the pageblock, all smaller ones with the
+//! frame. Twelve bytes a frame hold the two links of a free block (u32 frame numbers), or the owner
+//! and the share count of an allocated frame.
 
 use super::types::Owner;
 
@@ -59,7 +61,8 @@ impl Kind {
     }
 }
 
-/// A block's head, packed: state in bits 0 and 1, order in 2 to 5, list in 6 and 7. For a frame, 24 bits of share count follow.
+/// A block's head, packed: state in bits 0 and 1, order in 2 to 5, list in 6 and 7. For a frame,
+/// 24 bits of share count follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub(super) struct Head(u32);
@@ -98,14 +101,16 @@ impl Head {
         Kind::from_bits(self.0 >> 6)
     }
 
-    /// Whether a free block of `order` in a buddy list begins here, whatever its list (`page_is_buddy`).
+    /// Whether a free block of `order` in a buddy list begins here, whatever its list
+    /// (`page_is_buddy`).
     #[inline]
     const fn is_buddy(self, order: u8) -> bool {
         self.0 & 0x3f == State::Free as u32 | (order as u32) << 2
     }
 }
 
-/// A pageblock: its migrate type, and the head of the block of order 9 or 10 that begins here, if one does.
+/// A pageblock: its migrate type, and the head of the block of order 9 or 10 that begins here, if
+/// one does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pageblock {
     links: [Pfn32; 2],
@@ -120,7 +125,8 @@ pub(super) struct Pageblock {
 
 /// Per-frame and per-pageblock records.
 pub(super) struct Table {
-    /// Links or owner in 0 and 1; [`Head`] and share count in 2. A plain array so that the allocator hands out zero pages lazily.
+    /// Links or owner in 0 and 1; [`Head`] and share count in 2. A plain array so that the
+    /// allocator hands out zero pages lazily.
     frames: Vec<[u32; 3]>,
     pub(super) blocks: Vec<Pageblock>,
 }
@@ -224,13 +230,14 @@ impl Table {
         }
     }
 
-    /// Makes `pfn` the head of a block in no list whose frame nobody owns.
+    /// Makes `pfn` the head of a block in no list, with a frame without an owner.
     #[inline]
     pub(super) fn set_unlisted(&mut self, pfn: Pfn32, head: Head) {
         self.set_listed(pfn, head, if head.order() < PAGEBLOCK_ORDER { [0; 2] } else { [NIL; 2] });
     }
 
-    /// Makes `count` neighbours, from `pfn` on, heads of blocks in no list whose frames nobody owns.
+    /// Makes `count` neighbours, from `pfn` on, heads of blocks in no list, with frames that
+    /// nothing owns.
     #[inline]
     pub(super) fn set_unlisted_run(&mut self, pfn: Pfn32, head: Head, count: u32) {
         if head.order() == 0 {
@@ -250,7 +257,8 @@ impl Table {
         }
     }
 
-    /// Forgets owners, shares and heads of all frames of a block. Writes only where something may have been written.
+    /// Forgets owners, shares and heads of all frames of a block. Writes only where something may
+    /// have been written.
     pub(super) fn wipe(&mut self, pfn: Pfn32, order: u8) {
         if order < PAGEBLOCK_ORDER {
             self.frames[pfn as usize..][..1 << order].fill([0; 3]);
@@ -266,7 +274,8 @@ impl Table {
 
     /// The block that `pfn` lies in: its first frame and head.
     ///
-    /// A block that holds `pfn` begins at `pfn` with some of its low bits cleared, and everything between lies inside it.
+    /// A block that holds `pfn` begins at `pfn` with some of its low bits cleared, and everything
+    /// between lies inside it.
     #[inline]
     pub(super) fn find_head(&self, pfn: Pfn32) -> (Pfn32, Head) {
         let mut start = pfn;
@@ -284,8 +293,8 @@ impl Table {
         }
     }
 
-    /// Whether the frame entry alone shows that `pfn` is allocated: it says so at the head of a block, and inside of one
-    /// only an allocated frame has an owner. `false` says nothing.
+    /// Whether the frame entry alone shows that `pfn` is allocated: it says so at the head of a
+    /// block, and inside of one only an allocated frame has an owner. `false` says nothing.
     #[inline(always)]
     pub(super) fn is_seen_allocated(&self, pfn: Pfn32) -> bool {
         let [low, high, head] = self.frames[pfn as usize];

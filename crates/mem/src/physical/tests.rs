@@ -63,7 +63,8 @@ fn the_last_page_freed_is_the_first_one_allocated() {
 
 #[test]
 fn a_block_whose_next_merge_is_near_goes_to_the_tail() {
-    // buddy_merge_likely. Block of 16 at 0: frames 0 to 7 in use, 8 to 15 free as one block of order 3.
+    // buddy_merge_likely. Block of 16 at 0: frames 0 to 7 in use, 8 to 15 free as one block of
+    // order 3.
     let mut memory = memory(64, 1);
     let a = memory.alloc(Order(4), MigrateType::Movable, CPU).unwrap();
     assert_eq!(a, Frame(0));
@@ -72,7 +73,8 @@ fn a_block_whose_next_merge_is_near_goes_to_the_tail() {
     memory.free(Frame(8), Order(3), CPU);
     memory.free(Frame(20), Order(2), CPU);
     memory.drain();
-    // Freeing 0..4 (order 2): its buddy 4..8 is in use, and the block of order 3 beyond, 8..16, is free: to the tail.
+    // Freeing 0..4 (order 2): its buddy 4..8 is in use, and the block of order 3 beyond, 8..16, is
+    // free: to the tail.
     memory.free(Frame(0), Order(2), CPU);
     memory.drain();
     assert_eq!(memory.free_list(Order(2), MigrateType::Movable).collect::<Vec<_>>(), [Frame(20), Frame(0)]);
@@ -99,7 +101,8 @@ fn unmovable_allocations_take_whole_pageblocks_of_their_own() {
     let mut memory = memory(1024, 1);
     let user = pages(&mut memory, 1, CPU)[0];
     let kernel = memory.alloc(Order::PAGE, MigrateType::Unmovable, CPU).unwrap();
-    // The largest movable block is stolen, both of its pageblocks change type (steal_suitable_fallback).
+    // The largest movable block is stolen, both of its pageblocks change type
+    // (steal_suitable_fallback).
     assert_eq!(kernel, Frame(1024));
     assert_eq!(memory.pageblock_type(Frame(user)), MigrateType::Movable);
     assert_eq!(memory.pageblock_type(kernel), MigrateType::Unmovable);
@@ -113,7 +116,8 @@ fn an_unmovable_allocation_claims_a_half_free_movable_pageblock() {
     let user = pages(&mut memory, 500, CPU);
     user.iter().for_each(|&f| memory.set_owner(Frame(f), Owner::Page { process: 1, page: crate::Vpn(f) }));
     memory.drain();
-    // Pageblock 1 is wholly free and goes first, then pageblock 0, of which only 12 frames are free.
+    // Pageblock 1 is wholly free and goes first, then pageblock 0, of which only 12 frames are
+    // free.
     for expected in [512, 513] {
         let kernel = memory.alloc(Order::PAGE, MigrateType::Unmovable, CPU).unwrap();
         assert_eq!(kernel, Frame(expected));

@@ -42,7 +42,7 @@ pub enum MigrateType {
 /// Who has an allocated frame: the reverse mapping that migration and reclaim follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Owner {
-    /// Nobody said (yet). Cannot be moved.
+    /// Not known (yet). Cannot be moved.
     #[default]
     Unknown,
     /// The kernel itself. Cannot be moved.
@@ -64,8 +64,8 @@ pub enum Owner {
         /// The process it is meant for.
         process: u16,
     },
-    /// A clean page of the page cache that no process maps. Moving it needs no [`Migrate`], and it can be dropped
-    /// ([`PhysicalMemory::drop_cache`](super::PhysicalMemory::drop_cache)).
+    /// A clean page of the page cache that no process maps. Moving it needs no [`Migrate`], and it
+    /// can be dropped ([`PhysicalMemory::drop_cache`](super::PhysicalMemory::drop_cache)).
     Cache,
 }
 
@@ -74,7 +74,8 @@ impl Owner {
     const PROCESS_SHIFT: u32 = Self::PAGE_BITS;
     const TAG_SHIFT: u32 = Self::PROCESS_SHIFT + 16;
 
-    /// Eight bytes: three bits of tag, the process, the page. All zeroes is [`Owner::Unknown`], as in fresh metadata.
+    /// Eight bytes: three bits of tag, the process, the page. All zeroes is [`Owner::Unknown`], as
+    /// in fresh metadata.
     #[inline(always)]
     pub(super) fn pack(self) -> u64 {
         let (tag, process, page) = match self {
@@ -118,7 +119,8 @@ pub struct MemoryConfig {
     pub frames: PageCount,
     /// Processors, each with lists of its own.
     pub cpus: u16,
-    /// Frames that are kept free (sysctl `min_free_kbytes`), which sets all watermarks and the length of the per-CPU lists.
+    /// Frames that are kept free (sysctl `min_free_kbytes`), which sets all watermarks and the
+    /// length of the per-CPU lists.
     pub min_free: PageCount,
 }
 
@@ -145,7 +147,8 @@ pub enum MemoryError {
 
 /// Moves a page on behalf of compaction: the os room implements it over its page tables.
 pub trait Migrate {
-    /// Copies the page and changes its mapping from `from` to `to`. `false` if it cannot be moved (then nothing changed).
+    /// Copies the page and changes its mapping from `from` to `to`. `false` if it cannot be moved
+    /// (then nothing changed).
     fn migrate(&mut self, from: Frame, to: Frame, owner: Owner) -> bool;
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The buddy allocator proper: what Linux does under `zone->lock`.
 //!
-//! The whole memory is one zone. Which end of a list a block joins, and which block is split, follow Linux 6.1 to the
-//! letter, since that order decides which frames neighbouring pages of a program get.
+//! The whole memory is one zone. Which end of a list a block joins, and which block is split,
+//! follow Linux 6.1 to the letter, since that order decides which frames neighbouring pages of a
+//! program get.
 
 use super::lists::FreeLists;
 use super::table::{Head, Kind, MAX_ORDER, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State, Table};
@@ -16,7 +17,8 @@ const fn fallbacks(kind: Kind) -> [Kind; 2] {
     }
 }
 
-/// Whether to steal all free blocks of the pageblock along with one of `order` (`can_steal_fallback`).
+/// Whether to steal all free blocks of the pageblock along with one of `order`
+/// (`can_steal_fallback`).
 const fn can_steal(order: u8, kind: Kind) -> bool {
     order >= PAGEBLOCK_ORDER / 2 || matches!(kind, Kind::Reclaimable | Kind::Unmovable)
 }
@@ -32,8 +34,8 @@ pub(super) struct Zone {
 }
 
 impl Zone {
-    /// All free, in blocks of the largest order, lowest address first (`memblock_free_all` frees upwards and to the tail).
-    /// Every pageblock starts movable (`memmap_init_range`).
+    /// All free, in blocks of the largest order, lowest address first (`memblock_free_all` frees
+    /// upwards and to the tail). Every pageblock starts movable (`memmap_init_range`).
     pub(super) fn new(frames: u32, nofragment: bool) -> Self {
         let mut zone = Self { table: Table::new(frames), lists: FreeLists::new(), free: u64::from(frames), nofragment };
         for pfn in (0..frames).step_by(1 << MAX_ORDER) {
@@ -42,11 +44,13 @@ impl Zone {
         zone
     }
 
-    /// Up to `most` blocks of `order`, neighbours, from the smallest block of `kind` that has one: its start and their number.
+    /// Up to `most` blocks of `order`, neighbours, from the smallest block of `kind` that has one:
+    /// its start and their number.
     ///
-    /// Linux takes one at a time (`__rmqueue_smallest`) and frees the upper halves of what it splits (`expand`). The next
-    /// one then comes from the lowest of these halves, and so on until the block is used up; so taking several at once
-    /// leaves the same lists. The blocks are in no list and their entries blank.
+    /// Linux takes one at a time (`__rmqueue_smallest`) and frees the upper halves of what it
+    /// splits (`expand`). The next one then comes from the lowest of these halves, and so on until
+    /// the block is used up; so taking several at once leaves the same lists. The blocks are in no
+    /// list and their entries blank.
     #[inline]
     fn take_smallest(&mut self, order: u8, kind: Kind, most: u32) -> Option<(Pfn32, u32)> {
         let from = self.lists.smallest(order, kind)?;
@@ -67,7 +71,8 @@ impl Zone {
         Some((pfn, count))
     }
 
-    /// Something smaller than a pageblock begins in the pageblocks of these frames, from the first one on.
+    /// Something smaller than a pageblock begins in the pageblocks of these frames, from the first
+    /// one on.
     fn mark_split(&mut self, pfn: Pfn32, frames: u32) {
         for start in (pfn..pfn + frames).step_by(PAGEBLOCK as usize) {
             self.table.block_mut(start).detailed = true;
@@ -81,8 +86,8 @@ impl Zone {
         self.free -= 1 << order;
     }
 
-    /// Up to `most` neighbouring blocks of `order` for `kind`, by stealing if it must be (`__rmqueue`). Nothing below order
-    /// `min_steal` is stolen from.
+    /// Up to `most` neighbouring blocks of `order` for `kind`, by stealing if it must be
+    /// (`__rmqueue`). Nothing below order `min_steal` is stolen from.
     #[inline]
     pub(super) fn rmqueue(&mut self, order: u8, kind: Kind, most: u32, min_steal: u8) -> Option<(Pfn32, u32)> {
         loop {
@@ -95,12 +100,14 @@ impl Zone {
         }
     }
 
-    /// The least order that a first attempt may steal from (`ALLOC_NOFRAGMENT`, as `get_page_from_freelist` sets it).
+    /// The least order that a first attempt may steal from (`ALLOC_NOFRAGMENT`, as
+    /// `get_page_from_freelist` sets it).
     pub(super) fn first_min_steal(&self, order: u8) -> u8 {
         if self.nofragment { order.max(PAGEBLOCK_ORDER) } else { order }
     }
 
-    /// A block of `order`, without per-CPU lists (`rmqueue_buddy` and the retry without `ALLOC_NOFRAGMENT`).
+    /// A block of `order`, without per-CPU lists (`rmqueue_buddy` and the retry without
+    /// `ALLOC_NOFRAGMENT`).
     pub(super) fn rmqueue_buddy(&mut self, order: u8, kind: Kind) -> Option<Pfn32> {
         let first = self.first_min_steal(order);
         let blocks = self.rmqueue(order, kind, 1, first);
@@ -108,8 +115,9 @@ impl Zone {
         Some(pfn)
     }
 
-    /// Gets free blocks of another kind into the lists of `kind` (`__rmqueue_fallback`): the largest, except for movable
-    /// allocations that cannot take the whole pageblock along, which take the smallest.
+    /// Gets free blocks of another kind into the lists of `kind` (`__rmqueue_fallback`): the
+    /// largest, except for movable allocations that cannot take the whole pageblock along, which
+    /// take the smallest.
     #[cold]
     fn rmqueue_fallback(&mut self, order: u8, kind: Kind, min_steal: u8) -> bool {
         let Some((largest, from)) = (min_steal..=MAX_ORDER).rev().find_map(|o| Some((o, self.fallback_kind(o, kind)?)))
@@ -128,7 +136,8 @@ impl Zone {
         true
     }
 
-    /// The first kind to fall back to that has a block of exactly `order` (`find_suitable_fallback`).
+    /// The first kind to fall back to that has a block of exactly `order`
+    /// (`find_suitable_fallback`).
     pub(super) fn fallback_kind(&self, order: u8, kind: Kind) -> Option<Kind> {
         fallbacks(kind).into_iter().find(|&from| !self.lists.is_empty(order, from))
     }
@@ -139,8 +148,9 @@ impl Zone {
         can_steal(order, kind) && self.fallback_kind(order, kind).is_some()
     }
 
-    /// Moves the block at `pfn` to the lists of `kind`, and with it as much of its pageblock as is right
-    /// (`steal_suitable_fallback`). The pageblock changes type once half of it is free or alike.
+    /// Moves the block at `pfn` to the lists of `kind`, and with it as much of its pageblock as is
+    /// right (`steal_suitable_fallback`). The pageblock changes type once half of it is free or
+    /// alike.
     fn steal(&mut self, pfn: Pfn32, order: u8, kind: Kind) {
         if order >= PAGEBLOCK_ORDER {
             for start in (pfn..pfn + (1 << order)).step_by(PAGEBLOCK as usize) {
@@ -169,8 +179,8 @@ impl Zone {
         self.lists.push_back(&mut self.table, pfn, order, kind);
     }
 
-    /// Moves all free blocks of a pageblock that is not free as a whole to the lists of `kind`, and counts the frames
-    /// moved and the movable pages seen (`move_freepages_block`).
+    /// Moves all free blocks of a pageblock that is not free as a whole to the lists of `kind`, and
+    /// counts the frames moved and the movable pages seen (`move_freepages_block`).
     pub(super) fn move_pageblock(&mut self, pfn: Pfn32, kind: Kind) -> (u32, u32) {
         let start = pfn >> PAGEBLOCK_ORDER << PAGEBLOCK_ORDER;
         let (mut at, mut free, mut movable) = (start, 0, 0);
@@ -188,8 +198,9 @@ impl Zone {
         (free, movable)
     }
 
-    /// Frees a block whose entries are blank: merges it with its buddies as far as it goes and puts the result first, or
-    /// last if the next merge seems near (`__free_one_page`, `buddy_merge_likely`).
+    /// Frees a block whose entries are blank: merges it with its buddies as far as it goes and puts
+    /// the result first, or last if the next merge seems near (`__free_one_page`,
+    /// `buddy_merge_likely`).
     #[inline]
     pub(super) fn free_one(&mut self, mut pfn: Pfn32, mut order: u8, kind: Kind) {
         self.free += 1 << order;
@@ -212,7 +223,8 @@ impl Zone {
         }
     }
 
-    /// Whether the buddy that the block would have after merging with its present one is free already.
+    /// Whether the buddy that the block would have after merging with its present one is free
+    /// already.
     #[inline]
     fn merge_likely(&self, pfn: Pfn32, order: u8) -> bool {
         let higher = pfn & !(1 << order);
@@ -238,7 +250,8 @@ impl Zone {
         self.table.set_unlisted(pfn, Head::allocated(order));
     }
 
-    /// Makes one allocated block of `order` around `pfn` out of the larger one that it lies in (`split_page`).
+    /// Makes one allocated block of `order` around `pfn` out of the larger one that it lies in
+    /// (`split_page`).
     pub(super) fn split_allocated(&mut self, start: Pfn32, from: u8, pfn: Pfn32, order: u8) {
         debug_assert_eq!(self.table.head(start, from), Head::allocated(from));
         self.table.clear_head(start, from);
@@ -255,7 +268,8 @@ impl Zone {
         self.table.set_head(start, Head::allocated(order));
     }
 
-    /// The block after the one at `pfn`, in address order: its start, head; `None` at the end of memory.
+    /// The block after the one at `pfn`, in address order: its start, head; `None` at the end of
+    /// memory.
     pub(super) fn head_at(&self, pfn: Pfn32) -> (Pfn32, Head) {
         if pfn & (PAGEBLOCK - 1) == 0 {
             let big = self.table.head(pfn, PAGEBLOCK_ORDER);

@@ -270,6 +270,10 @@ impl Prefetcher for Asap {
     fn count(&self, counters: &mut Counters) {
         counters.registers = self.counters;
     }
+
+    fn exchange_counters(&mut self, counters: &mut Counters) {
+        std::mem::swap(&mut self.counters, &mut counters.registers);
+    }
 }
 
 #[cfg(test)]

@@ -274,8 +274,15 @@ impl Prefetcher for PomTlb {
     }
 
     fn count(&self, counters: &mut Counters) {
-        let references = counters.walk_events.take(WalkEvents::ACCELERATOR);
-        counters.pom_tlb = PomTlbCounters { references, ..self.counters.clone() };
+        counters.pom_tlb = self.counters.clone();
+    }
+
+    fn exchange_counters(&mut self, counters: &mut Counters) {
+        std::mem::swap(&mut self.counters, &mut counters.pom_tlb);
+    }
+
+    fn take_events(counters: &mut Counters) {
+        counters.pom_tlb.references = counters.walk_events.take(WalkEvents::ACCELERATOR);
     }
 
     fn check_invariants(&self) {

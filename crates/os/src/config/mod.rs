@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A kernel's configuration, as it stands in scenario files.
+//! A kernel's configuration, as scenario files have it.
 
 use nestwalk_mem::{Geometry, PageCount};
 use serde::{Deserialize, Serialize};
@@ -35,8 +35,8 @@ pub struct KernelConfig {
     /// Swap space. None: pages that were written cannot be reclaimed.
     #[serde(default, with = "nestwalk_mem::size::pages")]
     pub swap: PageCount,
-    /// Memory that is kept free (sysctl `min_free_kbytes`); as much as Linux keeps with this memory manager if nothing is
-    /// said.
+    /// Memory that is kept free (sysctl `min_free_kbytes`); as much as Linux keeps with this memory
+    /// manager if it is left out.
     #[serde(default, with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
     pub min_free: Option<PageCount>,
     /// Whether it answers hypercalls of its guests.
@@ -48,8 +48,8 @@ pub struct KernelConfig {
 }
 
 impl KernelConfig {
-    /// A kernel with `memory`, and all else at its default: one processor, 4 levels, `linux4k`, nodes from the buddy
-    /// allocator, fresh memory, no swap.
+    /// A kernel with `memory`, and all else at its default: one processor, 4 levels, `linux4k`,
+    /// nodes from the buddy allocator, fresh memory, no swap.
     pub fn new(memory: PageCount) -> Self {
         Self {
             memory,
@@ -129,32 +129,34 @@ pub enum StartState {
     #[default]
     #[serde(deserialize_with = "crate::keys::no_keys")]
     Fresh,
-    /// In a share of all 2 MiB blocks some pages are in use, so that no such block can be had there without compaction
-    /// or reclaim (Frag-50 and Frag-100 of Quicksilver's paper).
+    /// In a share of all 2 MiB blocks some pages are in use, so that no such block can be had there
+    /// without compaction or reclaim (Frag-50 and Frag-100 of Quicksilver's paper).
     Fragmented {
         /// Of 1000 blocks, how many: 500 for Frag-50, 1000 for Frag-100.
         blocks_permille: u16,
         /// Pages in use in each, 1 to 512.
         #[serde(default = "one")]
         frames_per_block: u16,
-        /// Of 1000 such blocks, in how many the pages are the kernel's own and cannot be moved. In the others they
-        /// are page cache.
+        /// Of 1000 such blocks, in how many the pages are the kernel's own and cannot be moved. In
+        /// the others they are page cache.
         #[serde(default)]
         unmovable_permille: u16,
     },
-    /// A machine that has run for a while: programs took memory page by page and gave it back in random order, but
-    /// for some that stays as page cache.
+    /// A machine that has run for a while: programs took memory page by page and gave it back in
+    /// random order, but for some that stays as page cache.
     Aged {
         /// Of 1000 frames, how many were in use at once.
         used_permille: u16,
         /// Of 1000 of those, how many stay.
         kept_permille: u16,
     },
-    /// The fragmented memory of Quicksilver's paper: a process writes all memory and unmaps all but the last pages of each
-    /// 2 MiB, so that of what the program needs only a part lies in free 2 MiB blocks. What it keeps is anonymous memory
-    /// of a process, which may be moved, and the memory manager treats it as it treats any other.
+    /// The fragmented memory of Quicksilver's paper: a process writes all memory and unmaps all but
+    /// the last pages of each 2 MiB, so that of what the program needs only a part lies in free
+    /// 2 MiB blocks. What it keeps is anonymous memory of a process, which may be moved, and the
+    /// memory manager treats it as it treats any other.
     Frag {
-        /// Of the memory that the program needs, how many per cent have no free 2 MiB block: 50 for Frag-50, 100 for Frag-100.
+        /// Of the memory that the program needs, how many per cent have no free 2 MiB block: 50 for
+        /// Frag-50, 100 for Frag-100.
         percent: u16,
         /// What the program needs.
         #[serde(with = "nestwalk_mem::size::pages")]
@@ -163,7 +165,8 @@ pub enum StartState {
         /// Pages that the process keeps of each 2 MiB (16 in the paper's runs: 64 KiB).
         #[serde(default = "sixteen")]
         kept_pages: u16,
-        /// Simulated time between that and the program's start, in which daemons run (60 s in the paper's runs).
+        /// Simulated time between that and the program's start, in which daemons run (60 s in the
+        /// paper's runs).
         #[serde(default = "a_minute")]
         wait_ms: u64,
     },

@@ -27,7 +27,7 @@ impl CollapseLimits {
     pub const NONE: Self = Self { none_max: 511, swap_max: 512, shared_max: 512, referenced: false };
 }
 
-/// What stands over one aligned 2 MiB of a process.
+/// What maps one aligned 2 MiB of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Candidate {
     /// A huge page already.
@@ -108,9 +108,10 @@ impl Context<'_> {
         self.state.alloc(Order::HUGE, self.cpu)
     }
 
-    /// Copies the pages of the [suitable](Candidate::Suitable) 2 MiB from `first` on into the block at `huge`, zeroes
-    /// what is missing, and maps the block as one page. `gone(context, page, frame, shared)` hears of each page that was
-    /// mapped there: one that is `shared` others still map, any other is the caller's to free.
+    /// Copies the pages of the [suitable](Candidate::Suitable) 2 MiB from `first` on into the block
+    /// at `huge`, zeroes what is missing, and maps the block as one page.
+    /// `gone(context, page, frame, shared)` hears of each page that was mapped there: one that is
+    /// `shared` others still map, any other is the caller's to free.
     ///
     /// # Errors
     /// When nothing below backs a frame. The block is then free again and all is mapped as before.
@@ -164,8 +165,9 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// What the PTEs over the aligned 2 MiB from `first` on have in common, if each of them that is not empty maps the page
-    /// of its place in the aligned block at `huge`, unshared and not pinned. `None` if not, or if no PTEs stand there.
+    /// What the PTEs over the aligned 2 MiB from `first` on have in common, if each of them that is
+    /// not empty maps the page of its place in the aligned block at `huge`, unshared and not
+    /// pinned. `None` if not, or if there are no PTEs.
     ///
     /// # Errors
     /// When there is no such process.
@@ -198,9 +200,9 @@ impl Context<'_> {
         Ok(Some(placed))
     }
 
-    /// Makes one 2 MiB page of the pages that lie in the aligned block at `huge` already, each in its place (in-place
-    /// promotion). Pages that are not mapped yet must have been prepared. Returns whether all that is mapped
-    /// [lies in place](Context::placed).
+    /// Makes one 2 MiB page of the pages that lie in the aligned block at `huge` already, each in
+    /// its place (in-place promotion). Pages that are not mapped yet must have been prepared.
+    /// Returns whether all that is mapped [lies in place](Context::placed).
     ///
     /// # Errors
     /// When there is no such process, or nothing below backs a table node.
@@ -216,7 +218,8 @@ impl Context<'_> {
         Ok(true)
     }
 
-    /// Takes the right to store from the clean 4 KiB pages of the 2 MiB from `first` on: the next store to one is a fault.
+    /// Takes the right to store from the clean 4 KiB pages of the 2 MiB from `first` on: the next
+    /// store to one is a fault.
     ///
     /// # Errors
     /// When there is no such process, or nothing below backs a table node.

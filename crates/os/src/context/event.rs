@@ -6,7 +6,8 @@ use nestwalk_mem::{Entry, EntrySlot, Vpn};
 use crate::state::process::ProcessId;
 use crate::state::vma::Vma;
 
-/// A fault on a page that was never mapped (or not since it was given back), in a mapping that allows it.
+/// A fault on a page that was never mapped (or not since it was given back), in a mapping that
+/// allows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// Whose.

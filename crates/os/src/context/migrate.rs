@@ -10,7 +10,7 @@ use crate::state::invalidation::Invalidations;
 use crate::state::process::{ProcessId, Processes};
 use crate::state::{KernelState, Moved};
 
-/// Moves mapped 4 KiB pages that nobody shares (`migrate_pages` of anonymous memory).
+/// Moves mapped 4 KiB pages that are not shared (`migrate_pages` of anonymous memory).
 struct Mover<'a> {
     processes: &'a mut Processes,
     counters: &'a mut OsCounters,
@@ -80,8 +80,8 @@ pub(crate) fn alloc_at(state: &mut KernelState, below: &mut dyn Below, frames: F
     memory.alloc_at(frames, &mut mover)
 }
 
-/// `count` contiguous frames for pages of `kind`: from the buddy allocator, if it has a block of that size (`alloc_pages_exact`), else by
-/// moving what is in the way.
+/// `count` contiguous frames for pages of `kind`: from the buddy allocator, if it has a block of
+/// that size (`alloc_pages_exact`), else by moving what is in the way.
 pub(crate) fn alloc_contiguous(
     state: &mut KernelState,
     below: &mut dyn Below,

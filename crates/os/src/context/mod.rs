@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The toolbox that memory managers and the kernel's own mechanisms work with. It knows no memory manager: a
-//! manager may do what stands here, and nothing else.
+//! The toolbox that memory managers and the kernel's own mechanisms work with. It knows no memory
+//! manager: a manager may do what is here, and nothing else.
 
 pub mod collapse;
 pub mod event;
@@ -18,9 +18,9 @@ use crate::state::process::{Process, ProcessId};
 
 /// One kernel at work on behalf of one processor: everything but the memory manager itself.
 ///
-/// A method that wants memory returns [`OsError::OutOfMemory`] when none is free, and has then changed nothing: the
-/// kernel reclaims some and calls the memory manager again. So a manager never reclaims, and must be able to begin
-/// anew.
+/// A method that wants memory returns [`OsError::OutOfMemory`] when none is free, and has then
+/// changed nothing: the kernel reclaims some and calls the memory manager again. So a manager never
+/// reclaims, and must be able to begin anew.
 pub struct Context<'a> {
     /// Memory, processes, counters, clock.
     pub state: &'a mut KernelState,
@@ -51,7 +51,8 @@ impl Context<'_> {
         OsError::OutOfMemory { free: self.state.memory.free_frames(), all: self.state.memory.frames() }
     }
 
-    /// Gives `frames`, which nothing maps, back to the buddy allocator: in the largest aligned blocks.
+    /// Gives `frames`, which nothing maps, back to the buddy allocator: in the largest aligned
+    /// blocks.
     pub fn free(&mut self, frames: FrameRange) {
         if frames.count.0 == 1 && self.state.gather.holds_back() {
             let KernelState { gather, memory, .. } = &mut *self.state;
@@ -80,8 +81,9 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Maps `frames`' page of `size` at `page`, which must be a multiple of the size and where nothing may be mapped
-    /// yet, says who owns the frames, and tells below of the table node written. Makes the nodes that are missing.
+    /// Maps `frames`' page of `size` at `page`, which must be a multiple of the size and where
+    /// nothing may be mapped yet, says who owns the frames, and tells below of the table node
+    /// written. Makes the nodes that are missing.
     ///
     /// # Errors
     /// When there is no frame for a node, or nothing below backs it. The page is then not mapped.
@@ -141,7 +143,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Tells below that the node of `process`'s table in `frame` is written, unless it was the last one and nothing has changed.
+    /// Tells below that the node of `process`'s table in `frame` is written, unless it was the last
+    /// one and nothing has changed.
     ///
     /// # Errors
     /// When there is no such process, or nothing below backs the frame.
@@ -163,7 +166,8 @@ impl Context<'_> {
         self.write_node(process, frame)
     }
 
-    /// Makes the nodes down to `level` that are missing over `page`, and returns the lowest with its frame.
+    /// Makes the nodes down to `level` that are missing over `page`, and returns the lowest with
+    /// its frame.
     ///
     /// # Errors
     /// When there is no frame for one, or nothing below backs it.
@@ -189,7 +193,7 @@ impl Context<'_> {
     }
 
     /// Splits the large leaf that covers `page`, if one does, into leaves of the next smaller size
-    /// (`split_huge_pmd`), each of which keeps its flags and whoever shares it.
+    /// (`split_huge_pmd`), each of which keeps its flags and its sharers.
     ///
     /// # Errors
     /// When there is no frame for the node, or nothing below backs it.
@@ -233,8 +237,8 @@ impl Context<'_> {
         self.tables.release(&mut cx, NodeKey { process, level, first }, frame);
     }
 
-    /// Moves pages until a block of `order` is free (direct compaction), unless that has failed lately. Returns
-    /// whether one is.
+    /// Moves pages until a block of `order` is free (direct compaction), unless that has failed
+    /// lately. Returns whether one is.
     pub fn compact(&mut self, order: Order) -> bool {
         if self.state.deferral.defers(order) {
             return false;
@@ -245,13 +249,14 @@ impl Context<'_> {
         done
     }
 
-    /// Moves the page in `from` to `to`, which is the caller's, if it is a mapped 4 KiB page that nobody shares. `from` is the
-    /// caller's then. The memory manager is not told: it is the one that asks.
+    /// Moves the page in `from` to `to`, which is the caller's, if it is a mapped 4 KiB page that
+    /// is not shared. `from` is the caller's then. The memory manager is not told: it asked.
     pub fn relocate(&mut self, from: Frame, to: Frame) -> bool {
         migrate::relocate(self.state, self.below, from, to)
     }
 
-    /// Asks the background daemon for a block of `order` (kcompactd), which it will make at the next tick.
+    /// Asks the background daemon for a block of `order` (kcompactd), which it will make at the
+    /// next tick.
     pub fn compact_later(&mut self, order: Order) {
         self.state.compaction_wanted = Some(order);
     }
@@ -267,7 +272,7 @@ impl Context<'_> {
         self.state.invalidations.pages(&mut self.state.counters, process, range, nodes);
     }
 
-    /// Accessed bits have been cleared: whoever remembers that they were set, forgets it.
+    /// Accessed bits have been cleared: invalidates what is remembered of them below.
     pub fn forget_marks(&mut self) {
         self.state.invalidations.epoch += 1;
     }
@@ -278,7 +283,8 @@ impl Context<'_> {
     }
 }
 
-/// Whether the node of the process's table in `frame` was the last one that was written, and nothing has changed below since.
+/// Whether the node of the process's table in `frame` was the last one that was written, and
+/// nothing has changed below since.
 #[inline(always)]
 fn is_written(space: &Process, frame: Frame, below: &dyn Below) -> bool {
     space.last_node.is_some_and(|(last, epoch)| last == frame && below.epoch() == Some(epoch))

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a table placement is, and what it works with.
 //!
-//! A [`TablePlacement`] picks the frame of each new node and takes back those of nodes that are gone. It hears of
-//! mappings that are made, grow and go, may set frames aside, may move nodes, and may talk to the kernel below.
+//! A [`TablePlacement`] picks the frame of each new node and takes back those of nodes that are
+//! gone. It hears of mappings that are made, grow and go, may set frames aside, may move nodes, and
+//! may talk to the kernel below.
 
 use std::fmt;
 
@@ -26,8 +27,8 @@ pub struct NodeKey {
     pub first: Vpn,
 }
 
-/// Nodes of one level that lie in order in contiguous frames: node `i` over `pages`, which are whole nodes' pages, is at `base + i`
-/// if it is not in a hole (ASAP's descriptors).
+/// Nodes of one level that lie in order in contiguous frames: node `i` over `pages`, which are
+/// whole nodes' pages, is at `base + i` if it is not in a hole (ASAP's descriptors).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableRegion {
     /// The pages whose nodes lie there.
@@ -36,7 +37,8 @@ pub struct TableRegion {
     pub level: Level,
     /// The first node's frame.
     pub base: Frame,
-    /// Where that frame lies in the memory below, if the kernel there has made all of the region contiguous.
+    /// Where that frame lies in the memory below, if the kernel there has made all of the region
+    /// contiguous.
     pub below: Option<Frame>,
 }
 
@@ -51,7 +53,7 @@ pub trait TablePlacement: fmt::Debug + Send {
     /// Takes back the frame of a node that is gone.
     fn release(&mut self, cx: &mut TableContext<'_>, node: NodeKey, frame: Frame);
 
-    /// Process `process` has a new mapping `vma`, which stands in its mappings now.
+    /// Process `process` has a new mapping `vma`, which is among its mappings now.
     fn vma_created(&mut self, cx: &mut TableContext<'_>, process: ProcessId, vma: Vma) {
         let _ = (cx, process, vma);
     }
@@ -80,7 +82,8 @@ pub trait TablePlacement: fmt::Debug + Send {
         Ok(())
     }
 
-    /// Whether its daemon has work that does not wait for any time to pass: the next tick should come soon.
+    /// Whether its daemon has work that does not wait for any time to pass: the next tick should
+    /// come soon.
     fn has_work(&self) -> bool {
         false
     }
@@ -158,12 +161,14 @@ impl TableContext<'_> {
         Ok(frame)
     }
 
-    /// `count` contiguous frames, aligned to `2^align`, moving what lies there if need be (`alloc_contig_pages`).
+    /// `count` contiguous frames, aligned to `2^align`, moving what lies there if need be
+    /// (`alloc_contig_pages`).
     pub fn alloc_range(&mut self, count: PageCount, align: nestwalk_mem::Order) -> Option<FrameRange> {
         migrate::alloc_range(self.state, self.below, count, align)
     }
 
-    /// As many of `frames` as are free or can be made so by moving what lies there: for each whether it could be had.
+    /// As many of `frames` as are free or can be made so by moving what lies there: for each
+    /// whether it could be had.
     pub fn alloc_at(&mut self, frames: FrameRange) -> Vec<bool> {
         migrate::alloc_at(self.state, self.below, frames)
     }

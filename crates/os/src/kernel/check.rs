@@ -7,8 +7,9 @@ use crate::kernel::Kernel;
 use crate::state::process::{Process, ProcessId};
 
 impl Kernel {
-    /// Checks what must always hold: every structure's own invariants; every mapped frame is allocated, mapped once
-    /// more than it is shared, and owned by its page; allocated and free frames are all frames.
+    /// Checks what must always hold: every structure's own invariants; every mapped frame is
+    /// allocated, mapped once more than it is shared, and owned by its page; allocated and free
+    /// frames are all frames.
     ///
     /// # Panics
     /// With a message that names the process, page or frame, if something does not hold.

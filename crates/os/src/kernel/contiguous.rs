@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Making a stretch of a process contiguous in memory, for whoever goes by where it lies.
+//! Making a stretch of a process contiguous in memory, for hardware that uses its position.
 
 use nestwalk_mem::{Entry, Frame, FrameRange, Level, MigrateType, Owner, PageCount, Vpn, VpnRange};
 
@@ -15,9 +15,10 @@ use crate::state::KernelState;
 use crate::state::process::ProcessId;
 
 impl Kernel {
-    /// Moves the pages of `range` (mapping those that are not mapped yet) to frames that follow each other as the pages
-    /// do, unless they lie so already, and pins them there: who asked for it goes by where they lie. Returns the first frame. Only pages
-    /// that were mapped before cost a copy and a shootdown: nobody has seen the others.
+    /// Moves the pages of `range` (mapping those that are not mapped yet) to frames that follow
+    /// each other as the pages do, unless they lie so already, and pins them there: who asked for
+    /// it goes by where they lie. Returns the first frame. Only pages that were mapped before cost
+    /// a copy and a shootdown: no TLB holds the others.
     ///
     /// # Errors
     /// When there is no such stretch of memory; some pages may have been mapped then.
@@ -71,8 +72,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Moves the mapped 4 KiB pages of `range`, which may be stored to, to the frames from `to` on. Those that were not `seen` yet
-    /// are empty.
+    /// Moves the mapped 4 KiB pages of `range`, which may be stored to, to the frames from `to` on.
+    /// Those that were not `seen` yet are empty.
     fn move_to(
         &mut self,
         manager: &mut dyn MemoryManager,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What happens as time passes.
 
-use nestwalk_mem::{Cpu, PageCount};
+use nestwalk_mem::{Cpu, Nanoseconds, PageCount};
 
 use super::reclaim::CLUSTER;
 use crate::below::Below;
@@ -11,13 +11,13 @@ use crate::error::OsError;
 use crate::kernel::Kernel;
 
 impl Kernel {
-    /// Lets daemons run up to `now_ns`, in ns since the kernel began: background reclaim and compaction, the table
-    /// placement's and the memory manager's daemons. Time does not go back.
+    /// Lets daemons run up to `now`, since the kernel began: background reclaim and
+    /// compaction, the table placement's and the memory manager's daemons. Time does not go back.
     ///
     /// # Errors
     /// When nothing below backs a frame.
-    pub fn tick(&mut self, now_ns: u64, below: &mut dyn Below) -> Result<(), OsError> {
-        self.state.now_ns = self.state.now_ns.max(now_ns);
+    pub fn tick(&mut self, now: Nanoseconds, below: &mut dyn Below) -> Result<(), OsError> {
+        self.state.now = self.state.now.max(now);
         self.reclaim_in_background(below)?;
         self.compact_in_background(below);
         let (cx, _) = self.context(Cpu(0), below);

@@ -19,18 +19,19 @@ pub enum FaultKind {
     Spurious,
     /// A store to a shared page: it was copied.
     Copied,
-    /// A store to a page that nobody else shares (any more): it was made writable.
+    /// A store to a page that is not shared (any more): it was made writable.
     Reused,
     /// The page came back from swap.
     SwappedIn,
 }
 
 impl Kernel {
-    /// The hardware could not do a load (or store) of `process` at `page` on processor `cpu`. When this returns, it
-    /// can be done.
+    /// The hardware could not do a load (or store) of `process` at `page` on processor `cpu`. When
+    /// this returns, it can be done.
     ///
     /// # Errors
-    /// When the process may not do it, or when memory is short here or below and nothing can be reclaimed.
+    /// When the process may not do it, or when memory is short here or below and nothing can be
+    /// reclaimed.
     #[inline]
     pub fn fault(
         &mut self,
@@ -45,8 +46,9 @@ impl Kernel {
         self.fault_done(result, process, page, store, cpu, below)
     }
 
-    /// A load (or store) of `process` at `page` on processor `cpu`, of which only what it does to this kernel matters:
-    /// sets the bits that the hardware would set, or else is a [fault](Kernel::fault).
+    /// A load (or store) of `process` at `page` on processor `cpu`, of which only what it does to
+    /// this kernel matters: sets the bits that the hardware would set, or else is a
+    /// [fault](Kernel::fault).
     ///
     /// # Errors
     /// As [`Kernel::fault`].
@@ -112,7 +114,7 @@ impl Kernel {
         }
     }
 
-    /// One attempt at a fault, given what stands in the table.
+    /// One attempt at a fault, given the page's entry.
     #[inline(always)]
     fn fault_at(
         &mut self,
@@ -124,7 +126,7 @@ impl Kernel {
         below: &mut dyn Below,
     ) -> Result<FaultKind, OsError> {
         if cpu.0 >= self.config.cpus {
-            return Err(OsError::NoCpu { cpu: cpu.0, cpus: self.config.cpus });
+            return Err(OsError::NoCpu { cpu, cpus: self.config.cpus });
         }
         let space = self.state.processes.get_mut(process)?;
         space.cpu = cpu;
@@ -148,7 +150,7 @@ impl Kernel {
         Ok(FaultKind::Minor(size))
     }
 
-    /// Something stands in the table (`handle_pte_fault` with a present or swapped entry).
+    /// The page has an entry (`handle_pte_fault` with a present or swapped entry).
     #[inline(never)]
     fn fault_mapped(&mut self, fault: &Fault, cpu: Cpu, below: &mut dyn Below) -> Result<FaultKind, OsError> {
         let leaf = self.state.processes.get(fault.process)?.table.leaf(fault.page).expect("it was found just now");
@@ -207,7 +209,7 @@ impl Kernel {
         }
     }
 
-    /// Nobody else has the page (any more): it becomes writable where it is (`wp_page_reuse`).
+    /// The page is not shared (any more): it becomes writable where it is (`wp_page_reuse`).
     fn reuse(&mut self, fault: &Fault, leaf: Leaf, cpu: Cpu, below: &mut dyn Below) -> Result<FaultKind, OsError> {
         let (mut cx, manager) = self.context(cpu, below);
         cx.touch_node(fault)?;
@@ -242,22 +244,25 @@ impl Kernel {
         Ok(FaultKind::Copied)
     }
 
-    /// From `page` of `process` on, how many pages the hardware can load from (or store to) without a fault, up to
-    /// the end of the leaf that covers it. Sets the bits that the hardware would set.
+    /// From `page` of `process` on, how many pages the hardware can load from (or store to) without
+    /// a fault, up to the end of the leaf that covers it. Sets the bits that the hardware would
+    /// set.
+    ///
+    /// # Errors
+    /// When there is no such process.
     #[inline]
-    pub fn backed_span(&mut self, process: ProcessId, page: Vpn, store: bool) -> PageCount {
-        let Ok(space) = self.state.processes.get_mut(process) else { return PageCount(0) };
-        let table = &mut space.table;
+    pub fn backed_span(&mut self, process: ProcessId, page: Vpn, store: bool) -> Result<PageCount, OsError> {
+        let table = &mut self.state.processes.get_mut(process)?.table;
         let (node, level) = table.lowest_node(page);
         let index = table.geometry().index(page, level);
         let entry = table.entry(node, index);
         let (needs, marks) = hardware_bits(store);
         if !entry.has(needs) {
-            return PageCount(0);
+            return Ok(PageCount(0));
         }
         table.mark(node, index, marks);
         let span = 1u64 << table.geometry().entry_order(level);
-        PageCount(span - (page.0 & (span - 1)))
+        Ok(PageCount(span - (page.0 & (span - 1))))
     }
 }
 

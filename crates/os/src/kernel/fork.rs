@@ -11,8 +11,8 @@ use crate::kernel::Kernel;
 use crate::state::process::ProcessId;
 
 impl Kernel {
-    /// A child of `parent` with the same mappings, which shares all its pages until one of the two stores to them.
-    /// Huge pages are shared as such (`copy_huge_pmd`).
+    /// A child of `parent` with the same mappings, which shares all its pages until one of the two
+    /// stores to them. Huge pages are shared as such (`copy_huge_pmd`).
     ///
     /// # Errors
     /// When there is no memory for the child's page table; then there is no child.
@@ -43,8 +43,8 @@ impl Kernel {
 }
 
 impl Context<'_> {
-    /// Shares the parent's leaves from `next` on with the child. `next` goes along, so that it can be called again if
-    /// it fails.
+    /// Shares the parent's leaves from `next` on with the child. `next` goes along, so that it can
+    /// be called again if it fails.
     fn copy_leaves(&mut self, parent: ProcessId, child: ProcessId, next: &mut Vpn) -> Result<(), OsError> {
         while let Some(vma) = self.state.processes.get(parent)?.vmas.at_or_after(*next) {
             let mut at = vma.range.start.max(*next);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A process whose page table is given: node by node and page by page where a real kernel had put them.
+//! A process whose page table is given: node by node and page by page where a real kernel had put
+//! them.
 //!
-//! What becomes of such a process afterwards (a page that the table does not have, a fork, an unmap) is this kernel's
-//! business, as if it had made the table itself. The kernel's half, if it is given, stays as it is: it belongs to no
-//! mapping, nothing moves or frees what is in it, and every page may be stored to.
+//! What becomes of such a process afterwards (a page that the table does not have, a fork, an
+//! unmap) is this kernel's business, as if it had made the table itself. The kernel's half, if it
+//! is given, stays as it is: it belongs to no mapping, nothing moves or frees what is in it, and
+//! every page may be stored to.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -61,8 +63,8 @@ impl FrozenTable {
         self.nodes.iter().map(|node| node.level).max()
     }
 
-    /// Its pages without the direct map (`page_offset_base`), which maps every frame at the same distance and owns
-    /// none: the distance that most pages have.
+    /// Its pages without the direct map (`page_offset_base`), which maps every frame at the same
+    /// distance and owns none: the distance that most pages have.
     fn beside_direct_map(&self) -> impl Iterator<Item = &FrozenLeaf> {
         let distance = |leaf: &FrozenLeaf| leaf.page.0.wrapping_sub(leaf.frame.0);
         let mut pages: HashMap<u64, u64> = HashMap::new();
@@ -71,7 +73,8 @@ impl FrozenTable {
         self.leaves.iter().filter(move |leaf| Some(distance(leaf)) != direct)
     }
 
-    /// The pages that it maps as stretches of one kind, by address: what its mappings must have been at least.
+    /// The pages that it maps as stretches of one kind, by address: what its mappings must have
+    /// been at least.
     fn mappings(&self) -> Vec<(VpnRange, bool)> {
         let mut found: Vec<(VpnRange, bool)> = Vec::new();
         for leaf in &self.leaves {
@@ -86,14 +89,14 @@ impl FrozenTable {
 }
 
 impl Kernel {
-    /// A new process with the page table `found`: its nodes and pages in the very frames that it names, mapped as
-    /// anonymous memory; and with the kernel's half `kernel` (without the root), which may be empty. Everything is
-    /// backed below, by address, as in a machine that has run for a while. Call it before anything else has taken
-    /// memory.
+    /// A new process with the page table `found`: its nodes and pages in the very frames that it
+    /// names, mapped as anonymous memory; and with the kernel's half `kernel` (without the root),
+    /// which may be empty. Everything is backed below, by address, as in a machine that has run for
+    /// a while. Call it before anything else has taken memory.
     ///
     /// # Errors
-    /// When a frame that the table names does not exist or is taken, when the table has not as many levels as this
-    /// kernel's tables, or when memory below is short.
+    /// When a frame that the table names does not exist or is taken, when the table has not as many
+    /// levels as this kernel's tables, or when memory below is short.
     ///
     /// # Panics
     /// When a page lies under no node of the table.
@@ -170,8 +173,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Takes what is the kernel's own, for good, and backs all that it maps below. Frames that the process has, too (as
-    /// a shared zero page), stay the process's.
+    /// Takes what is the kernel's own, for good, and backs all that it maps below. Frames that the
+    /// process has, too (as a shared zero page), stay the process's.
     fn take_kernel(&mut self, kernel: &FrozenTable, below: &mut dyn Below) -> Result<(), OsError> {
         let size = self.state.memory.frames();
         if kernel.memory() > size {

@@ -37,7 +37,9 @@ impl HostMemory<'_> {
     fn touch_range(&mut self, pages: VpnRange, store: bool) -> Result<(), OsError> {
         let mut page = pages.start;
         while page < pages.end {
-            match self.host.backed_span(self.process, page, store).0 {
+            let span =
+                self.host.backed_span(self.process, page, store).map_err(|source| self.not_backed(page, source))?;
+            match span.0 {
                 0 => self.touch_page(page, store)?,
                 span => page += span,
             }

@@ -9,8 +9,8 @@ use crate::kernel::madvise::Advice;
 use crate::state::process::ProcessId;
 
 impl Kernel {
-    /// Does what the guest in `process`, whose memory begins at page `base`, asks for. A guest may ask for anything:
-    /// frames that it does not have are refused.
+    /// Does what the guest in `process`, whose memory begins at page `base`, asks for. A guest may
+    /// ask for anything: frames that it does not have are refused.
     pub fn serve_hypercall(
         &mut self,
         process: ProcessId,

@@ -2,7 +2,7 @@
 //! The state in which a kernel's memory begins: what a process has to make, and what was saved.
 
 use nestwalk_mem::physical::Fragmentation;
-use nestwalk_mem::{Cpu, PageCount, PageSize, PhysicalMemory, VpnRange};
+use nestwalk_mem::{Cpu, Nanoseconds, PageCount, PageSize, PhysicalMemory, VpnRange};
 
 use crate::below::Below;
 use crate::config::StartState;
@@ -15,7 +15,7 @@ use crate::state::vma::VmaFlags;
 const BLOCK: u64 = PageSize::Huge.pages();
 
 /// Daemons are woken this often while nothing else happens, as the machine does.
-const TICK_NS: u64 = 10_000_000;
+const TICK: Nanoseconds = Nanoseconds::from_ms(10);
 
 /// Free 2 MiB blocks, those in larger ones included.
 pub(crate) fn free_huge_blocks(memory: &PhysicalMemory) -> u64 {
@@ -24,7 +24,8 @@ pub(crate) fn free_huge_blocks(memory: &PhysicalMemory) -> u64 {
 }
 
 impl Kernel {
-    /// The state of its memory as bytes; what processes have there is page cache in them ([`PhysicalMemory::save`]).
+    /// The state of its memory as bytes; what processes have there is page cache in them
+    /// ([`PhysicalMemory::save`]).
     pub fn save_memory(&self) -> Vec<u8> {
         self.state.memory.save()
     }
@@ -32,24 +33,26 @@ impl Kernel {
     /// Its memory begins in the state that `saved` was made of. There must be no process yet.
     ///
     /// # Errors
-    /// When `saved` is not a saved memory of this size with as many processors.
-    ///
-    /// # Panics
-    /// When there is a process.
+    /// When there is a process, or `saved` is not a saved memory of this size with as many
+    /// processors.
     pub fn restore_memory(&mut self, saved: &[u8]) -> Result<(), OsError> {
-        assert!(self.state.processes.iter().next().is_none(), "the memory is in use");
+        if !self.state.processes.is_empty() {
+            return Err(OsError::MemoryInUse);
+        }
         let in_use = self.state.memory.restore(saved)?;
         (self.state.cache, self.state.pinned) = (in_use.cache, in_use.kernel);
         Ok(())
     }
 
-    /// What has to happen before the first program, as the configuration asks for: with [`StartState::Frag`] a process
-    /// writes all memory, keeps the last pages of each 2 MiB, and stays.
+    /// What has to happen before the first program, as the configuration asks for: with
+    /// [`StartState::Frag`] a process writes all memory, keeps the last pages of each 2 MiB, and
+    /// stays.
     ///
-    /// The paper's recipe (all memory touched, compaction provoked, some 29 of 32 GiB
-    /// written, all but the last 64 KiB of each 2 MiB unmapped, a minute's wait) ends when the free 2 MiB blocks are what
-    /// the workload may have. Here the process gives back whole stretches of 2 MiB until there are as many. Blocks that
-    /// are left beyond that, since the kernel keeps some memory free, get pages of the page cache.
+    /// The paper's recipe (all memory touched, compaction provoked, some 29 of 32 GiB written, all
+    /// but the last 64 KiB of each 2 MiB unmapped, a minute's wait) ends when the free 2 MiB blocks
+    /// are what the workload may have. Here the process gives back whole stretches of 2 MiB until
+    /// there are as many. Blocks that are left beyond that, since the kernel keeps some memory
+    /// free, get pages of the page cache.
     ///
     /// # Errors
     /// When nothing below backs a frame.
@@ -73,15 +76,16 @@ impl Kernel {
         }
         self.take_invalidations();
         self.break_blocks_beyond(wanted, kept_pages);
-        let until = self.state.now_ns + wait_ms * 1_000_000;
-        while self.state.now_ns < until {
-            self.tick((self.state.now_ns + TICK_NS).min(until), below)?;
+        let until = self.state.now + Nanoseconds::from_ms(wait_ms);
+        while self.state.now < until {
+            self.tick((self.state.now + TICK).min(until), below)?;
         }
         self.take_invalidations();
         Ok(())
     }
 
-    /// Stores to all pages of `range` in order until the kernel would have to reclaim. Says how many are written.
+    /// Stores to all pages of `range` in order until the kernel would have to reclaim. Says how
+    /// many are written.
     fn write_all(&mut self, process: ProcessId, range: VpnRange, below: &mut dyn Below) -> Result<u64, OsError> {
         // A fault takes 2 MiB at most, and nodes on the way to them.
         let least = self.state.watermarks.high.0 + 2 * BLOCK;

@@ -87,7 +87,8 @@ impl Kernel {
         result
     }
 
-    /// `madvise_free_single_vma`: pages that nobody shares become clean and unused, so that reclaim drops them.
+    /// `madvise_free_single_vma`: pages that are not shared become clean and unused, so that
+    /// reclaim drops them.
     fn make_lazily_free(&mut self, process: ProcessId, range: VpnRange, below: &mut dyn Below) -> Result<(), OsError> {
         let cpu = self.state.processes.get(process)?.cpu;
         self.retrying(cpu, below, |cx, _| cx.split_at_ends(process, range))?;
@@ -111,8 +112,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Makes huge pages of all aligned 2 MiB of `range` that can become one (`madvise_collapse`), whatever the memory
-    /// manager would do. Returns how many pages of `range` lie in huge pages afterwards.
+    /// Makes huge pages of all aligned 2 MiB of `range` that can become one (`madvise_collapse`),
+    /// whatever the memory manager would do. Returns how many pages of `range` lie in huge pages
+    /// afterwards.
     ///
     /// # Errors
     /// When there is no such process, or nothing below backs a frame.
@@ -152,7 +154,7 @@ impl Kernel {
         let cpu = self.state.processes.get(process)?.cpu;
         let mut page = range.start;
         while page < range.end {
-            match self.backed_span(process, page, true).0 {
+            match self.backed_span(process, page, true)?.0 {
                 0 => drop(self.fault(process, page, true, cpu, below)?),
                 span => page += span,
             }

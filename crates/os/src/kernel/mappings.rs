@@ -15,10 +15,12 @@ use crate::state::vma::{Vma, VmaFlags};
 const BOTTOM: Vpn = Vpn(16);
 
 impl Kernel {
-    /// Maps `range` of `process`. What was mapped there goes first (`MAP_FIXED`). Pages are made when they are touched.
+    /// Maps `range` of `process`. What was mapped there goes first (`MAP_FIXED`). Pages are made
+    /// when they are touched.
     ///
     /// # Errors
-    /// When the range is empty or lies outside of the address space, and those of [`Kernel::munmap`].
+    /// When the range is empty or lies outside of the address space, and those of
+    /// [`Kernel::munmap`].
     pub fn mmap(
         &mut self,
         process: ProcessId,
@@ -32,8 +34,8 @@ impl Kernel {
         self.add_vma(process, Vma { range, flags }, below)
     }
 
-    /// The highest gap of `count` pages whose start is a multiple of 2^`align` pages, in the lower half of the
-    /// address space.
+    /// The highest gap of `count` pages whose start is a multiple of 2^`align` pages, in the lower
+    /// half of the address space.
     ///
     /// # Errors
     /// When there is none.
@@ -43,7 +45,8 @@ impl Kernel {
         vmas.find_free(count, align, BOTTOM, top).ok_or(OsError::NoAddressSpace(count))
     }
 
-    /// Moves the end of the heap to `end`, rounded up to a page. The first call says where the heap begins.
+    /// Moves the end of the heap to `end`, rounded up to a page. The first call says where the heap
+    /// begins.
     ///
     /// # Errors
     /// When the end is below the beginning or the heap would run into another mapping, and those of
@@ -83,7 +86,8 @@ impl Kernel {
         let space = self.state.processes.get_mut(process)?;
         let changed = space.vmas.change(range, |flags| flags.writable = writable);
         if writable {
-            // As in Linux, pages become writable again one by one when they are stored to: some may be shared.
+            // As in Linux, pages become writable again one by one when they are stored to: some may
+            // be shared.
             return Ok(());
         }
         let (mut cx, _) = self.context(cpu, below);
@@ -139,7 +143,8 @@ impl Context<'_> {
         Ok(self.state.processes.get(process)?.table.geometry().end())
     }
 
-    /// Takes the right to store from every page of `range`, which large leaves cover wholly or not at all.
+    /// Takes the right to store from every page of `range`, which large leaves cover wholly or not
+    /// at all.
     fn write_protect(&mut self, process: ProcessId, range: VpnRange) -> Result<(), OsError> {
         let mut changed = false;
         let mut at = range.start;

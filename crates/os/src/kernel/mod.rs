@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel as the machine sees it.
 //!
-//! This file has its parts and what is asked of them. The mechanisms are files of their own, each an `impl Kernel`:
-//! `spawn`, `fault`, `mappings` (mmap, brk, mprotect), `unmap` (munmap, exit), `mremap`, `madvise`, `fork`, `reclaim`,
-//! `daemons`, `contiguous`, `hypercall`; `host_memory` makes a kernel the memory of another.
+//! This file has its parts and what is asked of them. The mechanisms are files of their own, each
+//! an `impl Kernel`: `spawn`, `fault`, `mappings` (mmap, brk, mprotect), `unmap` (munmap, exit),
+//! `mremap`, `madvise`, `fork`, `reclaim`, `daemons`, `contiguous`, `hypercall`; `host_memory`
+//! makes a kernel the memory of another.
 
 mod check;
 mod contiguous;
@@ -24,7 +25,7 @@ mod start;
 mod unmap;
 
 use nestwalk_mem::physical::{MemoryConfig, huge_min_free, least_min_free};
-use nestwalk_mem::{Cpu, PageCount, PageTable, PhysicalMemory, Vpn};
+use nestwalk_mem::{Cpu, Nanoseconds, PageCount, PageTable, PhysicalMemory, Vpn};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -81,7 +82,7 @@ impl Kernel {
             memory,
             processes: Processes::default(),
             counters: OsCounters::default(),
-            now_ns: 0,
+            now: Nanoseconds::default(),
             rng: Xoshiro256PlusPlus::seed_from_u64(config.seed),
             watermarks,
             invalidations: Invalidations::default(),
@@ -105,7 +106,8 @@ impl Kernel {
         })
     }
 
-    /// Whether a daemon has work that should not wait until the next tick is due (a kworker that was woken).
+    /// Whether a daemon has work that should not wait until the next tick is due (a kworker that
+    /// was woken).
     pub fn has_background_work(&self) -> bool {
         self.tables.has_work()
     }
@@ -141,7 +143,8 @@ impl Kernel {
         Ok(self.state.processes.get(process)?.vmas.iter().copied())
     }
 
-    /// Puts `process` into a cgroup whose memory limit is `limit`, if it has one. Its children will be in it, too.
+    /// Puts `process` into a cgroup whose memory limit is `limit`, if it has one. Its children will
+    /// be in it, too.
     ///
     /// # Errors
     /// When there is no such process.
@@ -155,8 +158,8 @@ impl Kernel {
         self.state.processes.iter().map(|(id, _)| id)
     }
 
-    /// Shootdowns that have not been taken yet, oldest first. They must be applied before the next access of any
-    /// core.
+    /// Shootdowns that have not been taken yet, oldest first. They must be applied before the next
+    /// access of any core.
     #[inline]
     pub fn take_invalidations(&mut self) -> std::vec::Drain<'_, Invalidation> {
         self.state.invalidations.pending.drain(..)
@@ -168,7 +171,8 @@ impl Kernel {
         !self.state.invalidations.pending.is_empty()
     }
 
-    /// What was written to the table of `process`, which is no more, and [watched](PageTable::watch) was, before it exited.
+    /// What was written to the table of `process`, which is no more, and
+    /// [watched](PageTable::watch) was, before it exited.
     pub(crate) fn take_last_writes(&mut self, process: ProcessId) -> Vec<nestwalk_mem::Write> {
         let place = self.state.last_writes.iter().position(|(of, _)| *of == process);
         place.map(|place| self.state.last_writes.swap_remove(place).1).unwrap_or_default()
@@ -187,9 +191,9 @@ impl Kernel {
         &self.state.counters
     }
 
-    /// The clock as of the last tick, in ns.
-    pub fn clock(&self) -> u64 {
-        self.state.now_ns
+    /// The clock as of the last tick.
+    pub fn clock(&self) -> Nanoseconds {
+        self.state.now
     }
 
     /// Its physical memory.

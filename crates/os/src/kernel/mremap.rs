@@ -12,8 +12,9 @@ use crate::state::process::ProcessId;
 use crate::state::vma::Vma;
 
 impl Kernel {
-    /// Maps at `to` what is mapped at `from`. The ranges either begin at the same page (the mapping grows or shrinks
-    /// in place), or do not overlap (it moves, its pages with it, and what was at `to` goes).
+    /// Maps at `to` what is mapped at `from`. The ranges either begin at the same page (the mapping
+    /// grows or shrinks in place), or do not overlap (it moves, its pages with it, and what was at
+    /// `to` goes).
     ///
     /// # Errors
     /// When a range is impossible or not mapped, and those of [`Kernel::munmap`].
@@ -95,8 +96,8 @@ impl Kernel {
 }
 
 impl Context<'_> {
-    /// Moves leaves one by one; may be called again if it fails. Large ones stay large if they come to lie on a
-    /// multiple of their size.
+    /// Moves leaves one by one; may be called again if it fails. Large ones stay large if they come
+    /// to lie on a multiple of their size.
     fn move_leaves(&mut self, process: ProcessId, from: VpnRange, to: Vpn) -> Result<(), OsError> {
         let shift = to.0.wrapping_sub(from.start.0);
         let mut at = from.start;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory pressure: what is given back, and in which order.
 //!
-//! Under the lowest watermark whoever wants memory reclaims (`__alloc_pages_direct_reclaim`); under the low one the
-//! background daemon does at the next tick (kswapd), up to the high one. The order: what the memory manager and the
-//! table placement hold in reserve, then the page cache, then mapped pages by a clock over accessed bits (second
-//! chance): clean ones are dropped, dirty ones go to swap while there is room.
+//! Under the lowest watermark an allocation reclaims (`__alloc_pages_direct_reclaim`); under
+//! the low one the background daemon does at the next tick (kswapd), up to the high one. The order:
+//! what the memory manager and the table placement hold in reserve, then the page cache, then
+//! mapped pages by a clock over accessed bits (second chance): clean ones are dropped, dirty ones
+//! go to swap while there is room.
 
 use nestwalk_mem::{Cpu, Entry, Leaf, Level, Owner, PageCount, Vpn, VpnRange};
 
@@ -21,7 +22,7 @@ use crate::state::process::ProcessId;
 pub(super) const CLUSTER: u64 = 32;
 
 impl Kernel {
-    /// Somebody got no memory: reclaims some.
+    /// An allocation failed: reclaims some memory.
     ///
     /// # Errors
     /// `error` when nothing can be reclaimed; others when nothing below backs a frame.
@@ -37,8 +38,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Runs `step`, which may be run again from the start, until it does not end for want of memory, reclaiming in
-    /// between.
+    /// Runs `step`, which may be run again from the start, until it does not end for want of
+    /// memory, reclaiming in between.
     ///
     /// # Errors
     /// Those of `step`; want of memory only when nothing more can be reclaimed.
@@ -114,7 +115,8 @@ enum Verdict {
 }
 
 impl Context<'_> {
-    /// Goes over mapped pages until `goal` frames are free. Stops after every page has been looked at twice.
+    /// Goes over mapped pages until `goal` frames are free. Stops after every page has been looked
+    /// at twice.
     fn turn_clock(&mut self, manager: &mut dyn MemoryManager, hand: &mut ClockHand, goal: u64) -> Result<(), OsError> {
         let mut stretches = 2 * self.state.processes.len() + 1;
         while self.state.memory.free_frames().0 < goal && stretches > 0 {

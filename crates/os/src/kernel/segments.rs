@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A VM whose whole memory lies in a few contiguous segments of the host's (Compromis, DS-n).
 //!
-//! The hypervisor chooses among its free segments by one of the rules of [`nestwalk_cloud::allocator`]: the paper's option 1
-//! or 2, best fit or first fit. All is allocated when the VM begins, and pinned: neither reclaim nor compaction touches a
-//! frame that registers point to.
+//! The hypervisor chooses among its free segments by one of the rules of
+//! [`nestwalk_cloud::allocator`]: the paper's option 1 or 2, best fit or first fit. All is
+//! allocated when the VM begins, and pinned: neither reclaim nor compaction touches a frame that
+//! registers point to.
 
 use nestwalk_cloud::allocator::AllocatorOptions;
 use nestwalk_cloud::{AllocatorKind, Extent, SegmentAllocator};
@@ -15,8 +16,8 @@ use crate::kernel::Kernel;
 use crate::state::process::ProcessId;
 use crate::state::vma::{HugeAdvice, VmaFlags};
 
-/// Which of the `free` segments, in order of address, make up `memory`, in the order in which the VM sees them. `None` if all
-/// of them together are too small.
+/// Which of the `free` segments, in order of address, make up `memory`, in the order in which the
+/// VM sees them. `None` if all of them together are too small.
 fn choose(free: &[FrameRange], memory: PageCount, allocator: AllocatorKind) -> Option<Vec<FrameRange>> {
     let mut chosen = Vec::new();
     let done = allocator.build(free, &AllocatorOptions::default()).allocate(memory, 0, &mut chosen);
@@ -24,12 +25,13 @@ fn choose(free: &[FrameRange], memory: PageCount, allocator: AllocatorKind) -> O
 }
 
 impl Kernel {
-    /// As [`Kernel::host_vm`], with all of the VM's memory in at most `max` segments, which are returned in the order in which
-    /// the guest sees them; `None`, and an ordinary VM, if free memory is in too many pieces for that. `allocator` is one that
-    /// gives whole segments ([`AllocatorKind::keeps_whole`]).
+    /// As [`Kernel::host_vm`], with all of the VM's memory in at most `max` segments, which are
+    /// returned in the order in which the guest sees them; `None`, and an ordinary VM, if free
+    /// memory is in too many pieces for that. `allocator` is one that gives whole segments
+    /// ([`AllocatorKind::keeps_whole`]).
     ///
     /// # Errors
-    /// As [`Kernel::host_vm`].
+    /// When the allocator gives none, and as [`Kernel::host_vm`].
     pub fn host_vm_in_segments(
         &mut self,
         memory: PageCount,
@@ -37,7 +39,9 @@ impl Kernel {
         allocator: AllocatorKind,
         below: &mut dyn Below,
     ) -> Result<(ProcessId, Vpn, Option<Vec<FrameRange>>), OsError> {
-        assert!(allocator.keeps_whole(), "{allocator:?} does not give whole segments");
+        if !allocator.keeps_whole() {
+            return Err(OsError::NotWhole(allocator));
+        }
         let (process, base) = self.host_vm(memory, below)?;
         let free = self.free_segments();
         let spare = self.state.watermarks.high.0;

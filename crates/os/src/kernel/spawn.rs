@@ -17,7 +17,8 @@ impl Kernel {
     /// When there is no memory for the root of its page table, or no number left.
     pub fn spawn(&mut self, below: &mut dyn Below) -> Result<ProcessId, OsError> {
         let geometry = self.config.geometry;
-        // The number is not known before the process exists, and placements want to know whose root it is.
+        // The number is not known before the process exists, and placements want to know whose root
+        // it is.
         let process = Process {
             vmas: Vmas::default(),
             table: PageTable::new(geometry, Frame(0)),
@@ -45,9 +46,9 @@ impl Kernel {
         }
     }
 
-    /// A process that is a virtual machine with `memory`: one writable mapping, whose start is a multiple of 1 GiB.
-    /// Returns the process and the page at which the guest's frame 0 lies. Whether it is advised to be huge is for
-    /// [`Kernel::madvise`] to say.
+    /// A process that is a virtual machine with `memory`: one writable mapping, whose start is a
+    /// multiple of 1 GiB. Returns the process and the page at which the guest's frame 0 lies.
+    /// Whether it is advised to be huge is for [`Kernel::madvise`] to say.
     ///
     /// # Errors
     /// When there is no memory for a table node, or no gap of that size in an address space.

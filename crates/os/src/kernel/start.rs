@@ -11,7 +11,8 @@ use crate::state::KernelState;
 pub(crate) fn prepare(state: &mut KernelState, config: &KernelConfig) {
     let seed = config.seed;
     match config.start {
-        // A process does it, when there is something below that backs its memory: [`Kernel::inhabit`].
+        // A process does it, when there is something below that backs its memory:
+        // [`Kernel::inhabit`].
         StartState::Fresh | StartState::Frag { .. } => {}
         StartState::Fragmented { blocks_permille, frames_per_block, unmovable_permille } => {
             let how = Fragmentation { blocks_permille, frames_per_block, unmovable_permille, seed };

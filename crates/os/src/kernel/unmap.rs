@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Giving memory back: munmap and exit, and the walk over leaves that other calls use too (`unmap_page_range`).
+//! Giving memory back: munmap and exit, and the walk over leaves that other calls use too
+//! (`unmap_page_range`).
 
 use nestwalk_mem::{FrameRange, Leaf, Vpn, VpnRange};
 
@@ -18,7 +19,8 @@ use crate::state::vma::VmaKind;
 const WINDOW: u64 = 1 << 14;
 
 impl Kernel {
-    /// Unmaps what is mapped in `range`, and frees pages that nobody shares and table nodes that nothing needs.
+    /// Unmaps what is mapped in `range`, and frees pages that are not shared and table nodes that
+    /// nothing needs.
     ///
     /// # Errors
     /// When the range is impossible, or there is no memory to split a large page.
@@ -66,7 +68,8 @@ impl Kernel {
         result.map(|_| ())
     }
 
-    /// The same without telling cores. Returns whether pages went that hardware may know, and whether nodes did.
+    /// The same without telling cores. Returns whether pages went that hardware may know, and
+    /// whether nodes did.
     fn unmap_untold(
         &mut self,
         process: ProcessId,
@@ -98,8 +101,8 @@ impl Kernel {
 }
 
 impl Context<'_> {
-    /// The leaves of `process` in the next stretch from `at` (which goes on to where that stretch ends) up to `end`;
-    /// `None` at the end.
+    /// The leaves of `process` in the next stretch from `at` (which goes on to where that stretch
+    /// ends) up to `end`; `None` at the end.
     pub(crate) fn next_leaves(&self, process: ProcessId, at: &mut Vpn, end: Vpn) -> Result<Option<Vec<Leaf>>, OsError> {
         if *at >= end {
             return Ok(None);
@@ -117,8 +120,9 @@ impl Context<'_> {
         Ok(Some(leaves))
     }
 
-    /// Takes away all leaves in `range`, which no large leaf crosses, and releases what nobody else has
-    /// (`zap_page_range`). Says in `present` if the hardware may know any of them. May be called again if it fails.
+    /// Takes away all leaves in `range`, which no large leaf crosses, and releases what no other
+    /// process has (`zap_page_range`). Says in `present` if the hardware may know any of them. May
+    /// be called again if it fails.
     pub(crate) fn zap(
         &mut self,
         manager: &mut dyn MemoryManager,
@@ -154,7 +158,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The leaf no longer stands in the table: releases what it mapped, if nobody else maps it.
+    /// The leaf is no longer in the table: releases what it mapped, unless it is shared.
     pub(crate) fn drop_leaf(&mut self, manager: &mut dyn MemoryManager, process: ProcessId, leaf: Leaf, cause: Cause) {
         if !leaf.entry.is_present() {
             self.state.swap.used.0 -= 1;

@@ -53,7 +53,8 @@ pub enum Deallocation {
     OnUnmap,
     /// When all of it is unmapped, or under memory pressure.
     Deferred,
-    /// As deferred, and a daemon moves the pages of an inactive block elsewhere, so that all of it goes back.
+    /// As deferred, and a daemon moves the pages of an inactive block elsewhere, so that all of it
+    /// goes back.
     Evicted,
 }
 
@@ -80,21 +81,21 @@ pub struct Facts {
 
 /// A memory manager. Called on faults, unmaps and ticks, never on an access.
 ///
-/// A call that returns [`OsError::OutOfMemory`] must have changed nothing that matters: the kernel reclaims memory and
-/// makes the same call again.
+/// A call that returns [`OsError::OutOfMemory`] must have changed nothing that matters: the kernel
+/// reclaims memory and makes the same call again.
 pub trait MemoryManager: fmt::Debug + Send {
     /// Its choices at the five events.
     fn facts(&self) -> &'static Facts;
 
-    /// Whether the kernel keeps more memory free for its sake, as Linux does while transparent huge pages are on
-    /// (`set_recommended_min_free_kbytes`).
+    /// Whether the kernel keeps more memory free for its sake, as Linux does while transparent huge
+    /// pages are on (`set_recommended_min_free_kbytes`).
     fn keeps_for_huge_pages(&self) -> bool {
         false
     }
 
-    /// Events 1 to 3, synchronous: serves the fault by mapping at least the page that it names, and returns the
-    /// size of the leaf. Nothing is mapped at the page; [`Context::page_frame`], [`Context::zero`] and
-    /// [`Context::map`] are the tools.
+    /// Events 1 to 3, synchronous: serves the fault by mapping at least the page that it names, and
+    /// returns the size of the leaf. Nothing is mapped at the page; [`Context::page_frame`],
+    /// [`Context::zero`] and [`Context::map`] are the tools.
     ///
     /// # Errors
     /// When there is no memory, or nothing below backs it.
@@ -109,8 +110,8 @@ pub trait MemoryManager: fmt::Debug + Send {
         cx.page_frame()
     }
 
-    /// Event 3, synchronous, on a page that the kernel has served by itself: it has been copied, swapped in, or made
-    /// writable for a store. It is mapped now.
+    /// Event 3, synchronous, on a page that the kernel has served by itself: it has been copied,
+    /// swapped in, or made writable for a store. It is mapped now.
     ///
     /// # Errors
     /// When nothing below backs a frame.
@@ -119,15 +120,16 @@ pub trait MemoryManager: fmt::Debug + Send {
         Ok(())
     }
 
-    /// Events 4 and 5: `frames`, mapped from `page` on (one 4 KiB page or one whole large page), are mapped nowhere
-    /// any more. They are the manager's now, to free or to keep.
+    /// Events 4 and 5: `frames`, mapped from `page` on (one 4 KiB page or one whole large page),
+    /// are mapped nowhere any more. They are the manager's now, to free or to keep.
     fn release(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frames: FrameRange, cause: Cause) {
         let _ = (process, page, cause);
         cx.free(frames);
     }
 
-    /// Event 4 alone: `frame` is no longer mapped at `page` of `process`, but others that a fork made still map it. The
-    /// last of them will [`release`](MemoryManager::release) it, as a page of its own.
+    /// Event 4 alone: `frame` is no longer mapped at `page` of `process`, but others that a fork
+    /// made still map it. The last of them will [`release`](MemoryManager::release) it, as a page
+    /// of its own.
     fn left(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frame: Frame) {
         let _ = (cx, process, page, frame);
     }
@@ -137,7 +139,8 @@ pub trait MemoryManager: fmt::Debug + Send {
         let _ = (cx, parent, child);
     }
 
-    /// The pages of `from`, which are mapped still, are about to be mapped at `to` instead (mremap).
+    /// The pages of `from`, which are mapped still, are about to be mapped at `to` instead
+    /// (mremap).
     fn moving(&mut self, cx: &mut Context<'_>, process: ProcessId, from: VpnRange, to: VpnRange) {
         let _ = (cx, process, from, to);
     }
@@ -163,10 +166,11 @@ pub trait MemoryManager: fmt::Debug + Send {
         PageCount(0)
     }
 
-    /// Events 1 to 3 and 5, asynchronous: time has passed, it is [`KernelState::now_ns`] now.
+    /// Events 1 to 3 and 5, asynchronous: time has passed, it is [`KernelState::now`] now.
     ///
     /// # Errors
-    /// When nothing below backs a frame. Want of memory is no error: a daemon gives up and tries later.
+    /// When nothing below backs a frame. Want of memory is no error: a daemon gives up and tries
+    /// later.
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
         let _ = cx;
         Ok(())

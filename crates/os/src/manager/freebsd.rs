@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! FreeBSD's superpages for anonymous memory (`vm_reserv.c`, `pmap.c` of amd64): the first fault in an aligned 2 MiB sets
-//! a physical block aside, each page is zeroed as it is touched, and when all 512 are there they become a superpage
-//! where they lie.
+//! FreeBSD's superpages for anonymous memory (`vm_reserv.c`, `pmap.c` of amd64): the first fault in
+//! an aligned 2 MiB sets a physical block aside, each page is zeroed as it is touched, and when all
+//! 512 are there they become a superpage where they lie.
 //!
-//! Promotion wants 512 pages that agree: all of them dirty, or none. If they do not, the clean ones lose the right to be
-//! stored to, so that the next store to one faults and tries again (`pmap_promote_pde`). Demotion is the kernel's split.
+//! Promotion wants 512 pages that agree: all of them dirty, or none. If they do not, the clean ones
+//! lose the right to be stored to, so that the next store to one faults and tries again
+//! (`pmap_promote_pde`). Demotion is the kernel's split.
 //!
-//! Left out: reservations for files; a superpage of clean pages that is demoted by the first store (here the store
-//! dirties all of it); a forked process's copies get frames of its reservation only where it has one already.
+//! Left out: reservations for files; a superpage of clean pages that is demoted by the first store
+//! (here the store dirties all of it); a forked process's copies get frames of its reservation only
+//! where it has one already.
 
 use nestwalk_mem::{Entry, Frame, FrameRange, PageCount, PageSize, Vpn};
 
@@ -85,7 +87,7 @@ impl MemoryManager for FreeBsd {
     }
 
     fn frame_for(&mut self, cx: &mut Context<'_>, fault: &Fault, _: Fill) -> Result<Frame, OsError> {
-        match self.reservations.frame_for_fill(cx.state.now_ns, fault.process, fault.page) {
+        match self.reservations.frame_for_fill(cx.state.now, fault.process, fault.page) {
             Some(frame) => Ok(frame),
             None => cx.page_frame(),
         }

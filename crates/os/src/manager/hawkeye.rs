@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! HawkEye (Panwar, Bansal, Gopinath; ASPLOS 2019; the code of Linux 4.3): faults take single pages; a daemon measures
-//! which 2 MiB are used densely, by accessed bits, and copies the densest into huge pages first.
+//! HawkEye (Panwar, Bansal, Gopinath; ASPLOS 2019; the code of Linux 4.3): faults take single
+//! pages; a daemon measures which 2 MiB are used densely, by accessed bits, and copies the densest
+//! into huge pages first.
 //!
-//! A sample clears the accessed bits, and counts a second later how many of the 512 pages were used. The average of the
-//! counts (0.6 old + 0.4 new) puts the 2 MiB into one of 11 bins, by powers of two. Promotion takes the highest bin first,
-//! processes in turn, of one process what came into its bin last: HawkEye-G, the order by access coverage. It never
-//! compacts memory.
+//! A sample clears the accessed bits, and counts a second later how many of the 512 pages were
+//! used. The average of the counts (0.6 old + 0.4 new) puts the 2 MiB into one of 11 bins, by
+//! powers of two. Promotion takes the highest bin first, processes in turn, of one process what
+//! came into its bin last: HawkEye-G, the order by access coverage. It never compacts memory.
 //!
-//! Left out: the order by measured MMU overhead (HawkEye-PMU), since a kernel here has no counters of walk cycles; the
-//! daemon that zeroes free memory ahead, so that all zeroing is in faults and promotions; the recovery of pages that are
-//! all zeroes, since contents are not simulated; the share of a processor that bounds how often it samples (19 times the
-//! busy time), which is less than the five seconds between samples that are kept.
+//! Left out: the order by measured MMU overhead (HawkEye-PMU), since a kernel here has no counters
+//! of walk cycles; the daemon that zeroes free memory ahead, so that all zeroing is in faults and
+//! promotions; the recovery of pages that are all zeroes, since contents are not simulated; the
+//! share of a processor that bounds how often it samples (19 times the busy time), which is less
+//! than the five seconds between samples that are kept.
 
 use std::collections::BTreeMap;
 
-use nestwalk_mem::{Entry, FrameRange, Level, PageCount, PageSize, Vpn};
+use nestwalk_mem::{Entry, FrameRange, Level, Nanoseconds, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -110,8 +112,8 @@ pub struct HawkEye {
     /// By process: 2 MiB by their first page.
     regions: BTreeMap<ProcessId, BTreeMap<Vpn, Region>>,
     phase: Phase,
-    samples_ns: u64,
-    promotes_ns: u64,
+    samples_at: Nanoseconds,
+    promotes_at: Nanoseconds,
     moves: u64,
     samples: u64,
     promoted: u64,
@@ -122,7 +124,8 @@ fn allows(vma: &Vma) -> bool {
     vma.flags.kind == VmaKind::Anonymous && vma.flags.advice != HugeAdvice::NoHuge
 }
 
-/// Of the 2 MiB from `first` on, if they are mapped by small pages: how many were used, clearing the accessed bits.
+/// Of the 2 MiB from `first` on, if they are mapped by small pages: how many were used, clearing
+/// the accessed bits.
 fn take_used(cx: &mut Context<'_>, process: ProcessId, first: Vpn, clear: bool) -> Result<Option<u32>, OsError> {
     let table = &mut cx.state.processes.get_mut(process)?.table;
     let (node, level) = table.lowest_node(first);
@@ -149,8 +152,8 @@ impl HawkEye {
             config,
             regions: BTreeMap::new(),
             phase: Phase::Clear,
-            samples_ns: config.sample_sleep_ms * 1_000_000,
-            promotes_ns: config.scan_sleep_ms * 1_000_000,
+            samples_at: Nanoseconds::from_ms(config.sample_sleep_ms),
+            promotes_at: Nanoseconds::from_ms(config.scan_sleep_ms),
             moves: 0,
             samples: 0,
             promoted: 0,
@@ -184,7 +187,8 @@ impl HawkEye {
         Ok(())
     }
 
-    /// The next 2 MiB to promote: of the highest bin that is not empty, processes in turn after `last`.
+    /// The next 2 MiB to promote: of the highest bin that is not empty, processes in turn after
+    /// `last`.
     fn densest(&self, last: ProcessId) -> Option<(ProcessId, Vpn)> {
         let best = self.regions.values().flat_map(|regions| regions.values()).map(|region| region.bin).max()?;
         let newest = |(&process, regions): (&ProcessId, &BTreeMap<Vpn, Region>)| {
@@ -248,18 +252,19 @@ impl MemoryManager for HawkEye {
     }
 
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
-        // Between the halves of a sample programs must have run, so there is one half a tick at most.
-        if self.samples_ns <= cx.state.now_ns {
+        // Between the halves of a sample programs must have run, so there is one half a tick at
+        // most.
+        if self.samples_at <= cx.state.now {
             self.sample(cx)?;
             let (next, sleep_ms) = match self.phase {
                 Phase::Clear => (Phase::Count, self.config.sample_ms),
                 Phase::Count => (Phase::Clear, self.config.sample_sleep_ms),
             };
             self.phase = next;
-            self.samples_ns = cx.state.now_ns + sleep_ms * 1_000_000;
+            self.samples_at = cx.state.now + Nanoseconds::from_ms(sleep_ms);
         }
-        while self.promotes_ns <= cx.state.now_ns {
-            self.promotes_ns += self.config.scan_sleep_ms.max(1) * 1_000_000;
+        while self.promotes_at <= cx.state.now {
+            self.promotes_at += Nanoseconds::from_ms(self.config.scan_sleep_ms.max(1));
             self.promote(cx)?;
         }
         Ok(())

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ingens (Kwon et al., OSDI 2016; the code of Linux 4.3): faults take single pages; when 90 % of an aligned 2 MiB are in
-//! use, the fault asks a daemon for a huge page, and the daemon copies the pages into one.
+//! Ingens (Kwon et al., OSDI 2016; the code of Linux 4.3): faults take single pages; when 90 % of
+//! an aligned 2 MiB are in use, the fault asks a daemon for a huge page, and the daemon copies the
+//! pages into one.
 //!
-//! Requests are served in order, as soon as the daemon runs. Besides, it scans address spaces with the same threshold,
-//! since 4 KiB pages may have stayed behind for want of a block. It neither compacts nor reclaims memory.
+//! Requests are served in order, as soon as the daemon runs. Besides, it scans address spaces with
+//! the same threshold, since 4 KiB pages may have stayed behind for want of a block. It neither
+//! compacts nor reclaims memory.
 //!
-//! Left out: fairness among processes and the sampling of accessed bits (both are off in the runs of the Quicksilver
-//! paper). A request that finds no block is dropped, which is an assumption: the scan finds the pages again.
+//! Left out: fairness among processes and the sampling of accessed bits (both are off in the runs
+//! of the Quicksilver paper). A request that finds no block is dropped, which is an assumption: the
+//! scan finds the pages again.
 
 use std::collections::VecDeque;
 
-use nestwalk_mem::{FrameRange, Level, PageCount, PageSize, Vpn};
+use nestwalk_mem::{FrameRange, Level, Nanoseconds, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -72,7 +75,7 @@ pub struct Ingens {
     /// What faults have asked for.
     requests: VecDeque<(ProcessId, Vpn)>,
     cursor: Cursor,
-    wakes_ns: u64,
+    wakes_at: Nanoseconds,
     requested: u64,
     served: u64,
     found: u64,
@@ -98,7 +101,7 @@ impl Ingens {
             config,
             requests: VecDeque::new(),
             cursor: Cursor::default(),
-            wakes_ns: config.scan_sleep_ms * 1_000_000,
+            wakes_at: Nanoseconds::from_ms(config.scan_sleep_ms),
             requested: 0,
             served: 0,
             found: 0,
@@ -106,7 +109,8 @@ impl Ingens {
         }
     }
 
-    /// Copies the pages of the 2 MiB from `first` on into a huge page, if enough of them are in use.
+    /// Copies the pages of the 2 MiB from `first` on into a huge page, if enough of them are in
+    /// use.
     fn promote(&mut self, cx: &mut Context<'_>, process: ProcessId, first: Vpn) -> Result<Outcome, OsError> {
         let none_max = PageSize::Huge.pages() as u16 - self.config.utilized_pages;
         // Linux 4.3 collapses neither shared pages nor such as are in swap.
@@ -172,9 +176,9 @@ impl MemoryManager for Ingens {
 
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
         self.serve(cx)?;
-        while self.wakes_ns <= cx.state.now_ns {
+        while self.wakes_at <= cx.state.now {
             let sleep_ms = self.scan(cx)?;
-            self.wakes_ns += sleep_ms.max(1) * 1_000_000;
+            self.wakes_at += Nanoseconds::from_ms(sleep_ms.max(1));
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How user memory is managed: one file a technique.
 //!
-//! A [`MemoryManager`] is stated along the five events in the life of a page or superpage (Zhu, Cox and Rixner,
-//! USENIX ATC 2020, section 2): physical allocation, preparation, mapping creation, mapping destruction, physical
-//! deallocation. Its [`Facts`] say what it does at each. What every manager does alike (finding the mapping,
-//! copy-on-write, swapping in, splitting, walking tables at unmap and fork) the kernel does; what differs is asked
-//! here.
+//! A [`MemoryManager`] is stated along the five events in the life of a page or superpage (Zhu, Cox
+//! and Rixner, USENIX ATC 2020, section 2): physical allocation, preparation, mapping creation,
+//! mapping destruction, physical deallocation. Its [`Facts`] say what it does at each. What every
+//! manager does alike (finding the mapping, copy-on-write, swapping in, splitting, walking tables
+//! at unmap and fork) the kernel does; what differs is asked here.
 
 pub mod contract;
 pub mod freebsd;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Multi-size transparent huge pages (Linux 6.8 and later): a fault takes a folio of 16 KiB to 1 MiB, zeroes all of it and maps all
-//! its pages, which stay 4 KiB leaves (`alloc_anon_folio`, `do_anonymous_page`).
+//! Multi-size transparent huge pages (Linux 6.8 and later): a fault takes a folio of 16 KiB to
+//! 1 MiB, zeroes all of it and maps all its pages, which stay 4 KiB leaves (`alloc_anon_folio`,
+//! `do_anonymous_page`).
 //!
-//! What a user of a new kernel would try before PTEMagnet: neighbours lie side by side, at the price of memory for pages that nobody
-//! may ever touch. After a fork, copies are made page by page (`wp_page_copy`) and lie anywhere.
+//! What a user of a new kernel would try before PTEMagnet: neighbours lie side by side, at the
+//! price of memory for pages that may never be touched. After a fork, copies are made page by page
+//! (`wp_page_copy`) and lie anywhere.
 
 use nestwalk_mem::{FrameRange, Order, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
@@ -31,7 +33,8 @@ pub const FACTS: Facts = Facts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MThpConfig {
-    /// The folio's size, as one of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB`: 16 KiB to 1 MiB, a power of two.
+    /// The folio's size, as one of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB`: 16 KiB to
+    /// 1 MiB, a power of two.
     pub folio: Folio,
 }
 
@@ -87,8 +90,8 @@ impl MThp {
         Self { order: config.folio.order(), folios: 0, fallbacks: 0 }
     }
 
-    /// The first page of the folio for the fault, if the mapping holds all of it and none of it is in use
-    /// (`thp_vma_suitable_orders`, `pte_range_none`).
+    /// The first page of the folio for the fault, if the mapping holds all of it and none of it is
+    /// in use (`thp_vma_suitable_orders`, `pte_range_none`).
     fn first_page(&self, cx: &Context<'_>, fault: &Fault) -> Option<Vpn> {
         let order = u32::from(self.order.0);
         let flags = fault.vma.flags;

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Quicksilver (Zhu, Cox and Rixner, USENIX ATC 2020): FreeBSD's reservations, of which the rest is prepared at once, in
-//! the fault in which the population reaches a threshold, and mapped as a superpage. Sync-1 and Sync-64 are thresholds
-//! of 1 and 64 pages. A daemon empties reservations that have become inactive, so that whole blocks go back.
+//! Quicksilver (Zhu, Cox and Rixner, USENIX ATC 2020): FreeBSD's reservations, of which the rest is
+//! prepared at once, in the fault in which the population reaches a threshold, and mapped as a
+//! superpage. Sync-1 and Sync-64 are thresholds of 1 and 64 pages. A daemon empties reservations
+//! that have become inactive, so that whole blocks go back.
 //!
-//! Mappings are relaxed: clean and dirty pages become one superpage, which is dirty. A block of which the mapping holds a
-//! part only (a heap that grows) is filled page by page until it is whole.
+//! Mappings are relaxed: clean and dirty pages become one superpage, which is dirty. A block of
+//! which the mapping holds a part only (a heap that grows) is filled page by page until it is
+//! whole.
 //!
-//! With `small_threshold` there is a lower level, as on arm64: 64 KiB of the reservation are prepared and mapped, by PTEs, in
-//! the fault in which so many of their 16 pages are in use. Both levels are on one map of 512 bits. No TLB is told: one that
-//! holds neighbours in an entry (a Clustered TLB) finds them by their frames.
+//! With `small_threshold` there is a lower level, as on arm64: 64 KiB of the reservation are
+//! prepared and mapped, by PTEs, in the fault in which so many of their 16 pages are in use. Both
+//! levels are on one map of 512 bits. No TLB is told: one that holds neighbours in an entry (a
+//! Clustered TLB) finds them by their frames.
 //!
-//! Left out: reservations for files, and the asynchronous variants (Async-64, Async-256). Gaps between pages that are in
-//! use are counted as pages zeroed one by one (`zeroed_4k`), though they are zeroed by run; a whole block is one of
-//! `zeroed_2m`.
+//! Left out: reservations for files, and the asynchronous variants (Async-64, Async-256). Gaps
+//! between pages that are in use are counted as pages zeroed one by one (`zeroed_4k`), though they
+//! are zeroed by run; a whole block is one of `zeroed_2m`.
 
-use nestwalk_mem::{Entry, Frame, FrameRange, Level, Order, PageCount, PageSize, Vpn};
+use nestwalk_mem::{Entry, Frame, FrameRange, Level, Nanoseconds, Order, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -45,15 +48,17 @@ pub const FACTS_SYNC_1: Facts = Facts { preparation: Preparation::Full, ..FACTS 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QuicksilverConfig {
-    /// Pages of the 512 in use from which on the rest is prepared at once: 1 for Sync-1, 64 for Sync-64.
+    /// Pages of the 512 in use from which on the rest is prepared at once: 1 for Sync-1, 64 for
+    /// Sync-64.
     pub threshold: u16,
-    /// Pages of an aligned 64 KiB of the reservation (16 pages) in use from which on the rest of it is prepared and mapped: 1 at
-    /// the first touch. 0: never.
+    /// Pages of an aligned 64 KiB of the reservation (16 pages) in use from which on the rest of it
+    /// is prepared and mapped: 1 at the first touch. 0: never.
     pub small_threshold: u16,
-    /// A reservation is inactive when its population has not changed for this long (5 s in the paper's runs).
+    /// A reservation is inactive when its population has not changed for this long (5 s in the
+    /// paper's runs).
     pub inactive_ms: u64,
-    /// Pages of inactive reservations that the daemon moves in a second, at most: 262144 are 1 GiB, as in the paper's
-    /// runs. 0: there is no daemon.
+    /// Pages of inactive reservations that the daemon moves in a second, at most: 262144 are 1 GiB,
+    /// as in the paper's runs. 0: there is no daemon.
     pub evicted_pages_per_s: u64,
 }
 
@@ -78,14 +83,14 @@ impl QuicksilverConfig {
 }
 
 /// The daemon looks at the queue this often.
-const PERIOD_NS: u64 = 1_000_000_000;
+const PERIOD: Nanoseconds = Nanoseconds::from_ms(1000);
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Quicksilver {
     config: QuicksilverConfig,
     reservations: Reservations,
-    wakes_ns: u64,
+    wakes_at: Nanoseconds,
     /// Superpages made in a fault before all their pages had been touched.
     completed: u64,
     /// Groups of 64 KiB that were mapped before all their pages had been touched.
@@ -103,7 +108,7 @@ impl Quicksilver {
         Self {
             config,
             reservations: Reservations::default(),
-            wakes_ns: PERIOD_NS,
+            wakes_at: PERIOD,
             completed: 0,
             completed_small: 0,
             prepared_ahead: 0,
@@ -132,8 +137,8 @@ impl Quicksilver {
         Ok(PageSize::Huge)
     }
 
-    /// Prepares the pages of the block that are not in use, by run, and makes a superpage of all, if those in use lie in
-    /// place, unshared, with the same rights. Returns whether it did.
+    /// Prepares the pages of the block that are not in use, by run, and makes a superpage of all,
+    /// if those in use lie in place, unshared, with the same rights. Returns whether it did.
     fn complete(&mut self, cx: &mut Context<'_>, fault: &Fault, number: Number) -> Result<bool, OsError> {
         let (first, base) = (fault.page.align_down(PageSize::Huge.order()), number.base());
         let population = u64::from(self.reservations.block(number).population);
@@ -154,8 +159,8 @@ impl Quicksilver {
         cx.promote(fault.process, first, base, placed.all | Entry::ACCESSED | placed.any & Entry::DIRTY)
     }
 
-    /// Prepares and maps the rest of the 64 KiB of the fault, which has been mapped itself, once enough of them are in use.
-    /// Where there is no memory for that, what has been done stays.
+    /// Prepares and maps the rest of the 64 KiB of the fault, which has been mapped itself, once
+    /// enough of them are in use. Where there is no memory for that, what has been done stays.
     #[inline(never)]
     fn complete_small(&mut self, cx: &mut Context<'_>, fault: &Fault, number: Number) -> Result<(), OsError> {
         let (block, first) = (self.reservations.block(number), fault.page.align_down(GROUP_ORDER));
@@ -171,7 +176,7 @@ impl Quicksilver {
             return Ok(());
         }
         for page in missing {
-            let Some(frame) = self.reservations.frame_for_fill(cx.state.now_ns, fault.process, page) else {
+            let Some(frame) = self.reservations.frame_for_fill(cx.state.now, fault.process, page) else {
                 return Ok(());
             };
             let zeroed = cx.zero(FrameRange::single(frame));
@@ -186,24 +191,25 @@ impl Quicksilver {
         Ok(())
     }
 
-    /// The daemon: empties inactive reservations, those that have not changed for longest first. Stops at the first
-    /// active one, and when it has moved `pages`.
+    /// The daemon: empties inactive reservations, those that have not changed for longest first.
+    /// Stops at the first active one, and when it has moved `pages`.
     fn evict(&mut self, cx: &mut Context<'_>, mut pages: u64) {
-        let inactive_ns = self.config.inactive_ms.saturating_mul(1_000_000);
+        let inactive = Nanoseconds::from_ms(self.config.inactive_ms);
         while let Some(number) = self.reservations.oldest() {
             let block = self.reservations.block(number);
-            let (population, idle_ns) = (u64::from(block.population), cx.state.now_ns - block.changed_ns);
-            if idle_ns < inactive_ns || population > pages {
+            let (population, idle) = (u64::from(block.population), cx.state.now - block.changed_at);
+            if idle < inactive || population > pages {
                 return;
             }
             pages -= population;
             if !self.empty(cx, number) {
-                self.reservations.postpone(number, cx.state.now_ns);
+                self.reservations.postpone(number, cx.state.now);
             }
         }
     }
 
-    /// Moves all pages of a reservation elsewhere. `false` if one cannot be moved, or there is nowhere to move it.
+    /// Moves all pages of a reservation elsewhere. `false` if one cannot be moved, or there is
+    /// nowhere to move it.
     fn empty(&mut self, cx: &mut Context<'_>, number: Number) -> bool {
         for frame in self.reservations.frames_in_use(number) {
             let Some(to) = cx.state.alloc(Order::PAGE, cx.cpu) else { return false };
@@ -261,7 +267,7 @@ impl MemoryManager for Quicksilver {
     }
 
     fn frame_for(&mut self, cx: &mut Context<'_>, fault: &Fault, _: Fill) -> Result<Frame, OsError> {
-        match self.reservations.frame_for_fill(cx.state.now_ns, fault.process, fault.page) {
+        match self.reservations.frame_for_fill(cx.state.now, fault.process, fault.page) {
             Some(frame) => Ok(frame),
             None => cx.page_frame(),
         }
@@ -284,9 +290,9 @@ impl MemoryManager for Quicksilver {
     }
 
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
-        let periods = (cx.state.now_ns + PERIOD_NS).saturating_sub(self.wakes_ns) / PERIOD_NS;
+        let periods = (cx.state.now + PERIOD).saturating_sub(self.wakes_at).periods(PERIOD);
         if periods > 0 {
-            self.wakes_ns += periods * PERIOD_NS;
+            self.wakes_at += Nanoseconds(periods * PERIOD.0);
             self.evict(cx, self.config.evicted_pages_per_s.saturating_mul(periods));
         }
         Ok(())

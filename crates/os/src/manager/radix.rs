@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A radix tree of four levels from groups of pages to words: what a memory manager keeps for each process. Groups are
-//! numbered by address; faults come in runs, so the node that was used last is looked at first.
+//! A radix tree of four levels from groups of pages to words: what a memory manager keeps for each
+//! process. Groups are numbered by address; faults come in runs, so the node that was used last is
+//! looked at first.
 
 const LEVELS: u32 = 4;
 /// Four levels of 11 bits cover the groups of 8 pages of a 57-bit address space.
@@ -27,7 +28,8 @@ pub(super) struct Radix {
     nodes: Vec<Node>,
     free: Vec<u32>,
     len: u64,
-    /// The node of the lowest level that was put into last, and which groups it holds: faults come in runs.
+    /// The node of the lowest level that was put into last, and which groups it holds: faults come
+    /// in runs.
     last: Option<(u64, usize)>,
 }
 
@@ -111,8 +113,8 @@ impl Radix {
         node
     }
 
-    /// Takes out the word of `group`, if there is one, and the nodes that this leaves empty; those of the last node
-    /// only when another one has become that.
+    /// Takes out the word of `group`, if there is one, and the nodes that this leaves empty; those
+    /// of the last node only when another one has become that.
     #[inline]
     pub fn remove(&mut self, group: u64) {
         let last = self.last.filter(|&(groups, _)| groups == group >> INDEX_BITS);
@@ -127,7 +129,8 @@ impl Radix {
         }
     }
 
-    /// Frees the node of the lowest level that holds `groups`, which is empty, and those above that this leaves empty.
+    /// Frees the node of the lowest level that holds `groups`, which is empty, and those above that
+    /// this leaves empty.
     #[inline(never)]
     fn prune(&mut self, groups: u64) {
         let group = groups << INDEX_BITS;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reservations of 2 MiB (FreeBSD's `vm_reserv.c`), which `freebsd` and `quicksilver` share: a physical block that is set
-//! aside for an aligned 2 MiB of a process, a map of which of its 512 frames are in use, and a queue of the reservations
-//! that are in use in part, in the order in which their population changed last.
+//! Reservations of 2 MiB (FreeBSD's `vm_reserv.c`), which `freebsd` and `quicksilver` share: a
+//! physical block that is set aside for an aligned 2 MiB of a process, a map of which of its 512
+//! frames are in use, and a queue of the reservations that are in use in part, in the order in
+//! which their population changed last.
 //!
-//! A frame of a reservation is in use as long as anything maps it, wherever that is; when it is released it is the
-//! reservation's again. With its last frame the block goes back whole. A reservation is broken when memory is short,
-//! when a frame of it is reclaimed or moved, and when its process exits: unused frames go back, used ones stay 4 KiB
-//! pages.
+//! A frame of a reservation is in use as long as anything maps it, wherever that is; when it is
+//! released it is the reservation's again. With its last frame the block goes back whole. A
+//! reservation is broken when memory is short, when a frame of it is reclaimed or moved, and when
+//! its process exits: unused frames go back, used ones stay 4 KiB pages.
 
-use nestwalk_mem::{Frame, FrameRange, Level, Order, Owner, PageCount, PageSize, Vpn};
+use nestwalk_mem::{Frame, FrameRange, Level, Nanoseconds, Order, Owner, PageCount, PageSize, Vpn};
 
 use crate::context::Context;
 use crate::context::event::{Cause, Fault};
@@ -22,7 +23,8 @@ use crate::state::vma::VmaKind;
 const PAGES: u64 = PageSize::Huge.pages();
 const ORDER: u32 = PageSize::Huge.order();
 
-/// log2 of the pages of a group: 64 KiB, the lower level of reservations on arm64 (`VM_LEVEL_0_ORDER` with 4 KiB pages).
+/// log2 of the pages of a group: 64 KiB, the lower level of reservations on arm64
+/// (`VM_LEVEL_0_ORDER` with 4 KiB pages).
 pub(super) const GROUP_ORDER: u32 = 4;
 /// Pages of a group.
 pub(super) const GROUP_PAGES: u64 = 1 << GROUP_ORDER;
@@ -56,7 +58,7 @@ pub(super) struct Block {
     /// The first page that it is for.
     pub first: Vpn,
     /// When its population changed last.
-    pub changed_ns: u64,
+    pub changed_at: Nanoseconds,
     /// Frames in use. 0: it is no reservation.
     pub population: u16,
     /// The rest is not to be prepared ahead of use: that has failed.
@@ -72,7 +74,7 @@ impl Block {
     const NONE: Self = Self {
         process: ProcessId(0),
         first: Vpn(0),
-        changed_ns: 0,
+        changed_at: Nanoseconds(0),
         population: 0,
         barred: false,
         queued: false,
@@ -92,7 +94,8 @@ impl Block {
         self.population as u64 == PAGES
     }
 
-    /// Which frames of the 64 KiB group that `page` lies in are in use, a bit for each (`vm_reserv_is_sublevel_full`).
+    /// Which frames of the 64 KiB group that `page` lies in are in use, a bit for each
+    /// (`vm_reserv_is_sublevel_full`).
     #[inline]
     pub const fn group(&self, page: Vpn) -> u16 {
         let place = page.0 & (PAGES - 1) & !(GROUP_PAGES - 1);
@@ -119,7 +122,8 @@ pub(super) struct Reservations {
     blocks: Vec<Block>,
     /// By number of process: from a block of pages to its reservation's number, plus 1.
     spaces: Vec<Option<Radix>>,
-    /// The partially populated queue: the one that has not changed for longest, and the one that changed last.
+    /// The partially populated queue: the one that has not changed for longest, and the one that
+    /// changed last.
     oldest: Number,
     newest: Number,
     /// Frames set aside and not in use.
@@ -145,8 +149,8 @@ impl Default for Reservations {
 }
 
 impl Reservations {
-    /// A frame for the page of the fault: out of the reservation that there is, or of a new one. `None` if neither can be
-    /// had, or the frame of the page's place is in use elsewhere.
+    /// A frame for the page of the fault: out of the reservation that there is, or of a new one.
+    /// `None` if neither can be had, or the frame of the page's place is in use elsewhere.
     #[inline]
     pub fn frame_for_fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Option<(Number, Frame)> {
         if fault.vma.flags.kind != VmaKind::Anonymous {
@@ -157,17 +161,18 @@ impl Reservations {
             Some(number) => number,
             None => self.reserve(cx, fault)?,
         };
-        // Of scattered pages the frame's record is in no cache: it is fetched while the page is zeroed.
+        // Of scattered pages the frame's record is in no cache: it is fetched while the page is
+        // zeroed.
         cx.state.memory.prefetch(number.base() + (fault.page.0 & (PAGES - 1)));
-        let frame = self.take(cx.state.now_ns, number, fault.page)?;
+        let frame = self.take(cx.state.now, number, fault.page)?;
         self.hits += u64::from(found.is_some());
         Some((number, frame))
     }
 
     /// A frame for the page out of the reservation that there is.
-    pub fn frame_for_fill(&mut self, now_ns: u64, process: ProcessId, page: Vpn) -> Option<Frame> {
+    pub fn frame_for_fill(&mut self, now: Nanoseconds, process: ProcessId, page: Vpn) -> Option<Frame> {
         let number = self.find(process, page)?;
-        self.take(now_ns, number, page)
+        self.take(now, number, page)
     }
 
     /// The reservation for `page`.
@@ -183,8 +188,9 @@ impl Reservations {
         &self.blocks[number.index()]
     }
 
-    /// `vm_reserv_alloc_page` where there is no reservation yet: none of the 512 pages may be in use, the window must not
-    /// begin before the mapping (it may end after it: the heap may grow), and a block must be free now.
+    /// `vm_reserv_alloc_page` where there is no reservation yet: none of the 512 pages may be in
+    /// use, the window must not begin before the mapping (it may end after it: the heap may grow),
+    /// and a block must be free now.
     #[inline(never)]
     fn reserve(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Option<Number> {
         let first = fault.page.align_down(ORDER);
@@ -214,9 +220,10 @@ impl Reservations {
         Some(number)
     }
 
-    /// The frame of the page's place is in use from now on (`vm_reserv_populate`); `None` if it is already.
+    /// The frame of the page's place is in use from now on (`vm_reserv_populate`); `None` if it is
+    /// already.
     #[inline]
-    fn take(&mut self, now_ns: u64, number: Number, page: Vpn) -> Option<Frame> {
+    fn take(&mut self, now: Nanoseconds, number: Number, page: Vpn) -> Option<Frame> {
         let block = &mut self.blocks[number.index()];
         let place = page.0 & (PAGES - 1);
         if block.uses(place) {
@@ -225,7 +232,7 @@ impl Reservations {
         block.used[(place >> 6) as usize] |= 1 << (place & 63);
         block.population += 1;
         self.reserved.0 -= 1;
-        self.changed(number, now_ns);
+        self.changed(number, now);
         Some(number.base() + place)
     }
 
@@ -242,14 +249,15 @@ impl Reservations {
         self.blocks[number.index()].barred = true;
     }
 
-    /// The population has changed: the reservation goes to the end of the queue, at most once a tick.
+    /// The population has changed: the reservation goes to the end of the queue, at most once a
+    /// tick.
     #[inline]
-    fn changed(&mut self, number: Number, now_ns: u64) {
+    fn changed(&mut self, number: Number, now: Nanoseconds) {
         let block = &mut self.blocks[number.index()];
-        if block.queued && block.changed_ns == now_ns && !block.is_full() {
+        if block.queued && block.changed_at == now && !block.is_full() {
             return;
         }
-        block.changed_ns = now_ns;
+        block.changed_at = now;
         self.requeue(number);
     }
 
@@ -269,8 +277,8 @@ impl Reservations {
     }
 
     /// The reservation counts as changed now, so that others are looked at first.
-    pub fn postpone(&mut self, number: Number, now_ns: u64) {
-        self.blocks[number.index()].changed_ns = now_ns;
+    pub fn postpone(&mut self, number: Number, now: Nanoseconds) {
+        self.blocks[number.index()].changed_at = now;
         self.requeue(number);
     }
 
@@ -337,7 +345,7 @@ impl Reservations {
             self.forget(number);
             cx.free(FrameRange::new(number.base(), PageCount(PAGES)));
         } else {
-            self.changed(number, cx.state.now_ns);
+            self.changed(number, cx.state.now);
         }
     }
 
@@ -351,7 +359,8 @@ impl Reservations {
         }
     }
 
-    /// Frees the frames that are not in use, and forgets the reservation (`vm_reserv_break`). How many those were.
+    /// Frees the frames that are not in use, and forgets the reservation (`vm_reserv_break`). How
+    /// many those were.
     pub fn break_up(&mut self, cx: &mut Context<'_>, number: Number) -> PageCount {
         let gaps = self.block(number).gaps();
         self.forget(number);
@@ -380,8 +389,8 @@ impl Reservations {
         self.spaces[usize::from(process.0)] = None;
     }
 
-    /// Breaks reservations, those that have not changed for longest first, until `want` frames are free
-    /// (`vm_reserv_reclaim_inactive`). How many are.
+    /// Breaks reservations, those that have not changed for longest first, until `want` frames are
+    /// free (`vm_reserv_reclaim_inactive`). How many are.
     pub fn pressure(&mut self, cx: &mut Context<'_>, want: PageCount) -> PageCount {
         let mut given = PageCount(0);
         while given < want

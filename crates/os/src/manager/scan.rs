@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a daemon stands that goes over the address spaces of all processes, 2 MiB at a time (khugepaged's `mm_slot`).
+//! The position of a daemon that goes over the address spaces of all processes, 2 MiB at a time
+//! (khugepaged's `mm_slot`).
 
 use nestwalk_mem::{PageSize, Vpn};
 
@@ -16,8 +17,9 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// The next aligned 2 MiB in a mapping that is `allowed` and holds all of it, and goes past it. `None` after one round
-    /// over all processes; `rounds` counts the processes that were left behind.
+    /// The next aligned 2 MiB in a mapping that is `allowed` and holds all of it, and goes past it.
+    /// `None` after one round over all processes; `rounds` counts the processes that were left
+    /// behind.
     pub fn next(
         &mut self,
         cx: &Context<'_>,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Linux's transparent huge pages for anonymous memory: 2 MiB at the first touch (`do_huge_pmd_anonymous_page`), and
-//! khugepaged, which makes huge pages of small ones later.
+//! Linux's transparent huge pages for anonymous memory: 2 MiB at the first touch
+//! (`do_huge_pmd_anonymous_page`), and khugepaged, which makes huge pages of small ones later.
 //!
-//! Left out: the huge zero page (`use_zero_page`: a load maps a zeroed huge page), and direct reclaim on behalf of
-//! huge pages. A huge page of which a part is unmapped frees that part at once rather than at the next memory
-//! pressure (`deferred_split_scan`).
+//! Left out: the huge zero page (`use_zero_page`: a load maps a zeroed huge page), and direct
+//! reclaim on behalf of huge pages. A huge page of which a part is unmapped frees that part at once
+//! rather than at the next memory pressure (`deferred_split_scan`).
 
-use nestwalk_mem::{FrameRange, Level, Order, PageCount, PageSize};
+use nestwalk_mem::{FrameRange, Level, Nanoseconds, Order, PageCount, PageSize};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -34,10 +34,10 @@ pub const FACTS: Facts = Facts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Enabled {
-    /// Everywhere but where the program has said `MADV_NOHUGEPAGE`.
+    /// Everywhere but where the program has advised `MADV_NOHUGEPAGE`.
     #[default]
     Always,
-    /// Where the program has said `MADV_HUGEPAGE`.
+    /// Where the program has advised `MADV_HUGEPAGE`.
     Madvise,
     /// Nowhere.
     Never,
@@ -51,10 +51,10 @@ pub enum Defrag {
     Always,
     /// It takes a small page, and wakes the daemons that reclaim and compact.
     Defer,
-    /// It compacts where the program has said `MADV_HUGEPAGE`, and defers elsewhere.
+    /// It compacts where the program has advised `MADV_HUGEPAGE`, and defers elsewhere.
     #[serde(rename = "defer+madvise")]
     DeferMadvise,
-    /// It compacts where the program has said `MADV_HUGEPAGE`, and takes a small page elsewhere.
+    /// It compacts where the program has advised `MADV_HUGEPAGE`, and takes a small page elsewhere.
     #[default]
     Madvise,
     /// It takes a small page.
@@ -125,13 +125,13 @@ pub struct Thp {
     /// khugepaged goes on here.
     cursor: Cursor,
     /// And not before this time, in ns.
-    wakes_ns: u64,
+    wakes_at: Nanoseconds,
 }
 
 impl Thp {
     /// With its daemon at the beginning.
     pub fn new(config: ThpConfig) -> Self {
-        Self { config, cursor: Cursor::default(), wakes_ns: config.khugepaged.scan_sleep_ms * 1_000_000 }
+        Self { config, cursor: Cursor::default(), wakes_at: Nanoseconds::from_ms(config.khugepaged.scan_sleep_ms) }
     }
 
     /// `hugepage_vma_check`.
@@ -157,7 +157,8 @@ impl Thp {
         }
     }
 
-    /// Whether a huge page may serve the fault: the mapping allows it and holds all of it, and there are no PTEs yet.
+    /// Whether a huge page may serve the fault: the mapping allows it and holds all of it, and
+    /// there are no PTEs yet.
     fn suits(&self, cx: &Context<'_>, fault: &Fault) -> Result<bool, OsError> {
         let order = PageSize::Huge.order();
         let table = &cx.state.processes.get(fault.process)?.table;
@@ -192,7 +193,8 @@ impl Thp {
         }
     }
 
-    /// `khugepaged_do_scan`: looks at up to `pages_to_scan` pages. Returns how long to sleep, in ms.
+    /// `khugepaged_do_scan`: looks at up to `pages_to_scan` pages. Returns how long to sleep, in
+    /// ms.
     fn scan(&mut self, cx: &mut Context<'_>) -> Result<u64, OsError> {
         let config = self.config.khugepaged;
         let (mut progress, mut rounds) = (0, 0);
@@ -252,9 +254,9 @@ impl MemoryManager for Thp {
         if self.config.enabled == Enabled::Never {
             return Ok(());
         }
-        while self.wakes_ns <= cx.state.now_ns {
+        while self.wakes_at <= cx.state.now {
             let sleep_ms = self.scan(cx)?;
-            self.wakes_ns += sleep_ms.max(1) * 1_000_000;
+            self.wakes_at += Nanoseconds::from_ms(sleep_ms.max(1));
         }
         Ok(())
     }

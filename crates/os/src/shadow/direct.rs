@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a guest's kernel uses itself, under shadow paging.
 //!
-//! It reaches all of its memory through its direct map, which is shadowed like any other table: the first use of a frame
-//! is an exit, in which the host takes its own fault if it must, and an entry is filled. The direct map is made of large pages and never
-//! changes, so its shadow has nothing to watch above: a *direct* `kvm_mmu_page`. An entry is as large as the host's leaf, but no 2 MiB in which a
-//! shadowed node lies are mapped in one piece (`kvm_mmu_gfn_disallow_lpage`): else it could not be write-protected alone.
+//! It reaches all of its memory through its direct map, which is shadowed like any other table: the
+//! first use of a frame is an exit, in which the host takes its own fault if it must, and an entry
+//! is filled. The direct map is made of large pages and never changes, so its shadow has nothing to
+//! watch above: a *direct* `kvm_mmu_page`. An entry is as large as the host's leaf, but no 2 MiB in
+//! which a shadowed node lies are mapped in one piece (`kvm_mmu_gfn_disallow_lpage`): else it could
+//! not be write-protected alone.
 
 use std::collections::BTreeSet;
 
@@ -46,8 +48,8 @@ impl DirectMap {
         unmap_all(table, VpnRange { start: page_of(frames.start), end })
     }
 
-    /// From `frame` on, how many frames the kernel can load from (or store to) without an exit: 0 where `below`, the host's frame behind
-    /// it, is another one than was filled.
+    /// From `frame` on, how many frames the kernel can load from (or store to) without an exit: 0
+    /// where `below`, the host's frame behind it, is another one than was filled.
     pub fn span(&self, frame: Frame, below: Option<Frame>, store: bool) -> u64 {
         let leaf = self.table.as_ref().and_then(|table| usable(table, page_of(frame), store));
         let same = leaf.filter(|leaf| below == Some(leaf.frame_of(page_of(frame))));

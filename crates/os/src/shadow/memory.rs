@@ -70,7 +70,8 @@ impl Kernel {
         if direct.table.is_none() {
             direct.table = Some(PageTable::new(Geometry::X86_4, self.shadow_node(cpu)?));
         }
-        // Reclaim for a node may have taken the page again: then this use is over, and the next one faults.
+        // Reclaim for a node may have taken the page again: then this use is over, and the next one
+        // faults.
         let Some(below) = usable(self.table(*vm)?, *base + frame.0, store) else { return Ok(()) };
         let size = direct.size(frame, below.size());
         let first = frame.align_down(size.order());

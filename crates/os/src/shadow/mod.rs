@@ -2,18 +2,21 @@
 //! Shadow tables: the composition of a guest's table and its host's, kept by the hypervisor.
 //!
 //! Two uses, one mechanism (KVM's `mmu/mmu.c`, `kvm_mmu_page` with `direct = 0`):
-//! - *shadow paging*: the guest's own table over the host's. The hardware walks the shadow only, so a walk is one-dimensional. What
-//!   the guest's kernel does itself goes through a shadow, too: that of its direct map (`direct`);
-//! - *nested virtualisation*: the table that a guest hypervisor keeps for its guest (EPT12) over the host's. The hardware walks the
-//!   inner guest's table over the shadow (EPT02).
+//! - *shadow paging*: the guest's own table over the host's. The hardware walks the shadow only, so
+//!   a walk is one-dimensional. What the guest's kernel does itself goes through a shadow, too:
+//!   that of its direct map (`direct`);
+//! - *nested virtualisation*: the table that a guest hypervisor keeps for its guest (EPT12) over
+//!   the host's. The hardware walks the inner guest's table over the shadow (EPT02).
 //!
-//! An entry is filled when the hardware misses it, and up to seven neighbours with it. The nodes of the upper table that an entry was
-//! made from are write-protected from then on (`nodes`). The first write to a PTE node is an exit; further ones are free until the guest
-//! flushes its TLB, which is an exit in turn and brings the shadow up to date (`sync`). Each write to a higher node is an
-//! exit, which takes out what it concerns. When the host changes the page behind a guest's frame, the entries that map it go (`reverse`).
+//! An entry is filled when the hardware misses it, and up to seven neighbours with it. The nodes of
+//! the upper table that an entry was made from are write-protected from then on (`nodes`). The
+//! first write to a PTE node is an exit; further ones are free until the guest flushes its TLB,
+//! which is an exit in turn and brings the shadow up to date (`sync`). Each write to a higher node
+//! is an exit, which takes out what it concerns. When the host changes the page behind a guest's
+//! frame, the entries that map it go (`reverse`).
 //!
-//! The hypervisor sets accessed and dirty bits in the upper table: a page that is not dirty there is filled read-only, so
-//! that the first store exits again.
+//! The hypervisor sets accessed and dirty bits in the upper table: a page that is not dirty there
+//! is filled read-only, so that the first store exits again.
 
 mod direct;
 pub mod memory;
@@ -37,7 +40,8 @@ use nodes::Nodes;
 use reverse::ReverseMap;
 use table::{PREFETCHED, unmap_all, usable};
 
-/// All that a hypervisor keeps for one VM: a shadow table for each process of its kernel that runs (a root in KVM's cache of them).
+/// All that a hypervisor keeps for one VM: a shadow table for each process of its kernel that runs
+/// (a root in KVM's cache of them).
 #[derive(Debug)]
 pub struct Shadows {
     /// The VM's process in the hypervisor's kernel.
@@ -47,7 +51,8 @@ pub struct Shadows {
     tables: Vec<(ProcessId, Shadow)>,
     /// What the hardware walks before there is one: nothing.
     nothing: PageTable,
-    /// What the VM's kernel uses itself; none where the VM is a hypervisor, whose own memory EPT translates.
+    /// What the VM's kernel uses itself; none where the VM is a hypervisor, whose own memory EPT
+    /// translates.
     direct: Option<DirectMap>,
 }
 
@@ -76,13 +81,14 @@ pub struct Miss {
 pub enum Filled {
     /// The shadow has it now.
     Done,
-    /// The upper table does not map the page, or does not allow the store: a fault of the kernel that keeps it.
+    /// The upper table does not map the page, or does not allow the store: a fault of the kernel
+    /// that keeps it.
     Upper,
     /// The lower table does not map this page, or does not allow the store: a fault of the host.
     Lower(Vpn),
 }
 
-/// What should stand in a shadow for a page.
+/// The entry that a shadow should have for a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Composed {
     size: PageSize,
@@ -113,8 +119,8 @@ impl Composed {
     }
 }
 
-/// What the hypervisor would put into a shadow for `page` without being asked: only what the guest has used
-/// (`prefetch_invalid_gpte`).
+/// What the hypervisor would put into a shadow for `page` without being asked: only what the guest
+/// has used (`prefetch_invalid_gpte`).
 fn wanted(upper: &PageTable, lower: &PageTable, base: Vpn, page: Vpn) -> Option<Composed> {
     let above = usable(upper, page, false).filter(|leaf| leaf.entry.has(Entry::ACCESSED))?;
     let lower_page = base + above.frame_of(page).0;
@@ -122,8 +128,9 @@ fn wanted(upper: &PageTable, lower: &PageTable, base: Vpn, page: Vpn) -> Option<
 }
 
 impl Shadows {
-    /// None yet, for the VM that is `vm`, whose frame 0 lies at page `base`, of tables of the shape `geometry`. Those of a guest that `is_hypervisor`
-    /// compose the tables that it keeps for its own guest.
+    /// None yet, for the VM that is `vm`, whose frame 0 lies at page `base`, of tables of the shape
+    /// `geometry`. Those of a guest that `is_hypervisor` compose the tables that it keeps for its
+    /// own guest.
     pub fn new((vm, base): (ProcessId, Vpn), geometry: Geometry, is_hypervisor: bool) -> Self {
         let nothing = PageTable::new(geometry, Frame(0));
         let direct = (!is_hypervisor).then(DirectMap::default);
@@ -144,7 +151,8 @@ impl Shadows {
         }
     }
 
-    /// Checks that each entry for `process` says what `upper` over `lower` says, unless the guest may write to it freely.
+    /// Checks that each entry for `process` says what `upper` over `lower` says, unless the guest
+    /// may write to it freely.
     ///
     /// # Panics
     /// When one does not.
@@ -182,7 +190,7 @@ impl Shadow {
         unmap_all(&mut self.table, pages)
     }
 
-    /// The first page of the node of `upper` in which the leaf for `page` stands.
+    /// The first page of the node of `upper` that has the leaf for `page`.
     fn node_of(&self, upper: &PageTable, page: Vpn) -> Vpn {
         let (_, level) = upper.lowest_node(page);
         page.align_down(upper.geometry().entry_order(level.up()))
@@ -194,8 +202,8 @@ impl Shadow {
         self.nodes.is_unsync(Level::PTE, node)
     }
 
-    /// Write-protects the nodes of `upper` on the way to the leaf for `page`, which stands at `level`. `new` gets the frames of those that
-    /// were not yet.
+    /// Write-protects the nodes of `upper` on the way to the leaf for `page`, which is at
+    /// `level`. `new` gets the frames of those that were not yet.
     fn protect(&mut self, upper: &PageTable, page: Vpn, level: Level, mut new: impl FnMut(Frame)) {
         let geometry = upper.geometry();
         let first = |level: Level| page.align_down(geometry.entry_order(level.up()));
@@ -231,7 +239,8 @@ impl Kernel {
         frames.into_iter().for_each(|frame| self.state.memory.free(frame, Order::PAGE, Cpu(0)));
     }
 
-    /// Fills the entry that `miss` wants of the shadow of `upper`, the table of the VM's `process`. There is a shadow from then on.
+    /// Fills the entry that `miss` wants of the shadow of `upper`, the table of the VM's `process`.
+    /// There is a shadow from then on.
     ///
     /// # Errors
     /// When there is no memory for a node, and nothing can be reclaimed.
@@ -282,7 +291,8 @@ impl Kernel {
         Ok(Filled::Done)
     }
 
-    /// Puts what was `composed` for `page` into the shadow. What was there, read-only or in smaller pieces, makes room.
+    /// Puts what was `composed` for `page` into the shadow. What was there, read-only or in smaller
+    /// pieces, makes room.
     fn put(&mut self, shadow: &mut Shadow, page: Vpn, composed: Composed, cpu: Cpu) -> Result<(), OsError> {
         let Composed { size, gfn, frame, .. } = composed;
         let order = size.order();
@@ -311,8 +321,8 @@ impl Kernel {
         table.map(page, frame, size, flags, |_, _| self.shadow_node(cpu))
     }
 
-    /// With an entry for `page`, those beside it that are as good as certain come without an exit of their own
-    /// (`FNAME(pte_prefetch)`): up to the first that is not.
+    /// With an entry for `page`, those beside it that are as good as certain come without an exit
+    /// of their own (`FNAME(pte_prefetch)`): up to the first that is not.
     fn prefetch(
         &mut self,
         shadows: &mut Shadows,

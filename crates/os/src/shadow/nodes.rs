@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The nodes of an upper table that shadow entries were made from, and what a write to one of them is.
+//! The nodes of an upper table that shadow entries were made from, and what a write to one of them
+//! is.
 //!
-//! A node is known by its place in the upper table. It is write-protected when the first entry is made from it
-//! (`account_shadowed`). What then comes of a write depends on its level: see [`Written`].
+//! A node is known by its place in the upper table. It is write-protected when the first entry is
+//! made from it (`account_shadowed`). What then comes of a write depends on its level: see
+//! [`Written`].
 
 use std::collections::BTreeMap;
 
 use nestwalk_mem::{Frame, Geometry, Level, Vpn, VpnRange};
 
-/// Writes to a node above the PTE level, with no entry made from it in between, at which KVM takes it for no page table any
-/// more and gives it up (`detect_write_flooding`).
+/// Writes to a node above the PTE level, with no entry made from it in between, at which KVM takes
+/// it for no page table any more and gives it up (`detect_write_flooding`).
 const FLOOD: u8 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +29,8 @@ struct Node {
 pub(super) enum Written {
     /// Nothing: it is not write-protected.
     Freely,
-    /// An exit, after which the PTE node may be written to freely until the guest flushes its TLB (`mmu_try_to_unsync_pages`).
+    /// An exit, after which the PTE node may be written to freely until the guest flushes its TLB
+    /// (`mmu_try_to_unsync_pages`).
     Unsynchronised,
     /// An exit: the write is emulated, and what the entry pointed to goes (`kvm_mmu_pte_write`).
     Trapped,
@@ -46,7 +49,8 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Whether entries were made from the PTE or larger node of `level` that begins at page `first`.
+    /// Whether entries were made from the PTE or larger node of `level` that begins at page
+    /// `first`.
     pub fn has(&self, level: Level, first: Vpn) -> bool {
         self.shadowed.contains_key(&(level, first))
     }
@@ -91,7 +95,8 @@ impl Nodes {
         if node.writes < FLOOD { Written::Trapped } else { Written::Flooded }
     }
 
-    /// Nodes of `level` and below that begin within `pages` are page tables no more. `gone` gets their frames.
+    /// Nodes of `level` and below that begin within `pages` are page tables no more. `gone` gets
+    /// their frames.
     pub fn forget(&mut self, level: Level, pages: VpnRange, mut gone: impl FnMut(Frame)) {
         for at in (1..=level.0).map(Level) {
             let places: Vec<_> = self.shadowed.range((at, pages.start)..(at, pages.end)).map(|(&key, _)| key).collect();

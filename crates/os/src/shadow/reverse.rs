@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From a frame of the upper kernel to the shadow entries that map it (KVM's `kvm_rmap_head`, by gfn).
+//! From a frame of the upper kernel to the shadow entries that map it (KVM's `kvm_rmap_head`, by
+//! gfn).
 //!
-//! Entries that go are not taken out of it: whoever asks for the entries of a frame looks whether they still are its.
+//! Entries that go are not taken out of it: a look-up of the entries of a frame checks whether
+//! they still are its.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +15,8 @@ const NONE: Vpn = Vpn(u64::MAX);
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct ReverseMap {
-    /// By frame, in chunks that are there as soon as one of their frames is mapped: the page of its 4 KiB entry.
+    /// By frame, in chunks that are there as soon as one of their frames is mapped: the page of its
+    /// 4 KiB entry.
     small: Vec<Option<Box<[Vpn; CHUNK as usize]>>>,
     /// The pages of further 4 KiB entries of a frame.
     more: BTreeMap<Frame, Vec<Vpn>>,
@@ -22,7 +25,8 @@ pub(super) struct ReverseMap {
 }
 
 impl ReverseMap {
-    /// The entry of `size` at `page` maps `frame`, and those that follow it. `maps` says whether the 4 KiB entry at a page maps it still.
+    /// The entry of `size` at `page` maps `frame`, and those that follow it. `maps` says whether
+    /// the 4 KiB entry at a page maps it still.
     pub fn note(&mut self, frame: Frame, size: PageSize, page: Vpn, maps: impl Fn(Vpn) -> bool) {
         if size != PageSize::Small {
             let entries = self.large.entry(frame).or_default();
@@ -47,8 +51,8 @@ impl ReverseMap {
         }
     }
 
-    /// Takes out what is known of `frames`: `entry` gets the size and the page of each entry that may map some of them, and
-    /// the frame that it was made for.
+    /// Takes out what is known of `frames`: `entry` gets the size and the page of each entry that
+    /// may map some of them, and the frame that it was made for.
     pub fn take(&mut self, frames: FrameRange, mut entry: impl FnMut(PageSize, Vpn, Frame)) {
         let end = frames.end().0.min(self.small.len() as u64 * CHUNK);
         let mut at = frames.start.0;

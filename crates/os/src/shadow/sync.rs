@@ -10,8 +10,8 @@ use crate::state::invalidation::{Invalidation, PAGES_MAX, Scope};
 use crate::state::process::ProcessId;
 
 impl Kernel {
-    /// Takes in what was written to `upper`, the table of the VM's `process`. To be called before the hardware walks the
-    /// shadow again.
+    /// Takes in what was written to `upper`, the table of the VM's `process`. To be called before
+    /// the hardware walks the shadow again.
     #[inline]
     pub fn synchronise_shadow(&mut self, shadows: &mut Shadows, (process, upper): (ProcessId, &mut PageTable)) {
         let writes = upper.take_writes();
@@ -45,9 +45,10 @@ impl Kernel {
         }
     }
 
-    /// The VM's `kernel` has flushed the TLB, which is an exit: for each page with INVLPG (`kvm_mmu_invlpg`), or all at once with a load
-    /// of CR3 (`kvm_mmu_sync_roots`). A hypervisor in the VM knows only the latter (INVEPT). Nothing that the guest changed
-    /// before can be used after this.
+    /// The VM's `kernel` has flushed the TLB, which is an exit: for each page with INVLPG
+    /// (`kvm_mmu_invlpg`), or all at once with a load of CR3 (`kvm_mmu_sync_roots`). A hypervisor
+    /// in the VM knows only the latter (INVEPT). Nothing that the guest changed before can be used
+    /// after this.
     pub fn guest_flushed(&mut self, shadows: &mut Shadows, kernel: &mut Kernel, flushed: &Invalidation) {
         let process = flushed.process;
         let Some(place) = shadows.place_of(process) else { return };
@@ -81,7 +82,8 @@ impl Kernel {
         }
     }
 
-    /// `mmu_sync_children`: nodes that could be written to freely are write-protected, and their entries looked at.
+    /// `mmu_sync_children`: nodes that could be written to freely are write-protected, and their
+    /// entries looked at.
     fn synchronise_nodes(&mut self, shadows: &mut Shadows, place: usize, upper: &PageTable) {
         self.state.counters.shadow_flushes += 1;
         let Shadows { vm, base, tables, .. } = shadows;
@@ -110,8 +112,8 @@ impl Kernel {
         }
     }
 
-    /// This kernel has changed what lies behind `scope` of the VM's process: entries that were made from it go (`kvm_unmap_gfn_range`).
-    /// `kernel` is the VM's.
+    /// This kernel has changed what lies behind `scope` of the VM's process: entries that were made
+    /// from it go (`kvm_unmap_gfn_range`). `kernel` is the VM's.
     pub fn host_changed(&mut self, shadows: &mut Shadows, kernel: &mut Kernel, scope: Scope) {
         let frames = match scope {
             Scope::Pages(pages) => frames_behind(pages, shadows.base),
@@ -130,7 +132,8 @@ impl Kernel {
             let mut found = Vec::new();
             shadow.entries.take(frames, |size, page, gfn| found.push((size, page, gfn)));
             for (size, page, gfn) in found {
-                // The page may map another frame by now, whose entry stays. What the guest may write freely, nobody knows.
+                // The page may map another frame by now, whose entry stays. What the guest may
+                // write freely, it is not known.
                 let other = !shadow.is_unsync(page) && upper.is_some_and(|upper| upper.translate(page) != Some(gfn));
                 let there = shadow.table.leaf(page).is_some_and(|leaf| (leaf.page, leaf.size()) == (page, size));
                 if there && !other {

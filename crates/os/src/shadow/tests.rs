@@ -173,7 +173,8 @@ fn a_longer_stretch_is_flushed_whole_and_synchronises_nodes() {
     assert_eq!((counted.shadow_invlpgs, counted.shadow_flushes, counted.shadow_zaps), (0, 1, 34));
     assert_eq!(counted.shadow_syncs, 2, "both PTE nodes had been written to");
     pair.check();
-    // They are write-protected again: the next write to one is an exit, and only that node is looked at.
+    // They are write-protected again: the next write to one is an exit, and only that node is
+    // looked at.
     let again = unmap(&mut pair, VpnRange::new(PAGES.start + 34, PageCount(34)));
     assert_eq!((again.shadow_unsyncs, again.shadow_syncs, again.shadow_zaps), (1, 1, 34));
     pair.check();
@@ -186,7 +187,8 @@ fn a_fork_makes_what_was_writable_read_only_at_the_flush() {
     pair.with_guest(|guest, program, memory| guest.fork(program, memory).unwrap());
     assert!((0..16).all(|page| !pair.entry(PAGES.start + page).unwrap().has(Entry::WRITABLE)));
     pair.check();
-    // A store copies the page, for which the guest takes the old one out of its TLB; the new one is filled with that.
+    // A store copies the page, for which the guest takes the old one out of its TLB; the new one is
+    // filled with that.
     let old = pair.entry(PAGES.start).unwrap().frame();
     let counted = pair.counted(|pair| pair.access(PAGES.start, true));
     assert_ne!(pair.entry(PAGES.start).unwrap().frame(), old);
@@ -327,7 +329,8 @@ impl Pair {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever guest and host do: what the hardware finds in the shadow is what the guest's table over the host's says.
+    /// Whatever guest and host do: what the hardware finds in the shadow is what the guest's table
+    /// over the host's says.
     #[test]
     fn the_shadow_says_what_both_tables_say(doings in proptest::collection::vec(doing(), 1..60)) {
         let mut pair = Pair::new();

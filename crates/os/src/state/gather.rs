@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The order in which the pages of a range that is given back reach the allocator (Linux's `mmu_gather`).
+//! The order in which the pages of a range that is given back reach the allocator (Linux's
+//! `mmu_gather`).
 //!
-//! Pages are collected in the order of their addresses, and freed at the end a batch at a time, each batch from its last page
-//! to its first (`release_pages` strings them together at the head of a list). So the next program to take them from the
-//! processor's list gets them in the order of their old addresses, batch by batch. Every batch but the first needs a page of
-//! the kernel's own meanwhile; that it is allocated matters, since per-CPU lists give less back after an allocation.
+//! Pages are collected in the order of their addresses, and freed at the end a batch at a time,
+//! each batch from its last page to its first (`release_pages` strings them together at the head of
+//! a list). So the next program to take them from the processor's list gets them in the order of
+//! their old addresses, batch by batch. Every batch but the first needs a page of the kernel's own
+//! meanwhile; that it is allocated matters, since per-CPU lists give less back after an allocation.
 //!
 //! Pages of a file go in small batches as the file is truncated (`shmem_undo_range`).
 

@@ -17,15 +17,17 @@ pub enum Scope {
 
 /// One TLB shootdown.
 ///
-/// The machine applies it to every core that may hold translations of the process. If the process is a virtual machine,
-/// its pages are guest frames (less the base of its memory), and what must go is whatever was derived from them.
+/// The machine applies it to every core that may hold translations of the process. If the process
+/// is a virtual machine, its pages are guest frames (less the base of its memory), and what must go
+/// is whatever was derived from them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Invalidation {
     /// Whose translations.
     pub process: ProcessId,
     /// Which.
     pub scope: Scope,
-    /// Whether page-table nodes over these pages went or moved: page-walk caches must forget them too.
+    /// Whether page-table nodes over these pages went or moved: page-walk caches must forget them
+    /// too.
     pub nodes: bool,
 }
 
@@ -41,8 +43,9 @@ pub(crate) struct Invalidations {
 }
 
 impl Invalidations {
-    /// One shootdown for `range`. Linux's ceiling turns long ranges into a flush of everything; a range is kept here
-    /// all the same, since it says more, and the machine may flush more than it must.
+    /// One shootdown for `range`. Linux's ceiling turns long ranges into a flush of everything; a
+    /// range is kept here all the same, since it says more, and the machine may flush more than it
+    /// must.
     pub(crate) fn pages(&mut self, counters: &mut OsCounters, process: ProcessId, range: VpnRange, nodes: bool) {
         if range.is_empty() {
             return;

@@ -7,7 +7,7 @@ pub mod process;
 pub mod vma;
 
 use nestwalk_mem::physical::Watermarks;
-use nestwalk_mem::{Cpu, Frame, MigrateType, Order, Owner, PageCount, PhysicalMemory, Vpn};
+use nestwalk_mem::{Cpu, Frame, MigrateType, Nanoseconds, Order, Owner, PageCount, PhysicalMemory, Vpn};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::counters::OsCounters;
@@ -37,8 +37,8 @@ pub struct KernelState {
     pub processes: Processes,
     /// What was done.
     pub counters: OsCounters,
-    /// The clock, in ns since the kernel began, as of the last tick.
-    pub now_ns: u64,
+    /// The clock since the kernel began, as of the last tick.
+    pub now: Nanoseconds,
     /// All randomness in this kernel.
     pub rng: Xoshiro256PlusPlus,
     /// When to reclaim.
@@ -47,9 +47,9 @@ pub struct KernelState {
     /// What was written to watched tables of processes that have exited since, before they did.
     pub(crate) last_writes: Vec<(ProcessId, Vec<nestwalk_mem::Write>)>,
     pub(crate) swap: Swap,
-    /// Somebody found less memory free than the low watermark: the background daemon has work.
+    /// An allocation found less memory free than the low watermark: the background daemon has work.
     pub(crate) background_wanted: bool,
-    /// Somebody wants the background daemon (kcompactd) to make a block of this order.
+    /// The background daemon (kcompactd) should make a block of this order.
     pub(crate) compaction_wanted: Option<Order>,
     pub(crate) deferral: Deferral,
     pub(crate) moved: Vec<Moved>,
@@ -61,7 +61,8 @@ pub struct KernelState {
     pub(crate) pinned: PageCount,
 }
 
-/// Compaction that has failed is not tried again at once (`defer_compaction`, `compaction_deferred`).
+/// Compaction that has failed is not tried again at once (`defer_compaction`,
+/// `compaction_deferred`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Deferral {
     considered: u32,
@@ -101,8 +102,9 @@ pub(crate) struct Swap {
 }
 
 impl KernelState {
-    /// A block for user pages, or for a memory manager's reservation: `None` if none is free, or if taking it would go
-    /// below the lowest watermark (`__zone_watermark_ok`). Wakes the background daemon below the low one.
+    /// A block for user pages, or for a memory manager's reservation: `None` if none is free, or if
+    /// taking it would go below the lowest watermark (`__zone_watermark_ok`). Wakes the background
+    /// daemon below the low one.
     #[inline(always)]
     pub fn alloc(&mut self, order: Order, cpu: Cpu) -> Option<Frame> {
         let free = self.memory.free_frames().0;
@@ -120,22 +122,23 @@ impl KernelState {
         self.background_wanted = true;
     }
 
-    /// A frame for a table node or for other data of the kernel's own: may use the reserve under the watermarks, so
-    /// that splitting and unmapping never fail for want of memory (`PF_MEMALLOC`; Linux deposits a node with each
-    /// huge page to the same end).
+    /// A frame for a table node or for other data of the kernel's own: may use the reserve under
+    /// the watermarks, so that splitting and unmapping never fail for want of memory
+    /// (`PF_MEMALLOC`; Linux deposits a node with each huge page to the same end).
     #[inline]
     pub fn alloc_kernel(&mut self, cpu: Cpu) -> Option<Frame> {
         self.memory.alloc(Order::PAGE, MigrateType::Unmovable, cpu)
     }
 
-    /// Says that `frame` is mapped at `page` of `process`. Of a large page, only the first frame is owned, so that
-    /// compaction leaves the others alone.
+    /// Says that `frame` is mapped at `page` of `process`. Of a large page, only the first frame is
+    /// owned, so that compaction leaves the others alone.
     #[inline(always)]
     pub fn own(&mut self, frame: Frame, process: ProcessId, page: Vpn) {
         self.memory.set_owner(frame, Owner::Page { process: process.0, page });
     }
 
-    /// One mapping of a shared frame goes: that of `page` of `process`. Whoever remains is found when it stores to it.
+    /// One mapping of a shared frame goes: that of `page` of `process`. The last one that remains
+    /// is found when it stores to it.
     pub(crate) fn leave_shared(&mut self, frame: Frame, process: ProcessId, page: Vpn) {
         let others = self.memory.unshare(frame);
         debug_assert!(others, "{frame:?} was not shared");

@@ -18,12 +18,14 @@ pub struct Process {
     pub cpu: Cpu,
     /// Start and end of its heap, once it has one.
     pub(crate) heap: Option<(Vpn, Vpn)>,
-    /// The memory limit of its cgroup (`memory.max`), if that has one. Nothing enforces it: it marks a process.
+    /// The memory limit of its cgroup (`memory.max`), if that has one. Nothing enforces it: it
+    /// marks a process.
     pub cgroup_limit: Option<PageCount>,
     /// The parent, if a fork made it.
     pub parent: Option<ProcessId>,
-    /// The node of its table that was written last, and [`Below::epoch`](crate::below::Below::epoch) then: until that changes,
-    /// the next write to the node is nothing new to what lies below.
+    /// The node of its table that was written last, and
+    /// [`Below::epoch`](crate::below::Below::epoch) then: until that changes, the next write to the
+    /// node is nothing new to what lies below.
     pub(crate) last_node: Option<(Frame, u64)>,
 }
 
@@ -101,7 +103,8 @@ impl Processes {
         self.slots.iter().enumerate().filter_map(|(i, slot)| Some((ProcessId(i as u16), slot.as_deref()?)))
     }
 
-    /// The first one alive whose number is `from` or more, else the first of all: for daemons that go round.
+    /// The first one alive whose number is `from` or more, else the first of all: for daemons that
+    /// go round.
     pub fn round_robin(&self, from: ProcessId) -> Option<ProcessId> {
         let alive = |&i: &usize| self.slots[i].is_some();
         let from = usize::from(from.0).min(self.slots.len());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mappings of an address space (Linux's `vm_area_struct`).
 //!
-//! A process has tens of them, so they stand in one sorted array; faults come in runs, so the one found last is
-//! looked at first.
+//! A process has tens of them, so they are in one sorted array; faults come in runs, so the one
+//! found last is looked at first.
 
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
 
@@ -15,7 +15,7 @@ pub enum VmaKind {
     File,
 }
 
-/// What the program has said about huge pages here.
+/// What the program has advised about huge pages here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum HugeAdvice {
     /// Nothing.
@@ -53,7 +53,8 @@ pub struct Vma {
 }
 
 impl Vma {
-    /// Whether all pages of the aligned 2^order block around `page` belong to it (`transhuge_vma_suitable`).
+    /// Whether all pages of the aligned 2^order block around `page` belong to it
+    /// (`transhuge_vma_suitable`).
     #[inline]
     pub fn holds_block(&self, page: Vpn, order: u32) -> bool {
         let first = page.align_down(order);
@@ -165,7 +166,8 @@ impl Vmas {
         removed
     }
 
-    /// Changes the flags of all mapped pages of `range`; returns the mappings concerned, cut to it, as they were.
+    /// Changes the flags of all mapped pages of `range`; returns the mappings concerned, cut to it,
+    /// as they were.
     pub fn change(&mut self, range: VpnRange, change: impl Fn(&mut VmaFlags)) -> Vec<Vma> {
         let removed = self.remove(range);
         for vma in &removed {
@@ -199,7 +201,8 @@ impl Vmas {
         self.sorted.partition_point(|vma| vma.range.end <= page)
     }
 
-    /// Checks what must always hold: order, no overlap, nothing empty, neighbours that agree are one.
+    /// Checks what must always hold: order, no overlap, nothing empty, neighbours that agree are
+    /// one.
     ///
     /// # Panics
     /// With a message that names the mapping, if something does not hold.

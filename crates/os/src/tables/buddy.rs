@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Table nodes wherever the buddy allocator puts them: stock Linux (`pte_alloc_one`, `__GFP_ACCOUNT`, order 0,
-//! unmovable).
+//! Table nodes wherever the buddy allocator puts them: stock Linux (`pte_alloc_one`,
+//! `__GFP_ACCOUNT`, order 0, unmovable).
 
 use nestwalk_mem::{Frame, Order};
 

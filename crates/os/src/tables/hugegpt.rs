@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! HugeGPT (Jia et al., PACT 2023): a guest keeps its page-table nodes together in 2 MiB regions, and asks its host to back these by
-//! huge pages, so that the host walk to a guest node has one step less.
+//! HugeGPT (Jia et al., PACT 2023): a guest keeps its page-table nodes together in 2 MiB regions,
+//! and asks its host to back these by huge pages, so that the host walk to a guest node has one
+//! step less.
 //!
-//! The pool is made when the first process is: 1 % of memory, taken as contiguous ranges. A node that is freed is the first to be used again. An
-//! empty pool grows by a region, and falls back to the buddy allocator if there is none. On bare metal, or on a host
-//! that does not know the hypercalls, nothing is pooled and nodes are placed as stock Linux does.
+//! The pool is made when the first process is: 1 % of memory, taken as contiguous ranges. A node
+//! that is freed is the first to be used again. An empty pool grows by a region, and falls back to
+//! the buddy allocator if there is none. On bare metal, or on a host that does not know the
+//! hypercalls, nothing is pooled and nodes are placed as stock Linux does.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Table nodes at random places all over memory: the virtualised baseline of ASAP's paper (section 4: "host page-table
-//! pages scattered at random").
+//! Table nodes at random places all over memory: the virtualised baseline of ASAP's paper (section
+//! 4: "host page-table pages scattered at random").
 //!
-//! A reservoir of free frames is kept, drawn from the allocator a huge block at a time; see [`Scattered::refill`].
+//! A reservoir of free frames is kept, drawn from the allocator a huge block at a time; see
+//! [`Scattered::refill`].
 
 use nestwalk_mem::{Frame, MigrateType, Order, PageCount};
 use rand::{RngExt, SeedableRng};
@@ -37,8 +38,9 @@ impl Scattered {
         Self { rng: Xoshiro256PlusPlus::seed_from_u64(config.seed), reservoir: Vec::new() }
     }
 
-    /// Takes all free blocks of the largest order that has any, keeps one random frame in each of a random sixteenth of
-    /// them, and gives back the rest in the opposite order, so that the allocator's lists look as before.
+    /// Takes all free blocks of the largest order that has any, keeps one random frame in each of a
+    /// random sixteenth of them, and gives back the rest in the opposite order, so that the
+    /// allocator's lists look as before.
     fn refill(&mut self, cx: &mut TableContext<'_>) {
         let Some((order, blocks)) = (0..=Order::MAX.0).rev().map(Order).find_map(|order| {
             let blocks = take_all(cx, order);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What lies in memory: a token a frame, so that a test can see whether a page holds what the program wrote there.
+//! What lies in memory: a token a frame, so that a test can see whether a page holds what the
+//! program wrote there.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use nestwalk_os::{Below, HostMemory, Hypercall, HypercallReply, Kernel, OsError,
 /// The contents of a page: 0 is all zeroes.
 pub type Token = u64;
 
-/// What a frame holds before anybody has written to it.
+/// What a frame holds before the first write to it.
 const GARBAGE: Token = u64::MAX;
 
 /// Pages in swap.
@@ -66,7 +67,8 @@ impl Below for Metal {
     }
 }
 
-/// A VM's memory over a host on [`Metal`], in which the contents of the guest's frames can be followed.
+/// A VM's memory over a host on [`Metal`], in which the contents of the guest's frames can be
+/// followed.
 pub struct VmMemory<'a> {
     pub host: &'a mut Kernel,
     pub vm: ProcessId,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What every memory manager and every table placement must keep to. A new one is in here as soon as its enum's `all`
-//! names it.
+//! What every memory manager and every table placement must keep to. A new one is in here as soon
+//! as its enum's `all` names it.
 
-use nestwalk_mem::{Cpu, Entry, Frame, PageCount, Vpn};
+use nestwalk_mem::{Cpu, Entry, Frame, Nanoseconds, PageCount, Vpn};
 use nestwalk_os::{Advice, Bare, HugeAdvice, Kernel, KernelConfig, OsError, ProcessId, StartState, VmaFlags};
 
 use crate::{configurations, pages};
@@ -21,7 +21,7 @@ fn every(change: impl Fn(&mut KernelConfig), test: impl Fn(&mut Kernel, ProcessI
 }
 
 fn store(kernel: &mut Kernel, process: ProcessId, page: u64) {
-    if kernel.backed_span(process, Vpn(page), true) == PageCount(0) {
+    if kernel.backed_span(process, Vpn(page), true).unwrap() == PageCount(0) {
         kernel.fault(process, Vpn(page), true, Cpu(0), &mut Bare).unwrap();
     }
 }
@@ -190,7 +190,7 @@ fn daemons_change_no_program_s_memory() {
             kernel.mmap(process, pages(4096, 700), flags, &mut Bare).unwrap();
             (0..700).for_each(|i| store(kernel, process, 4096 + i));
             for second in (0..600).step_by(5) {
-                kernel.tick(second * 1_000_000_000, &mut Bare).unwrap();
+                kernel.tick(Nanoseconds(second * 1_000_000_000), &mut Bare).unwrap();
             }
             (0..2048).step_by(2).for_each(|i| assert!(frame(kernel, process, 512 + i).is_some()));
         },
@@ -245,7 +245,7 @@ fn the_same_calls_give_the_same_frames() {
             let process = kernel.spawn(&mut Bare).unwrap();
             kernel.mmap(process, pages(512, 1500), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
             (0..1500).step_by(1 + round as usize).for_each(|i| store(&mut kernel, process, 512 + i * 7 % 1500));
-            kernel.tick(round * 20_000_000_000, &mut Bare).unwrap();
+            kernel.tick(Nanoseconds(round * 20_000_000_000), &mut Bare).unwrap();
             frames.extend((512..2012).map(|page| frame(&kernel, process, page)));
             if round % 2 == 0 {
                 kernel.exit(process, &mut Bare).unwrap();
@@ -264,14 +264,14 @@ fn calls_on_processes_and_ranges_that_do_not_exist_are_errors() {
     every(
         |_| (),
         |kernel, process| {
-            let nobody = ProcessId(77);
+            let absent = ProcessId(77);
             let beyond = kernel.fault(process, Vpn(512), true, Cpu(2), &mut Bare);
-            assert_eq!(beyond, Err(OsError::NoCpu { cpu: 2, cpus: 2 }));
-            assert_eq!(kernel.fork(nobody, &mut Bare), Err(OsError::NoProcess(nobody)));
-            assert_eq!(kernel.exit(nobody, &mut Bare), Err(OsError::NoProcess(nobody)));
+            assert_eq!(beyond, Err(OsError::NoCpu { cpu: Cpu(2), cpus: 2 }));
+            assert_eq!(kernel.fork(absent, &mut Bare), Err(OsError::NoProcess(absent)));
+            assert_eq!(kernel.exit(absent, &mut Bare), Err(OsError::NoProcess(absent)));
             assert_eq!(
-                kernel.mmap(nobody, pages(1, 1), VmaFlags::ANONYMOUS, &mut Bare),
-                Err(OsError::NoProcess(nobody))
+                kernel.mmap(absent, pages(1, 1), VmaFlags::ANONYMOUS, &mut Bare),
+                Err(OsError::NoProcess(absent))
             );
             let end = kernel.config().geometry.end();
             for range in [pages(5, 0), pages(end.0 - 1, 2)] {

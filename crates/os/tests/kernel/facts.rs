@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A manager's fact sheet, held against what the manager is seen to do. A program runs under it, and each fault and each
-//! tick is looked at from outside: frames taken, pages prepared, leaves that became large, frames that came back.
+//! A manager's fact sheet, held against what the manager is seen to do. A program runs under it,
+//! and each fault and each tick is looked at from outside: frames taken, pages prepared, leaves
+//! that became large, frames that came back.
 
-use nestwalk_mem::{Cpu, Frame, FrameRange, PageCount, PageSize, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Frame, FrameRange, Nanoseconds, PageCount, PageSize, Vpn, VpnRange};
 use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::manager::{Cause, Deallocation, Facts, Fault, Fill, MemoryManager, Preparation, Promotion, When};
 use nestwalk_os::state::{KernelState, Moved};
@@ -84,7 +85,7 @@ impl Watch {
     fn tick(&mut self, block: Vpn) -> Step {
         self.now_ns += SECOND_NS;
         let now_ns = self.now_ns;
-        self.see(block, |watch| watch.kernel.tick(now_ns, &mut Bare).unwrap())
+        self.see(block, |watch| watch.kernel.tick(Nanoseconds(now_ns), &mut Bare).unwrap())
     }
 }
 
@@ -141,7 +142,7 @@ impl Seen {
     fn use_for_a_while(&mut self, watch: &mut Watch, block: Vpn) {
         for _ in 0..60 {
             for page in (0..HUGE).map(|i| block + i) {
-                if watch.kernel.backed_span(watch.process, page, true) == PageCount(0) {
+                if watch.kernel.backed_span(watch.process, page, true).unwrap() == PageCount(0) {
                     self.note_fault(watch.touch(page));
                 }
             }
@@ -168,7 +169,8 @@ impl Seen {
         self.use_for_a_while(watch, block);
     }
 
-    /// A program whose mapping reaches the end of a 2 MiB block after it has used what was there before.
+    /// A program whose mapping reaches the end of a 2 MiB block after it has used what was there
+    /// before.
     fn grow_into_a_block(&mut self, watch: &mut Watch) {
         let block = Vpn(4096);
         watch.map(VpnRange::new(block, PageCount(HUGE - 1)));
@@ -205,7 +207,8 @@ impl Seen {
         watch.kernel.check_invariants();
     }
 
-    /// A program that leaves most of a block unused, whose mapping ends before the block does, and goes idle.
+    /// A program that leaves most of a block unused, whose mapping ends before the block does, and
+    /// goes idle.
     fn be_idle(&mut self, watch: &mut Watch) {
         let block = Vpn(2048);
         watch.map(VpnRange::new(block, PageCount(HUGE - 1)));
@@ -217,8 +220,8 @@ impl Seen {
         watch.kernel.check_invariants();
     }
 
-    /// The fact sheet of what was seen; its name and source are those of `said`.
-    fn facts(&self, said: &Facts) -> Facts {
+    /// The fact sheet of what was seen; its name and source are those of `sheet`.
+    fn facts(&self, sheet: &Facts) -> Facts {
         let when = |fault, daemon| match (fault, daemon) {
             (false, false) => When::Never,
             (true, false) => When::Fault,
@@ -238,31 +241,42 @@ impl Seen {
                 (false, false) => Promotion::None,
                 (true, false) => Promotion::InPlace,
                 (false, true) => Promotion::OutOfPlace,
-                (true, true) => panic!("{} promotes in place and by copying", said.name),
+                (true, true) => panic!("{} promotes in place and by copying", sheet.name),
             },
             deallocation: match (self.comes_back_on_unmap, self.relocated) {
                 (true, false) => Deallocation::OnUnmap,
                 (false, false) => Deallocation::Deferred,
                 (false, true) => Deallocation::Evicted,
-                (true, true) => panic!("{} frees pages one by one and moves others for it", said.name),
+                (true, true) => panic!("{} frees pages one by one and moves others for it", sheet.name),
             },
-            ..*said
+            ..*sheet
         }
     }
 }
 
 /// Which facts are false, in one line each.
-fn falsehoods(said: &Facts, seen: &Facts) -> Vec<String> {
+fn falsehoods(sheet: &Facts, seen: &Facts) -> Vec<String> {
     let mut wrong = Vec::new();
     macro_rules! hold {
         ($($field:ident),*) => {
-            $(if said.$field != seen.$field {
-                wrong.push(format!("{}: {} is said to be {:?} and is {:?}",
-                    said.name, stringify!($field), said.$field, seen.$field));
+            $(if sheet.$field != seen.$field {
+                wrong.push(format!("{}: {} is {:?} on the sheet and {:?} in fact",
+                    sheet.name, stringify!($field), sheet.$field, seen.$field));
             })*
         };
     }
     hold!(block, allocation, preparation, mapping, promotion, deallocation);
+    // A new fact has to be held above before this compiles again.
+    let Facts {
+        name: _,
+        source: _,
+        block: _,
+        allocation: _,
+        preparation: _,
+        mapping: _,
+        promotion: _,
+        deallocation: _,
+    } = sheet;
     wrong
 }
 
@@ -275,9 +289,9 @@ fn managers() -> Vec<ManagerConfig> {
 #[test]
 fn a_fact_sheet_says_what_the_manager_does() {
     for config in managers() {
-        let said = config.build().facts();
+        let sheet = config.build().facts();
         let seen = Seen::of(&|| config.build());
-        assert_eq!(falsehoods(said, &seen.facts(said)), Vec::<String>::new(), "{seen:?}");
+        assert_eq!(falsehoods(sheet, &seen.facts(sheet)), Vec::<String>::new(), "{seen:?}");
     }
 }
 
@@ -365,13 +379,14 @@ fn lies(truth: &Facts) -> Vec<(&'static str, Facts)> {
 fn a_false_fact_is_found_out() {
     for config in managers() {
         let truth = config.build().facts();
-        // A manager does the same whatever it says, so one look serves all lies; one liar is looked at by itself.
+        // A manager does the same whatever it says, so one look serves all lies; one liar is looked
+        // at by itself.
         let seen = Seen::of(&|| Box::new(Liar { does: config.build(), says: truth }));
         for (field, lie) in lies(truth) {
             let liar = Liar { does: config.build(), says: Box::leak(Box::new(lie)) };
             let wrong = falsehoods(liar.facts(), &seen.facts(liar.facts()));
             assert_eq!(wrong.len(), 1, "{wrong:?}");
-            assert!(wrong[0].contains(&format!("{}: {field} is said", truth.name)), "{wrong:?}");
+            assert!(wrong[0].contains(&format!("{}: {field} is", truth.name)), "{wrong:?}");
         }
     }
 }

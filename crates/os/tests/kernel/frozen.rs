@@ -119,8 +119,8 @@ fn a_frame_mapped_twice_is_shared_and_freed_once() {
     assert_eq!(kernel.memory().free_frames(), PageCount(1 << 14));
 }
 
-/// A kernel's half for [`one_page`]: a direct map of 2,048 frames, a page of its own in two places under one shared
-/// node, and a node that nothing lies under.
+/// A kernel's half for [`one_page`]: a direct map of 2,048 frames, a page of its own in two places
+/// under one shared node, and a node that nothing lies under.
 fn kernel_half() -> FrozenTable {
     let half = 1 << 35;
     let node = |level, first, frame| FrozenNode { level: Level(level), first: Vpn(half + first), frame: Frame(frame) };
@@ -152,7 +152,8 @@ fn the_kernels_half_is_mapped_and_owns_what_is_not_its_direct_map() {
     let at = |guest: &Kernel, page: u64| guest.table(process).unwrap().translate(Vpn((1 << 35) + page));
     assert_eq!(at(&guest, 513), Some(Frame(513)));
     assert_eq!((at(&guest, (1 << 27) + 7), at(&guest, (1 << 27) + 519)), (Some(Frame(3000)), Some(Frame(3000))));
-    // Four tables and a page of the process; five tables and a page of the kernel; the direct map takes none.
+    // Four tables and a page of the process; five tables and a page of the kernel; the direct map
+    // takes none.
     assert_eq!(guest.memory().free_frames(), PageCount(frames.0 - 5 - 6));
     // All that is mapped is backed: the kernel may use any frame.
     for frame in [0, 1234, 3000, 504, 8 * 512 - 1] {

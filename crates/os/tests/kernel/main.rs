@@ -32,6 +32,29 @@ fn configurations(memory: PageCount) -> Vec<KernelConfig> {
     managers().into_iter().flat_map(all).collect()
 }
 
+#[test]
+fn all_has_every_manager_and_every_placement() {
+    // A new arm does not compile until it is counted here.
+    let manager = |config: ManagerConfig| match config {
+        ManagerConfig::Linux4k => 0,
+        ManagerConfig::Thp(_) => 1,
+        ManagerConfig::MThp(_) => 2,
+        ManagerConfig::PteMagnet(_) => 3,
+        ManagerConfig::FreeBsd => 4,
+        ManagerConfig::Quicksilver(_) => 5,
+        ManagerConfig::Ingens(_) => 6,
+        ManagerConfig::HawkEye(_) => 7,
+    };
+    let placement = |config: TablesConfig| match config {
+        TablesConfig::Buddy => 0,
+        TablesConfig::Scattered(_) => 1,
+        TablesConfig::HugeGpt(_) => 2,
+        TablesConfig::Asap(_) => 3,
+    };
+    assert!(ManagerConfig::all().into_iter().map(manager).eq(0..8));
+    assert!(TablesConfig::all().into_iter().map(placement).eq(0..4));
+}
+
 fn pages(start: u64, count: u64) -> VpnRange {
     VpnRange::new(Vpn(start), PageCount(count))
 }

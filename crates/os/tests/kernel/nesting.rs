@@ -129,7 +129,8 @@ fn a_vm_s_memory_is_one_mapping_aligned_to_a_giant_page() {
     assert_eq!((host.counters().faults_4k, host.counters().faults_2m), (4, 0));
 }
 
-/// What each of two programs wrote to its table last is remembered; that the host took the frame away meanwhile is noticed.
+/// What each of two programs wrote to its table last is remembered; that the host took the frame
+/// away meanwhile is noticed.
 #[test]
 fn programs_that_fault_in_turn_write_to_tables_that_the_host_backs() {
     let (mut host, mut guest) = (kernel(8192), kernel(2048));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A second kernel, slow and obviously correct: maps from pages to what the program wrote there. After random
-//! programs the real one, alone or as guest and host, must hold the same.
+//! A second kernel, slow and obviously correct: maps from pages to what the program wrote there.
+//! After random programs the real one, alone or as guest and host, must hold the same.
 
 use std::collections::BTreeMap;
 
@@ -140,8 +140,8 @@ impl Pair {
         }
     }
 
-    /// There was no memory for it: as Linux does in the end, the process is killed, whatever part of the operation
-    /// was done.
+    /// There was no memory for it: as Linux does in the end, the process is killed, whatever part
+    /// of the operation was done.
     fn kill(&mut self, op: &Op, process: ProcessId) {
         if !matches!(op, Op::Fork(_) | Op::Touch(..)) {
             self.machine.with(|kernel, below| kernel.exit(process, below)).unwrap();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Random programs.
 
-use nestwalk_mem::{Cpu, PageCount, Va, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Nanoseconds, PageCount, Va, Vpn, VpnRange};
 use nestwalk_os::op::{Nth, Op};
 use nestwalk_os::{Advice, HugeAdvice, VmaFlags, VmaKind};
 use proptest::prelude::*;
@@ -63,7 +63,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         3 => nth().prop_map(Op::Fork),
         1 => nth().prop_map(Op::Exit),
         2 => (1u64..400).prop_map(|pages| Op::Pressure(PageCount(pages))),
-        2 => (0u64..40_000_000_000).prop_map(Op::Tick),
+        2 => (0u64..40_000_000_000).prop_map(|ns| Op::Tick(Nanoseconds(ns))),
     ]
 }
 

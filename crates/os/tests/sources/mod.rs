@@ -52,7 +52,7 @@ fn collect(folder: &Path, module: &str, texts: &mut BTreeMap<String, String>) {
 /// The modules that `text`, the code of `module`, names. Re-exports are uses; comments, tests and
 /// declarations of modules are not.
 fn uses(module: &str, text: &str, all: &BTreeMap<String, String>) -> BTreeSet<String> {
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
     let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     let parent = module.rsplit_once("::").map_or("", |(parent, _)| parent);
     let is_folder = all.keys().any(|other| other.starts_with(&format!("{module}::")));
@@ -86,7 +86,8 @@ fn paths(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The file that holds what `path` names: that of the longest path of a module which it begins with.
+/// The file that holds what `path` names: that of the longest path of a module which it begins
+/// with.
 fn file_of(path: &str, all: &BTreeMap<String, String>) -> Option<String> {
     let mut path = path;
     loop {

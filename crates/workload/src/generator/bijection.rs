@@ -42,8 +42,8 @@ pub(super) const fn scale(value: u64, bound: u64) -> u64 {
     ((value as u128 * bound as u128) >> 64) as u64
 }
 
-/// A permutation of `0..len`: a Feistel network over the next even number of bits, walked along its cycle until it is back
-/// in range (at most four times as many values as needed, so few steps).
+/// A permutation of `0..len`: a Feistel network over the next even number of bits, walked along its
+/// cycle until it is back in range (at most four times as many values as needed, so few steps).
 #[derive(Clone, Debug)]
 pub(crate) struct Bijection {
     len: u64,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `compiler`: SPEC CPU's gcc, passes over the intermediate code of one function after another.
 //!
-//! Memory: the garbage-collected heap, one mapping (`ggc` grows it in neighbouring stretches): a tenth of it the declarations
-//! and types of the whole unit, the rest functions' code in the order in which they were parsed (256 KiB a function; statements and
-//! expressions of 64 bytes).
+//! Memory: the garbage-collected heap, one mapping (`ggc` grows it in neighbouring stretches): a
+//! tenth of it the declarations and types of the whole unit, the rest functions' code in the order
+//! in which they were parsed (256 KiB a function; statements and expressions of 64 bytes).
 //!
-//! An operation is a pass over 32 statements of the thread's function: each statement and two operands near it (within 64 statements), one
-//! statement in four stores, one in four looks up a declaration (zipf, exponent 1: some types are everywhere). After
-//! `passes` passes the next function comes.
+//! An operation is a pass over 32 statements of the thread's function: each statement and two
+//! operands near it (within 64 statements), one statement in four stores, one in four looks up a
+//! declaration (zipf, exponent 1: some types are everywhere). After `passes` passes the next
+//! function comes.
 
 use nestwalk_mem::{Access, Vpn};
 

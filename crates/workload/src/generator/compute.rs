@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `compute`: programs that hardly miss the TLB: PARSEC's swaptions (simulation paths of a few KiB each thread) and raytrace (a
-//! tree of boxes whose upper part every ray visits).
+//! `compute`: programs that hardly miss the TLB: PARSEC's swaptions (simulation paths of a few KiB
+//! each thread) and raytrace (a tree of boxes whose upper part every ray visits).
 //!
-//! Memory: one mapping. An operation descends a tree over it, laid out level by level: from the root, one of `fanout` children of 64
-//! bytes at each level, each read whole. Neighbouring operations take neighbouring paths, as neighbouring rays do: the path
-//! moves to the next leaf every 32 operations and jumps anywhere every 65,536.
+//! Memory: one mapping. An operation descends a tree over it, laid out level by level: from the
+//! root, one of `fanout` children of 64 bytes at each level, each read whole. Neighbouring
+//! operations take neighbouring paths, as neighbouring rays do: the path moves to the next leaf
+//! every 32 operations and jumps anywhere every 65,536.
 
 use nestwalk_mem::{Access, Vpn};
 

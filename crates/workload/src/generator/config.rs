@@ -33,7 +33,8 @@ pub(super) struct Mixture {
 
 /// Declares the parameters of one generator: the common ones, and its own with their defaults.
 ///
-/// With `mixed(local_permille, instructions_per_kiloaccess, small_mappings)`, those of a [`Mixture`] and their defaults besides.
+/// With `mixed(local_permille, instructions_per_kiloaccess, small_mappings)`, those of a
+/// [`Mixture`] and their defaults besides.
 macro_rules! parameters {
     ($(#[$doc:meta])* $name:ident mixed($local:expr, $instructions:expr, $small:expr) {
         $($(#[$field_doc:meta])* $field:ident: $type:ty = $default:expr,)*
@@ -70,8 +71,8 @@ macro_rules! parameters {
             #[serde(with = "nestwalk_mem::size::pages")]
             #[schemars(with = "nestwalk_mem::schema::Pages")]
             pub footprint: nestwalk_mem::PageCount,
-            /// Accesses before counting begins, of all threads together. If nothing is said, until what is measured no longer
-            /// drifts (`docs/model.md`, "Warm-up").
+            /// Accesses before counting begins, of all threads together. If left out, until
+            /// what is measured no longer drifts (`docs/model.md`, "Warm-up").
             #[serde(skip_serializing_if = "Option::is_none")]
             pub warm_accesses: Option<u64>,
             /// Accesses that are counted, of all threads together.

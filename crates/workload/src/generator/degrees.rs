@@ -17,7 +17,8 @@ pub(super) struct Deals {
 impl Deals {
     /// Degrees proportional to `rank^-3/4`, at least 0, `GROUP * degree` in all.
     pub(super) fn new(degree: u64, seed: u64) -> Self {
-        // Integers only: rank^-3/4 as the reciprocal of sqrt(rank) * sqrt(sqrt(rank)), scaled by 2^32.
+        // Integers only: rank^-3/4 as the reciprocal of sqrt(rank) * sqrt(sqrt(rank)), scaled by
+        // 2^32.
         let weight =
             |rank: u64| (1u64 << 32) / (((rank << 32).isqrt() * ((rank << 32).isqrt() << 16).isqrt()) >> 24).max(1);
         let weights: Vec<u64> = (1..=GROUP).map(weight).collect();

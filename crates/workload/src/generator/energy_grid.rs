@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `energy_grid`: XSBench (Tramm, Siegel, Islam, Schulz, PHYSOR 2014), the macroscopic cross-section look-up of Monte Carlo neutron transport, with the
-//! unionised energy grid.
+//! `energy_grid`: XSBench (Tramm, Siegel, Islam, Schulz, PHYSOR 2014), the macroscopic
+//! cross-section look-up of Monte Carlo neutron transport, with the unionised energy grid.
 //!
-//! Memory: the unionised energies (8 bytes a point), beside each an index into every nuclide's own grid (4 bytes a nuclide),
-//! and the nuclides' grids (48 bytes a point: energy and five cross-sections). A problem of `nuclides` with `n` points each has
-//! `nuclides * n` unionised points, so the index array is nearly all of the memory; `n` follows from the footprint.
+//! Memory: the unionised energies (8 bytes a point), beside each an index into every nuclide's own
+//! grid (4 bytes a nuclide), and the nuclides' grids (48 bytes a point: energy and five
+//! cross-sections). A problem of `nuclides` with `n` points each has `nuclides * n` unionised
+//! points, so the index array is nearly all of the memory; `n` follows from the footprint.
 //!
-//! A look-up draws a material (with XSBench's shares; fuel has nearly all nuclides, the others 4 to 27) and an energy, searches
-//! the unionised energies, and reads for each nuclide of the material its index and two neighbouring points of its grid.
+//! A look-up draws a material (with XSBench's shares; fuel has nearly all nuclides, the others
+//! between 4 and 27) and an energy, searches the unionised energies, and reads for each nuclide of
+//! the material its index and two neighbouring points of its grid.
 
 use nestwalk_mem::{Access, Vpn};
 
@@ -18,7 +20,8 @@ use super::memory::{Region, Sweep};
 use super::pattern::Pattern;
 use crate::stream::WorkloadError;
 
-/// Shares of the twelve materials in look-ups, in thousandths, and their nuclides at 355 in all (XSBench's `Materials.c`, "large").
+/// Shares of the twelve materials in look-ups, in thousandths, and their nuclides at 355 in all
+/// (XSBench's `Materials.c`, "large").
 const MATERIALS: [(u64, u64); 12] = [
     (140, 321),
     (52, 5),
@@ -39,8 +42,8 @@ const ENERGY: u64 = 8;
 const INDEX: u64 = 4;
 
 parameters! {
-    /// Cross-section look-ups over a unionised energy grid. Local accesses and instructions are assumed to be those of the bundled BFS,
-    /// a loop over arrays as this is.
+    /// Cross-section look-ups over a unionised energy grid. Local accesses and instructions are
+    /// assumed to be those of the bundled BFS, a loop over arrays as this is.
     EnergyGridConfig mixed(124, 4200, 12) {
         /// Nuclides of the fuel and all others: 34 or more. XSBench's "large" has 355.
         nuclides: u64 = 355,
@@ -125,7 +128,8 @@ impl Pattern for EnergyGrid {
             let nuclide =
                 if material == 0 { nth } else { scale(mix(self.seed ^ (material as u64) << 32 ^ nth), self.nuclides) };
             accesses.push(Access::load(self.indices.at((point * self.nuclides + nuclide) * INDEX)));
-            // The nuclide's grid covers the same energies; its points near this one lie at about the same share of it.
+            // The nuclide's grid covers the same energies; its points near this one lie at about
+            // the same share of it.
             let at = nuclide * own + (point / self.nuclides).min(own - 2);
             let both = self.grids.at(at * POINT);
             accesses.extend((0..2 * POINT).step_by(8).map(|byte| Access::load(nestwalk_mem::Gva(both.0 + byte))));

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `event_queue`: SPEC CPU's omnetpp, a discrete-event simulation of a network.
 //!
-//! Memory, one heap: message objects (256 bytes: `cMessage` with its encapsulated packet), modules with their gates and queues (1 KiB a
-//! module), and the future event set, a binary heap of 8-byte pointers to messages. Messages have half of the footprint, as
-//! many are in flight as fit.
+//! Memory, one heap: message objects (256 bytes: `cMessage` with its encapsulated packet), modules
+//! with their gates and queues (1 KiB a module), and the future event set, a binary heap of 8-byte
+//! pointers to messages. Messages have half of the footprint, as many are in flight as fit.
 //!
-//! An operation takes the first event: down the heap from the root, at each level two pointers and the arrival times of the
-//! messages behind them (random objects, the upper ones used again and again); then it works on the message's module (eight
-//! words, three of them stored to) and a neighbour, reuses the message for the next event (`malloc` hands out what was freed
-//! last) and moves it up the heap, half of the levels on average being passed once.
+//! An operation takes the first event: down the heap from the root, at each level two pointers and
+//! the arrival times of the messages behind them (random objects, the upper ones used again and
+//! again); then it works on the message's module (eight words, three of them stored to) and a
+//! neighbour, reuses the message for the next event (`malloc` hands out what was freed last) and
+//! moves it up the heap, half of the levels on average being passed once.
 
 use nestwalk_mem::{Access, Gva, Vpn};
 
@@ -27,7 +28,8 @@ const MESSAGE_PERMILLE: u64 = 500;
 const HEAP_PERMILLE: u64 = 16;
 
 parameters! {
-    /// Discrete-event simulation. Local accesses and instructions as measured of `cc1 -O2`, an integer program over objects.
+    /// Discrete-event simulation. Local accesses and instructions as measured of `cc1 -O2`, an
+    /// integer program over objects.
     EventQueueConfig mixed(826, 2467, 14) {}
 }
 

@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `graph`: algorithms on a Twitter-like graph in compressed sparse rows.
 //!
-//! Memory, one VMA as neighbouring arrays make it: `offsets` (8 bytes a vertex), `edges` (4 bytes an edge, 8 from 2^32 vertices
-//! on), `property` and `next` (`property_bytes` a vertex: ranks, parents, labels; next ranks, queue, bitmap). Degrees follow a power law
-//! within every 4096 vertices ([`degrees`](super::degrees)). Popular targets follow one over the whole graph (rank exponent
-//! 3/4, that is in-degree exponent 2.33; Kwak et al. 2010 give 2.28 for Twitter), scattered over the vertex numbers. The targets
-//! of an edge depend on its place alone: the graph is the same whenever it is visited. What it lacks is community structure,
-//! so its neighbours are farther apart than a real graph's.
+//! Memory, one VMA as neighbouring arrays make it: `offsets` (8 bytes a vertex), `edges` (4 bytes
+//! an edge, 8 from 2^32 vertices on), `property` and `next` (`property_bytes` a vertex: ranks,
+//! parents, labels; next ranks, queue, bitmap). Degrees follow a power law within every 4096
+//! vertices ([`degrees`](super::degrees)). Popular targets follow one over the whole graph (rank
+//! exponent 3/4, that is in-degree exponent 2.33; Kwak et al. 2010 give 2.28 for Twitter),
+//! scattered over the vertex numbers. The targets of an edge depend on its place alone: the graph
+//! is the same whenever it is visited. What it lacks is community structure, so its neighbours are
+//! farther apart than a real graph's.
 //!
 //! The algorithms, by the order in which they visit vertices and what they do at each:
-//! - `sweep`: PageRank (pull). By number: offset, then for each edge the edge and the target's property, then a store to `next`.
-//! - `frontier`: breadth-first search. In random order from a queue (in `next`): as above, one target in so many as a vertex has
-//!   edges is new and stored to.
-//! - `direction_optimising`: the search of Beamer, Asanovic and Patterson (SC 2012) as `capture/programs/bfs.c` has it, whose
-//!   counts at scale 22 are its shares: parents reset; top-down over 1/64 of the edges; three bottom-up passes in which
-//!   65 % of the vertices are not reached yet and look at 0.65 edges and bits of the frontier's bitmap each; a check of every 64th vertex.
-//! - `components`: label propagation. By number; an edge whose target has the larger label stores to it; at the end a vertex follows
-//!   two labels (pointer jumping).
-//! - `nibble`: PageRank-Nibble (Andersen, Chung, Lang 2006), local clustering: in random order within a sixteenth of the vertices, one
-//!   after the other; each target's residual (in `next`) is loaded and stored.
+//! - `sweep`: PageRank (pull). By number: offset, then for each edge the edge and the target's
+//!   property, then a store to `next`.
+//! - `frontier`: breadth-first search. In random order from a queue (in `next`): as above, one
+//!   target in so many as a vertex has edges is new and stored to.
+//! - `direction_optimising`: the search of Beamer, Asanovic and Patterson (SC 2012) as
+//!   `capture/programs/bfs.c` has it, whose counts at scale 22 are its shares: parents reset;
+//!   top-down over 1/64 of the edges; three bottom-up passes in which 65 % of the vertices are not
+//!   reached yet and look at 0.65 edges and bits of the frontier's bitmap each; a check of every
+//!   64th vertex.
+//! - `components`: label propagation. By number; an edge whose target has the larger label stores
+//!   to it; at the end a vertex follows two labels (pointer jumping).
+//! - `nibble`: PageRank-Nibble (Andersen, Chung, Lang 2006), local clustering: in random order
+//!   within a sixteenth of the vertices, one after the other; each target's residual (in `next`) is
+//!   loaded and stored.
 
 use nestwalk_mem::{Access, Gva, PageCount, Vpn};
 use serde::{Deserialize, Serialize};
@@ -35,13 +41,14 @@ use crate::stream::WorkloadError;
 const OFFSET: u64 = 8;
 /// Edges of a vertex in one operation; a longer list goes on in the next one.
 const EDGES_MAX: u64 = 256;
-/// Bottom-up passes of a search, the share of vertices not reached yet, edges that a hundred of them look at, and how many of
-/// a hundred find a parent (counted in `bfs.c` at scale 22).
+/// Bottom-up passes of a search, the share of vertices not reached yet, edges that a hundred of
+/// them look at, and how many of a hundred find a parent (counted in `bfs.c` at scale 22).
 const UP_PASSES: u64 = 3;
 const UNREACHED_PERMILLE: u64 = 654;
 const UP_EDGES_PERMILLE: u64 = 649;
 const UP_FOUND_PERMILLE: u64 = 289;
-/// Vertices of a hundred that a search expands top-down, at the average degree; and every how manieth is checked.
+/// Vertices of a hundred that a search expands top-down, at the average degree; and every how
+/// manieth is checked.
 const DOWN_OF: u64 = 64;
 const CHECK_OF: u64 = 64;
 /// The part of the graph in which a nibble stays.
@@ -74,7 +81,8 @@ pub enum Loading {
 }
 
 parameters! {
-    /// An algorithm on a power-law graph. Local accesses and instructions as measured of the bundled BFS.
+    /// An algorithm on a power-law graph. Local accesses and instructions as measured of the
+    /// bundled BFS.
     GraphConfig mixed(124, 4200, 13) {
         /// Edges a vertex, on average: 1 to 4096. Twitter has 35.
         degree: u64 = 35,
@@ -283,7 +291,8 @@ impl Graph {
         }
     }
 
-    /// One step of a direction-optimising search. Stage 0 resets, 1 goes down, the next ones up, the last one checks.
+    /// One step of a direction-optimising search. Stage 0 resets, 1 goes down, the next ones up,
+    /// the last one checks.
     fn search(&self, thread: &mut Thread, accesses: &mut Vec<Access>) {
         const CHECK: u64 = 2 + UP_PASSES;
         let length = thread.end - thread.start;
@@ -377,7 +386,8 @@ mod tests {
         }
         assert_eq!(graph.target(77), graph.target(77));
         hits.sort_unstable_by(|a, b| b.cmp(a));
-        // Rank below share x of the vertices with probability x^(1/4): a hundredth of the vertices gets 31.6 % of the edges.
+        // Rank below share x of the vertices with probability x^(1/4): a hundredth of the vertices
+        // gets 31.6 % of the edges.
         let top: u64 = hits[..hits.len() / 100].iter().sum();
         let share = top * 1000 / edges;
         assert!((300..=340).contains(&share), "{share} per mille");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `group_chase`: what `nestwalk probe` does on the machine, for the simulator ([`crate::chase`]).
 //!
-//! Pages are touched first in the order of the frames that they shall have: on fresh memory a kernel hands frames out in ascending
-//! order, so the layout comes about by itself (a run's `host_pt_fragmentation` says whether it did).
+//! Pages are touched first in the order of the frames that they shall have: on fresh memory a
+//! kernel hands frames out in ascending order, so the layout comes about by itself (a run's
+//! `host_pt_fragmentation` says whether it did).
 
 use nestwalk_mem::{Access, PageCount, Vpn};
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `gups`: giga-updates per second, the RandomAccess of the HPC Challenge. One table of 8-byte words; an update loads a
-//! word chosen uniformly at random and stores it back. Nothing has less locality, so nearly every update is a TLB miss.
+//! `gups`: giga-updates per second, the RandomAccess of the HPC Challenge. One table of 8-byte
+//! words; an update loads a word chosen uniformly at random and stores it back. Nothing has less
+//! locality, so nearly every update is a TLB miss.
 
 use nestwalk_mem::{Access, PageCount, Vpn};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -12,7 +13,8 @@ use super::memory::{MmapArea, Region, Sweep};
 use super::program::Program;
 use crate::stream::WorkloadError;
 
-/// Instructions of an update (assumed): the generator's shift, test and xor; mask, load, xor, store; loop count and branch.
+/// Instructions of an update (assumed): the generator's shift, test and xor; mask, load, xor,
+/// store; loop count and branch.
 const INSTRUCTIONS_PER_UPDATE: u64 = 8;
 /// Bytes of a word.
 const WORD: u64 = 8;

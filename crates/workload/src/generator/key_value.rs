@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `key_value`: redis and memcached under YCSB-like load: zipf keys, reads and updates.
 //!
-//! Memory: the hash table (8 bytes a slot; what the objects leave of the footprint, at least a slot a key, as between two
-//! doublings), the objects as their allocator lays them ([`slabs`](super::slabs)), and a buffer a thread. Popular keys lie anywhere among the
-//! objects (YCSB's scrambled zipfian).
-//! - redis (7.0, jemalloc): for each key a `dictEntry` (24 bytes), the key (an sds string, 2 bytes besides), an `robj` (16)
-//!   and the value (sds, 4 bytes besides; up to 44 bytes it is part of the `robj`). One thread.
-//! - memcached (1.6): an item for each key: 56 bytes of header with hash, LRU links and CAS, key, value. Its slabs may lie in several VMAs
-//!   (`stretches`): each doubling of the table leaves a hole where the old one was.
+//! Memory: the hash table (8 bytes a slot; what the objects leave of the footprint, at least a slot
+//! a key, as between two doublings), the objects as their allocator lays them
+//! ([`slabs`](super::slabs)), and a buffer a thread. Popular keys lie anywhere among the objects
+//! (YCSB's scrambled zipfian).
+//! - redis (7.0, jemalloc): for each key a `dictEntry` (24 bytes), the key (an sds string, 2 bytes
+//!   besides), an `robj` (16) and the value (sds, 4 bytes besides; up to 44 bytes it is part of the
+//!   `robj`). One thread.
+//! - memcached (1.6): an item for each key: 56 bytes of header with hash, LRU links and CAS, key,
+//!   value. Its slabs may lie in several VMAs (`stretches`): each doubling of the table leaves a
+//!   hole where the old one was.
 //!
-//! A redis request: slot, entry, key compared word by word, `robj` (its LRU clock stored to), value copied word by word to the
-//! reply, or stored to from the request; with a load factor below one, every other look-up passes another entry first. A
-//! memcached request: slot, item header (reference count taken and given back), key; the value itself is copied by the
-//! kernel (`sendmsg`, `read`) and not seen in user mode; an update links a new item in and takes the old one out, with both
-//! LRU neighbours. The kernel's side of the network is left out.
+//! A redis request: slot, entry, key compared word by word, `robj` (its LRU clock stored to), value
+//! copied word by word to the reply, or stored to from the request; with a load factor below one,
+//! every other look-up passes another entry first. A memcached request: slot, item header
+//! (reference count taken and given back), key; the value itself is copied by the kernel
+//! (`sendmsg`, `read`) and not seen in user mode; an update links a new item in and takes the old
+//! one out, with both LRU neighbours. The kernel's side of the network is left out.
 
 use nestwalk_mem::addr::PAGE_BYTES;
 use nestwalk_mem::{Access, Gva, Vpn};
@@ -47,9 +51,11 @@ pub enum Server {
 }
 
 parameters! {
-    /// A key-value server. Of redis were measured 1567 accesses a command (2.35 thousand million in the steady phase of the bundled
-    /// trace's capture, 1.5 million commands) and 2689 instructions in a thousand. The structures here account for 77 of them at that trace's
-    /// sizes, so 951 in a thousand are local: those to the hottest lines (909), and parsing and replying within the buffers.
+    /// A key-value server. Of redis were measured 1567 accesses a command (2.35 thousand million in
+    /// the steady phase of the bundled trace's capture, 1.5 million commands) and 2689 instructions
+    /// in a thousand. The structures here account for 77 of them at that trace's sizes, so 951 in a
+    /// thousand are local: those to the hottest lines (909), and parsing and replying within the
+    /// buffers.
     KeyValueConfig mixed(951, 2689, 6) {
         /// Which server.
         server: Server = Server::Redis,
@@ -216,7 +222,8 @@ impl KeyValue {
         words(plus(item, ITEM), self.config.key_bytes, false, accesses);
         accesses.extend([Access::load(reference), Access::store(reference)]);
         if set {
-            // The old item leaves its LRU list, the new one (which takes the place of another) enters it.
+            // The old item leaves its LRU list, the new one (which takes the place of another)
+            // enters it.
             for other in [mix(key ^ 1), mix(key ^ 2)] {
                 accesses.push(Access::store(self.object(scale(other, self.keys), 0)));
             }
@@ -228,10 +235,12 @@ impl KeyValue {
         accesses.push(Access::store(reference));
     }
 
-    /// Touches what inserting the next key touches first: its objects' new pages and perhaps a page of the table.
+    /// Touches what inserting the next key touches first: its objects' new pages and perhaps a page
+    /// of the table.
     fn insert(&mut self, touches: &mut Vec<(Vpn, bool)>) {
         let key = self.filling.next_key;
-        // The table got its present size at half of the keys; then new keys and moved ones fill it at random places.
+        // The table got its present size at half of the keys; then new keys and moved ones fill it
+        // at random places.
         if key >= self.keys / 2 {
             let page = (self.slot(key).0 - self.table.at(0).0) / PAGE_BYTES;
             let word = &mut self.filling.table[(page / 64) as usize];
@@ -379,7 +388,8 @@ mod tests {
         assert!((240..=260).contains(&(sets * 1000 / requests)), "{sets} of {requests}");
         let mut counts: Vec<usize> = counts.into_values().collect();
         counts.sort_unstable_by(|a, b| b.cmp(a));
-        // With some 50,000 keys and exponent 0.99, the first has 8 to 9 % of the requests, twice as many as the second.
+        // With some 50,000 keys and exponent 0.99, the first has 8 to 9 % of the requests, twice as
+        // many as the second.
         assert!((70..=100).contains(&(counts[0] * 1000 / requests)), "{} of {requests}", counts[0]);
         assert!((170..=230).contains(&(counts[0] * 100 / counts[1])), "{} {}", counts[0], counts[1]);
     }

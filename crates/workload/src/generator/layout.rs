@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The address space of a made-up program: its data structures, and the small mappings that every process has.
+//! The address space of a made-up program: its data structures, and the small mappings that every
+//! process has.
 //!
-//! Data structures that the program maps one after the other are neighbours, and the kernel makes one VMA of them
-//! (`vma_merge`); [`Layout::gap`] keeps two apart, as a guard page or an old table that was freed does. The small mappings
-//! (code, libraries, their data) lie apart from each other; each thread has a stack with its locals.
+//! Data structures that the program maps one after the other are neighbours, and the kernel makes
+//! one VMA of them (`vma_merge`); [`Layout::gap`] keeps two apart, as a guard page or an old table
+//! that was freed does. The small mappings (code, libraries, their data) lie apart from each other;
+//! each thread has a stack with its locals.
 
 use nestwalk_mem::{PageCount, Vpn};
 
@@ -12,7 +14,8 @@ use super::locals::LOCAL_PAGES;
 use super::memory::{MmapArea, Region};
 use crate::stream::WorkloadError;
 
-/// Pages of a small mapping that the program touches (assumed): a library's data and the code that runs.
+/// Pages of a small mapping that the program touches (assumed): a library's data and the code that
+/// runs.
 const SMALL_MAPPING_PAGES: u64 = 4;
 
 /// See the [module's documentation](self).
@@ -26,7 +29,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The process of the program `name` before it maps data. Its threads' stacks and small mappings are part of the footprint.
+    /// The process of the program `name` before it maps data. Its threads' stacks and small
+    /// mappings are part of the footprint.
     ///
     /// # Errors
     /// When a common parameter is impossible, or the footprint leaves no room for data.
@@ -97,7 +101,8 @@ impl Layout {
         self.locals[thread]
     }
 
-    /// What a thread touches before it works: its stack, and the first thread the small mappings as well.
+    /// What a thread touches before it works: its stack, and the first thread the small mappings as
+    /// well.
     pub(super) fn touch(&self, thread: u16, touches: &mut Vec<(Vpn, bool)>) {
         let small: &[Region] = if thread == 0 { &self.small } else { &[] };
         for region in small.iter().chain([&self.locals[usize::from(thread)]]) {

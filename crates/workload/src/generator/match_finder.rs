@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `match_finder`: SPEC CPU's xz, LZMA compression with the binary-tree match finder (`bt4` of `xz -9`).
+//! `match_finder`: SPEC CPU's xz, LZMA compression with the binary-tree match finder (`bt4` of
+//! `xz -9`).
 //!
-//! Memory, as liblzma has it for a dictionary of D bytes: the window (D and a half), the hash table (4 bytes for each of about D/4
-//! slots), and the trees (`son`: two 4-byte positions a byte of the window, 8 D); one mapping. With 64 MiB that is the 674 MiB of `xz -9`.
+//! Memory, as liblzma has it for a dictionary of D bytes: the window (D and a half), the hash table
+//! (4 bytes for each of about D/4 slots), and the trees (`son`: two 4-byte positions a byte of the
+//! window, 8 D); one mapping. With 64 MiB that is the 674 MiB of `xz -9`.
 //!
-//! An operation handles a position: eight bytes of the window in order, a slot of the hash table (random: a hash of four
-//! bytes), then down the tree of that hash: at each node its pair of sons and the window there, compared word by word. Positions
-//! in a tree are far back as often as near (distances uniform in their logarithm); a descent takes 8 nodes (assumed; `nice_len`
-//! and `depth` bound it at 48).
+//! An operation handles a position: eight bytes of the window in order, a slot of the hash table
+//! (random: a hash of four bytes), then down the tree of that hash: at each node its pair of sons
+//! and the window there, compared word by word. Positions in a tree are far back as often as near
+//! (distances uniform in their logarithm); a descent takes 8 nodes (assumed; `nice_len` and `depth`
+//! bound it at 48).
 
 use nestwalk_mem::{Access, Vpn};
 

@@ -6,12 +6,13 @@ use nestwalk_mem::{Gva, PageCount, Vpn, VpnRange};
 
 use super::bijection::{Bijection, mix};
 
-/// Where the first mapping ends: under the libraries of an x86-64 process without address randomisation, whose `mmap`
-/// area begins a gap below the stack at 0x7fff_f7ff_f000 and grows downwards.
+/// Where the first mapping ends: under the libraries of an x86-64 process without address
+/// randomisation, whose `mmap` area begins a gap below the stack at 0x7fff_f7ff_f000 and grows
+/// downwards.
 const MMAP_TOP: Vpn = Vpn(0x7_ffff_7000);
 
-/// Hands out mappings as `mmap` does: each right below the one before (`vm_unmapped_area` top down; Linux 6.1 aligns
-/// nothing to 2 MiB).
+/// Hands out mappings as `mmap` does: each right below the one before (`vm_unmapped_area` top down;
+/// Linux 6.1 aligns nothing to 2 MiB).
 pub(super) struct MmapArea {
     next_end: Vpn,
 }
@@ -81,7 +82,8 @@ impl Sweep {
         }
     }
 
-    /// The pages of group `group` are touched in random order, as by a program that scatters what it writes.
+    /// The pages of group `group` are touched in random order, as by a program that scatters what
+    /// it writes.
     #[must_use]
     pub(super) fn scattered(mut self, group: usize, seed: u64) -> Self {
         self.shuffled[group] = Some(seed);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs that are made up: streams of accesses computed from parameters and a seed.
 //!
-//! A generator pretends to own data and never stores it: what it would read there (the next pointer, the target of an edge,
-//! the object of a key) it computes. So a 400 GB program costs no memory. Each file here is one program: its memory, the
-//! order in which it fills it, and the accesses of its steady phase ([`program`]). The driver turns that into a
-//! [`Workload`]: it maps the memory, yields first touches while populating, and then warm and measured accesses, with the
-//! threads taking turns.
+//! A generator pretends to own data and never stores it: what it would read there (the next
+//! pointer, the target of an edge, the object of a key) it computes. So a 400 GB program costs no
+//! memory. Each file here is one program: its memory, the order in which it fills it, and the
+//! accesses of its steady phase ([`program`]). The driver turns that into a
+//! [`Workload`]: it maps the memory, yields first touches while populating, and then warm and
+//! measured accesses, with the threads taking turns.
 //!
-//! Same parameters, same stream, on every machine: random numbers are xoshiro256++ on integers, and what floating point
-//! there is (the zipf sampler) uses software functions with the same bits everywhere.
+//! Same parameters, same stream, on every machine: random numbers are xoshiro256++ on integers, and
+//! what floating point there is (the zipf sampler) uses software functions with the same bits
+//! everywhere.
 
 pub(crate) mod bijection;
 mod compiler;
@@ -66,11 +68,12 @@ use program::Driver;
 /// Declares the kinds of generators: variant, name, parameters, what it is, and how it is built.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident($config:ty) = $name:literal: $about:literal, |$c:ident| $build:expr;)*) => {
-        /// A generator with its parameters, as written in a scenario: `kind = "gups"` and the keys of that kind.
+        /// A generator with its parameters, as written in a scenario: `kind = "gups"` and the keys
+        /// of that kind.
         ///
-        /// All programs have `footprint` (a size, `"4 GiB"`), `warm_accesses`, `measured_accesses` (of all threads together),
-        /// `threads` and `seed`; those that model a real one have `local_permille`, `instructions_per_kiloaccess` and
-        /// `small_mappings` besides.
+        /// All programs have `footprint` (a size, `"4 GiB"`), `warm_accesses`, `measured_accesses`
+        /// (of all threads together), `threads` and `seed`; those that model a real one have
+        /// `local_permille`, `instructions_per_kiloaccess` and `small_mappings` besides.
         #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
         #[serde(tag = "kind", rename_all = "snake_case")]
         pub enum GeneratorConfig {
@@ -114,7 +117,8 @@ kinds! {
     /// Dependent loads in one random cycle.
     PointerChase(PointerChaseConfig) = "pointer_chase": "dependent loads in one random cycle through all lines or pages",
         |c| Box::new(Driver::new(c.common(), pointer_chase::PointerChase::new(c)?)?);
-    /// Dependent loads, one a page, with the frames of each group of 8 pages on so many lines of the host's table.
+    /// Dependent loads, one a page, with the frames of each group of 8 pages on so many lines of
+    /// the host's table.
     GroupChase(GroupChaseConfig) = "group_chase": "dependent loads, one a page; groups of 8 pages on 1, 2, 4 or 8 lines",
         |c| Box::new(Driver::new(c.common(), group_chase::GroupChase::new(c)?)?);
     /// An access a page (HugeGPT's micro-benchmarks).

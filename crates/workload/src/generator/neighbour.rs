@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `neighbour`: co-runners that map, touch and unmap memory without end, and whose accesses nobody looks at. (stress-ng's workers are
-//! [`ChurnConfig`](crate::ChurnConfig), which a real kernel has run as well.)
+//! `neighbour`: co-runners that map, touch and unmap memory without end, and whose accesses are not
+//! simulated. (stress-ng's workers are [`ChurnConfig`](crate::ChurnConfig), which a real kernel has
+//! run as well.)
 //!
-//! Each is one or several actors that take turns; an actor has some threads and a list of mappings that it makes one after
-//! the other, touches page by page, and gives back. What the profiles stand for:
-//! - `object_detection`: an inference of SSD-MobileNet (Howard et al. 2017; Liu et al. 2016) after the other: the output of each layer is a
-//!   tensor of its own, filled by all threads, and freed when the next but one is made. 37 MB an inference.
-//! - `interpreter`: requests to a Python function (chameleon, pyaes, json_serdes): arenas of 256 KiB (CPython's `ARENA_SIZE` up to 3.9) as the
-//!   request goes on, all given back at its end. How many is assumed: 64, 16, 48 for the three.
+//! Each is one or several actors that take turns; an actor has some threads and a list of mappings
+//! that it makes one after the other, touches page by page, and gives back. What the profiles stand
+//! for:
+//! - `object_detection`: an inference of SSD-MobileNet (Howard et al. 2017; Liu et al. 2016) after
+//!   the other: the output of each layer is a tensor of its own, filled by all threads, and freed
+//!   when the next but one is made. 37 MB an inference.
+//! - `interpreter`: requests to a Python function (chameleon, pyaes, json_serdes): arenas of
+//!   256 KiB (CPython's `ARENA_SIZE` up to 3.9) as the request goes on, all given back at its end.
+//!   How many is assumed: 64, 16, 48 for the three.
 //! - `inference`: rnn_serving: a small net's few tensors a request, over weights that stay.
 //! - `compiler`: gcc: a heap that grows by 2 MiB (assumed) up to 192 MiB, and the process exits.
 //! - `compressor`: xz -6: 94 MiB for each file.
-//! - `all`: these seven side by side (object detection, three interpreters, inference, compiler, compressor), as in PTEMagnet's evaluation.
+//! - `all`: these seven side by side (object detection, three interpreters, inference, compiler,
+//!   compressor), as in PTEMagnet's evaluation.
 
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
 use serde::{Deserialize, Serialize};
@@ -24,7 +29,8 @@ use crate::stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, Workloa
 /// Pages that a thread touches before the next one's turn.
 const TOUCH_TURN: u64 = 32;
 const MIB: u64 = 256;
-/// Side and channels of the outputs of MobileNet's layers at 300 x 300; each number is a float of 4 bytes.
+/// Side and channels of the outputs of MobileNet's layers at 300 x 300; each number is a float of
+/// 4 bytes.
 const LAYERS: [(u64, u64); 27] = [
     (150, 32),
     (150, 32),
@@ -89,7 +95,8 @@ pub struct NeighbourConfig {
 
 impl Default for NeighbourConfig {
     fn default() -> Self {
-        // PTEMagnet ran object detection with 8 threads. 10^8 pages outlast what is measured beside them.
+        // PTEMagnet ran object detection with 8 threads. 10^8 pages outlast what is measured beside
+        // them.
         Self { profile: Profile::ObjectDetection, threads: 8, touches: 100_000_000, seed: 1 }
     }
 }
@@ -169,17 +176,21 @@ impl Crew {
         let threads = config.threads;
         let arenas = |count: usize| vec![MIB / 4; count];
         match config.profile {
-            // 1.2 thousand million multiplications an inference, eight an instruction, over 9,000 pages.
+            // 1.2 thousand million multiplications an inference, eight an instruction, over 9,000
+            // pages.
             Profile::ObjectDetection => {
                 let pages = |&(side, channels)| PageCount::covering(side * side * channels * 4).0;
                 self.add(threads, LAYERS.iter().map(pages).collect(), Lifetime::Later(2), 16_000);
             }
-            // A page of objects made by an interpreter (assumed: 64 objects, 800 instructions each).
+            // A page of objects made by an interpreter (assumed: 64 objects, 800 instructions
+            // each).
             Profile::Interpreter => self.add(1, arenas(64), Lifetime::Together, 51_200),
             Profile::Inference => self.add(1, vec![MIB / 2, MIB, MIB / 2, MIB / 4], Lifetime::Later(1), 16_000),
-            // 2.5 instructions an access and 7 lines in a thousand accesses, as measured of cc1: some 20,000 a page of 64 lines.
+            // 2.5 instructions an access and 7 lines in a thousand accesses, as measured of cc1:
+            // some 20,000 a page of 64 lines.
             Profile::Compiler => self.add(1, vec![2 * MIB; 96], Lifetime::Together, 20_000),
-            // xz -6: a dictionary of 8 MiB, trees of 64, the hash tables, and the window; 3.7 instructions an access.
+            // xz -6: a dictionary of 8 MiB, trees of 64, the hash tables, and the window; 3.7
+            // instructions an access.
             Profile::Compressor => self.add(1, vec![12 * MIB, 18 * MIB, 64 * MIB], Lifetime::Together, 40_000),
             Profile::All => {
                 let part = |profile, threads| NeighbourConfig { profile, threads, ..config.clone() };
@@ -220,7 +231,8 @@ impl Actor {
         match self.lifetime {
             Lifetime::Together if next == 0 => At::Unmap { index: 0, next: 1 },
             Lifetime::Together => At::Map { index: next },
-            // The mapping that many places before, if it has been made already: unmapping what is not mapped does nothing.
+            // The mapping that many places before, if it has been made already: unmapping what is
+            // not mapped does nothing.
             Lifetime::Later(later) => At::Unmap { index: (index + count - later) % count, next },
         }
     }
@@ -321,8 +333,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
-        /// Against a set of mapped pages: every touch is inside a mapping, the first there since it was made, by a known
-        /// thread; and what is mapped is bounded by what the facts say.
+        /// Against a set of mapped pages: every touch is inside a mapping, the first there since it
+        /// was made, by a known thread; and what is mapped is bounded by what the facts say.
         #[test]
         fn touches_lie_in_mappings_and_memory_is_given_back(profile in profiles(), threads in 1u16..13, seed in 0u64..9) {
             let config = NeighbourConfig { profile, threads, touches: 60_000, seed };

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `netlist`: PARSEC's canneal (Bienia, 2011), simulated annealing of a chip's placement.
 //!
-//! Memory, four mappings: elements (128 bytes: name, vectors of fan-in and fan-out, pointer to the present location), the arrays
-//! behind those vectors (8 bytes a connection, `connections` an element and direction), locations (8 bytes), names and the map
-//! from names to elements (80 bytes, used while the netlist is read). Elements are connected to any others, as in PARSEC's
-//! synthetic netlists.
+//! Memory, four mappings: elements (128 bytes: name, vectors of fan-in and fan-out, pointer to the
+//! present location), the arrays behind those vectors (8 bytes a connection, `connections` an
+//! element and direction), locations (8 bytes), names and the map from names to elements (80 bytes,
+//! used while the netlist is read). Elements are connected to any others, as in PARSEC's synthetic
+//! netlists.
 //!
-//! An operation is a swap (`annealer_thread::Run`): of two random elements it loads element and location, then for each connection the
-//! pointer, the neighbour's element (its pointer to a location) and that location; two in five are accepted and store both
-//! location pointers (assumed: between the all of the hot start and the few of the cold end).
+//! An operation is a swap (`annealer_thread::Run`): of two random elements it loads element and
+//! location, then for each connection the pointer, the neighbour's element (its pointer to a
+//! location) and that location; two in five are accepted and store both location pointers (assumed:
+//! between the all of the hot start and the few of the cold end).
 
 use nestwalk_mem::{Access, PageCount, Vpn};
 
@@ -25,7 +27,8 @@ const NAME_ENTRY: u64 = 80;
 const ACCEPTED_PERMILLE: u64 = 400;
 
 parameters! {
-    /// Swaps of elements of a netlist. Local accesses and instructions as measured of `cc1 -O2`, an integer program over pointers.
+    /// Swaps of elements of a netlist. Local accesses and instructions as measured of `cc1 -O2`, an
+    /// integer program over pointers.
     NetlistConfig mixed(826, 2467, 14) {
         /// Fan-ins of an element, and fan-outs: 1 to 64. PARSEC's netlists have 5 on average.
         connections: u64 = 5,
@@ -75,7 +78,8 @@ impl Netlist {
         })
     }
 
-    /// Loads an element's pointer to its location, and the location. Where it stands changes with every swap; any will do.
+    /// Loads an element's pointer to its location, and the location. Its position changes with
+    /// every swap; any will do.
     fn located(&self, element: u64, accesses: &mut Vec<Access>) {
         accesses.push(Access::load(self.elements.at(element * ELEMENT + 80)));
         let location = scale(mix(self.seed ^ 0x10c ^ element), self.count);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `network`: the network simplex of SPEC CPU's mcf (Löbel's MCF, a vehicle-scheduling problem).
 //!
-//! Memory: one mapping, as mcf reads its problem into one heap: arcs (64 bytes: cost, tail, head, state, flow, links) and nodes (104 bytes:
-//! potential, tree links, depth). SPEC CPU2006's `ref` has 27.3 million arcs at most and some 60,000 nodes, so nodes take 0.4 % of it.
+//! Memory: one mapping, as mcf reads its problem into one heap: arcs (64 bytes: cost, tail, head,
+//! state, flow, links) and nodes (104 bytes: potential, tree links, depth). SPEC CPU2006's `ref`
+//! has 27.3 million arcs at most and some 60,000 nodes, so nodes take 0.4 % of it.
 //!
-//! Half of the operations price a block (`primal_bea_mpp`): 300 arcs, one in each of 300 stretches of the arc array, the next
-//! ones at the next call; for each arc its record, and of an arc not in the tree the potentials of both end nodes. The others
-//! follow the tree (`refresh_potential`, `primal_iminus`): a chain of nodes by their links, each with the cost of its arc. That
-//! both have half of the operations is an assumption; profiles of mcf name these functions first.
+//! Half of the operations price a block (`primal_bea_mpp`): 300 arcs, one in each of 300 stretches
+//! of the arc array, the next ones at the next call; for each arc its record, and of an arc not in
+//! the tree the potentials of both end nodes. The others follow the tree (`refresh_potential`,
+//! `primal_iminus`): a chain of nodes by their links, each with the cost of its arc. That both have
+//! half of the operations is an assumption; profiles of mcf name these functions first.
 
 use nestwalk_mem::{Access, Gva, Vpn};
 
@@ -28,7 +30,8 @@ const BLOCK: u64 = 300;
 const CHAIN: u64 = 64;
 
 parameters! {
-    /// Network simplex over arcs and nodes. Local accesses and instructions as measured of `cc1 -O2`, an integer program over pointers.
+    /// Network simplex over arcs and nodes. Local accesses and instructions as measured of
+    /// `cc1 -O2`, an integer program over pointers.
     NetworkConfig mixed(826, 2467, 15) {}
 }
 
@@ -39,7 +42,7 @@ pub(super) struct Network {
     arc_count: u64,
     node_count: u64,
     seed: u64,
-    /// Of each thread: where in its stretches the next block stands.
+    /// Of each thread: the position of the next block in its stretches.
     groups: Vec<u64>,
     sweep: Sweep,
     dice: Vec<Dice>,
@@ -79,7 +82,8 @@ impl Network {
             if arc >= self.arc_count {
                 break;
             }
-            // State first; cost and both pointers of arcs that are not in the tree, which are nearly all.
+            // State first; cost and both pointers of arcs that are not in the tree, which are
+            // nearly all.
             accesses.extend([24, 0, 8, 16].map(|field| Access::load(self.arcs.at(arc * ARC + field))));
             accesses.extend([0, 1].map(|which| Access::load(self.node(self.end(arc, which), 0))));
         }

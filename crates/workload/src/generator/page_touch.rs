@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `page_touch`: the two micro-benchmarks of HugeGPT's evaluation. One array; an access loads one word. With no locality the page is
-//! drawn uniformly; with weak locality every page is touched once, one after the other, `stride_pages` apart, and then all again from the next one.
-//! Nothing else happens, local accesses are left out: they exist to do nothing but walk.
+//! `page_touch`: the two micro-benchmarks of HugeGPT's evaluation. One array; an access loads one
+//! word. With no locality the page is drawn uniformly; with weak locality every page is touched
+//! once, one after the other, `stride_pages` apart, and then all again from the next one. Nothing
+//! else happens, local accesses are left out: they exist to do nothing but walk.
 
 use nestwalk_mem::addr::PAGE_BYTES;
 use nestwalk_mem::{Access, PageCount, Vpn};

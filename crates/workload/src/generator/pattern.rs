@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs stated as operations on data structures, and what makes a [`Program`] of such a statement: the accesses of the
-//! operations, with local ones between them in the program's measured proportion.
+//! Programs stated as operations on data structures, and what makes a [`Program`] of such a
+//! statement: the accesses of the operations, with local ones between them in the program's
+//! measured proportion.
 
 use nestwalk_mem::{Access, PageCount, Vpn};
 
@@ -18,11 +19,12 @@ pub(super) trait Pattern: Send {
     /// Its address space.
     fn layout(&self) -> &Layout;
 
-    /// Appends the next first touches of `thread` to data structures until there are about `most`; nothing when it has
-    /// touched all that it has to.
+    /// Appends the next first touches of `thread` to data structures until there are about `most`;
+    /// nothing when it has touched all that it has to.
     fn touch(&mut self, thread: u16, touches: &mut Vec<(Vpn, bool)>, most: usize);
 
-    /// Appends the accesses of the next operation of `thread`: at least one, at most some thousands.
+    /// Appends the accesses of the next operation of `thread`: at least one, at most some
+    /// thousands.
     fn operate(&mut self, thread: usize, accesses: &mut Vec<Access>);
 }
 

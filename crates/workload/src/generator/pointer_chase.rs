@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `pointer_chase`: each load's value is the next load's address. The nodes form one cycle in random order; node `k` of the
-//! cycle is a permutation's image of `k`, so the cycle is computed and never stored. Threads start evenly spaced in it.
+//! `pointer_chase`: each load's value is the next load's address. The nodes form one cycle in
+//! random order; node `k` of the cycle is a permutation's image of `k`, so the cycle is computed
+//! and never stored. Threads start evenly spaced in it.
 
 use nestwalk_mem::{Access, PageCount, Vpn};
 
@@ -16,7 +17,8 @@ const INSTRUCTIONS_PER_STEP: u64 = 3;
 parameters! {
     /// Dependent loads in one random cycle.
     PointerChaseConfig {
-        /// Bytes from node to node: 64 visits every line, 4096 every page. A power of two from 8 to 2 MiB.
+        /// Bytes from node to node: 64 visits every line, 4096 every page. A power of two from 8 to
+        /// 2 MiB.
         stride: u64 = 64,
     }
 }

@@ -9,8 +9,9 @@ use crate::stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, Workloa
 
 /// Accesses that a thread of several makes before the next one's turn.
 const ACCESS_TURN: usize = 4096;
-/// Pages that a thread of several touches first before the next one's turn. Below a per-CPU batch of the kernel's
-/// allocator (63 frames) the length of turns makes no difference to which frames a thread gets.
+/// Pages that a thread of several touches first before the next one's turn. Below a per-CPU batch
+/// of the kernel's allocator (63 frames) the length of turns makes no difference to which frames a
+/// thread gets.
 const TOUCH_TURN: usize = 32;
 
 /// A made-up program.
@@ -24,10 +25,12 @@ pub(super) trait Program: Send {
     /// Pages that it touches before its steady phase begins. The steady phase touches no others.
     fn footprint(&self) -> PageCount;
 
-    /// Appends the next first touches of `thread` until there are `most`; nothing when it has touched all it has to.
+    /// Appends the next first touches of `thread` until there are `most`; nothing when it has
+    /// touched all it has to.
     fn touch(&mut self, thread: u16, touches: &mut Vec<(Vpn, bool)>, most: usize);
 
-    /// Appends accesses of `thread` until there are `most`, and says how many instructions it executed for them.
+    /// Appends accesses of `thread` until there are `most`, and says how many instructions it
+    /// executed for them.
     fn fill(&mut self, thread: u16, accesses: &mut Vec<Access>, most: usize) -> u64;
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a slab allocator puts the objects of very many keys, computed rather than stored.
 //!
-//! An allocator carves memory into slabs of one size class each, in the order in which it needs them; objects of a class fill
-//! its present slab. So the objects of a key lie in several places, and the pages of a neighbourhood are first touched in an
-//! order that mixes classes, which is what scatters their frames. That order repeats statistically: the allocator is run once
-//! for some ten thousand keys, in a few variants (deals), and each such *group* of keys uses one of the variants.
-//! Memory is per variant, not per key.
+//! An allocator carves memory into slabs of one size class each, in the order in which it needs
+//! them; objects of a class fill its present slab. So the objects of a key lie in several places,
+//! and the pages of a neighbourhood are first touched in an order that mixes classes, which is what
+//! scatters their frames. That order repeats statistically: the allocator is run once for some ten
+//! thousand keys, in a few variants (deals), and each such *group* of keys uses one of the
+//! variants. Memory is per variant, not per key.
 
 use nestwalk_mem::addr::PAGE_BYTES;
 
@@ -21,7 +22,8 @@ const UNIT: u64 = 8;
 /// Whose size classes and slabs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Allocator {
-    /// jemalloc 5: four classes in every doubling, a slab the least number of pages that holds whole objects.
+    /// jemalloc 5: four classes in every doubling, a slab the least number of pages that holds
+    /// whole objects.
     Jemalloc,
     /// memcached: classes a quarter larger each from 96 bytes on, slabs of 1 MiB.
     Memcached,
@@ -76,7 +78,8 @@ pub(super) struct Slabs {
 }
 
 impl Slabs {
-    /// The layout under `allocator` of keys whose objects have the `sizes` that follow from a draw, for about `keys` keys.
+    /// The layout under `allocator` of keys whose objects have the `sizes` that follow from a draw,
+    /// for about `keys` keys.
     pub(super) fn new(allocator: Allocator, keys: u64, seed: u64, sizes: impl Fn(u64) -> Vec<u64>) -> Self {
         let group_keys = (keys / 16).clamp(64, GROUP_KEYS_MAX);
         let courses: Vec<_> = (0..DEALS).map(|deal| course(allocator, group_keys, mix(seed ^ deal), &sizes)).collect();
@@ -125,7 +128,8 @@ impl Slabs {
         mix(mix(self.seed ^ self.course(group)) ^ within)
     }
 
-    /// Pages of the group (counted from its start) in the order of first use, with the number of the key that uses it first.
+    /// Pages of the group (counted from its start) in the order of first use, with the number of
+    /// the key that uses it first.
     pub(super) fn touches(&self, group: u64) -> &[(u32, u32)] {
         &self.deal(group).touches
     }
@@ -165,7 +169,8 @@ fn course(allocator: Allocator, keys: u64, seed: u64, sizes: &impl Fn(u64) -> Ve
             }
         }
     }
-    // Slabs that are still open at the end are filled by the next group's keys in truth; here they count as used.
+    // Slabs that are still open at the end are filled by the next group's keys in truth; here they
+    // count as used.
     let rest = (0..seen.len()).filter(|&page| !seen[page]).map(|page| (keys as u32 - 1, page as u32));
     deal.touches.extend(rest.collect::<Vec<_>>());
     (deal, end / PAGE_BYTES)

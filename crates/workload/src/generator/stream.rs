@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `stream`: McCalpin's triad, `a[i] = b[i] + q * c[i]`, over three arrays of doubles, again and again. Each thread has a
-//! slice. Nothing has more locality: a TLB miss every 512 elements and array.
+//! `stream`: McCalpin's triad, `a[i] = b[i] + q * c[i]`, over three arrays of doubles, again and
+//! again. Each thread has a slice. Nothing has more locality: a TLB miss every 512 elements and
+//! array.
 
 use nestwalk_mem::{Access, PageCount, Vpn};
 
@@ -9,7 +10,8 @@ use super::memory::{MmapArea, Region, Sweep};
 use super::program::Program;
 use crate::stream::WorkloadError;
 
-/// Instructions of an element (assumed): load, multiply, add from memory, store, and a loop's share at scalar code.
+/// Instructions of an element (assumed): load, multiply, add from memory, store, and a loop's share
+/// at scalar code.
 const INSTRUCTIONS_PER_ELEMENT: u64 = 6;
 /// Accesses of an element: load `b`, load `c`, store `a`.
 const ACCESSES_PER_ELEMENT: u64 = 3;

@@ -221,7 +221,8 @@ fn local_accesses_have_their_share() {
     for (kind, permille) in [("key_value", 951), ("graph", 124), ("tree", 0)] {
         let config = config(kind, &format!("local_permille = {permille}"));
         let played = play(&config);
-        // Libraries come first (key_value has 6, graph 13, tree 12 of them), then the thread's stack.
+        // Libraries come first (key_value has 6, graph 13, tree 12 of them), then the thread's
+        // stack.
         let stack = played.mapped.iter().find(|range| range.len() == 105).unwrap();
         for part in played.accesses.chunks_exact(10_000) {
             let local = part.iter().filter(|(access, _)| stack.contains(Vpn(access.gva().page().0))).count() as u64;
@@ -232,8 +233,9 @@ fn local_accesses_have_their_share() {
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(60))]
-    /// Whatever the size and the number of threads: what is mapped is touched once, by its threads; every access lies in it; the
-    /// footprint is the stated one within 2 % (from 32 MiB on: a graph grows by 4096 vertices at a time).
+    /// Whatever the size and the number of threads: what is mapped is touched once, by its threads;
+    /// every access lies in it; the footprint is the stated one within 2 % (from 32 MiB on: a graph
+    /// grows by 4096 vertices at a time).
     #[test]
     fn programs_of_any_size_stay_in_their_memory(
         kind in 0..GeneratorConfig::KINDS.len(), mebibytes in 32u64..120, threads in 1u16..9, seed in 1u64..99,

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `transactions`: servers that work on many records at a time: TPC-C on a storage engine (Shore of TailBench) and SPECjbb's
-//! warehouses.
+//! `transactions`: servers that work on many records at a time: TPC-C on a storage engine (Shore of
+//! TailBench) and SPECjbb's warehouses.
 //!
-//! Memory: records (a buffer pool of 8 KiB pages, or a heap of objects of `record_bytes`), a table that finds them (16 bytes for
-//! each record or page: hash chain and pointer), and for each thread a log or nursery that is written in order and used
-//! again from its start.
+//! Memory: records (a buffer pool of 8 KiB pages, or a heap of objects of `record_bytes`), a table
+//! that finds them (16 bytes for each record or page: hash chain and pointer), and for each thread
+//! a log or nursery that is written in order and used again from its start.
 //!
-//! A transaction works on `records` records, TPC-C's NURand-like mixture of home and remote: nine in ten from the thread's own part
-//! of the records (its warehouses), the others from any. Of each record: the table's entry; in a buffer pool the page's header and a
-//! search of its slots, half as many as a binary search over the page's records reads; the record word by word; every third record
-//! is stored to. Then the log grows by 64 bytes a record, or objects of that size are made in the nursery.
+//! A transaction works on `records` records, TPC-C's NURand-like mixture of home and remote: nine
+//! in ten from the thread's own part of the records (its warehouses), the others from any. Of each
+//! record: the table's entry; in a buffer pool the page's header and a search of its slots, half as
+//! many as a binary search over the page's records reads; the record word by word; every third
+//! record is stored to. Then the log grows by 64 bytes a record, or objects of that size are made
+//! in the nursery.
 
 use nestwalk_mem::{Access, Gva, Vpn};
 
@@ -35,7 +37,8 @@ parameters! {
         record_bytes: u64 = 306,
         /// Records of a transaction: 1 to 256. TPC-C's new order has 10 items with their stock.
         records: u64 = 23,
-        /// Whether records lie in the pages of a buffer pool, rather than each for itself in a heap.
+        /// Whether records lie in the pages of a buffer pool, rather than each for itself in a
+        /// heap.
         buffer_pool: bool = true,
     }
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tree`: look-ups and updates in a large B+-tree. One shape, two programs: an index of small nodes without locality (the
-//! BTree benchmark) and a store of keys with values (Masstree: Mao, Kohler, Morris, EuroSys 2012, whose nodes are 4 lines with up to
-//! 15 keys).
+//! `tree`: look-ups and updates in a large B+-tree. One shape, two programs: an index of small
+//! nodes without locality (the BTree benchmark) and a store of keys with values (Masstree: Mao,
+//! Kohler, Morris, EuroSys 2012, whose nodes are 4 lines with up to 15 keys).
 //!
-//! Memory: one mapping of nodes (`node_bytes`; header of 16 bytes, then `fanout` keys of 8, then as many pointers of 8) of all
-//! levels, root first, each level's nodes scattered over its part, as splits under random inserts leave them; one mapping of
-//! values (`value_bytes` a key), also in order of insertion. Nodes are filled to 70 % (the expected fill of random inserts, ln 2).
+//! Memory: one mapping of nodes (`node_bytes`; header of 16 bytes, then `fanout` keys of 8, then as
+//! many pointers of 8) of all levels, root first, each level's nodes scattered over its part, as
+//! splits under random inserts leave them; one mapping of values (`value_bytes` a key), also in
+//! order of insertion. Nodes are filled to 70 % (the expected fill of random inserts, ln 2).
 //!
-//! An operation descends from the root: header, binary search among the keys, the child's pointer; in the leaf the value's
-//! pointer and the value, line by line, stored to by a put.
+//! An operation descends from the root: header, binary search among the keys, the child's pointer;
+//! in the leaf the value's pointer and the value, line by line, stored to by a put.
 
 use nestwalk_mem::{Access, Vpn};
 
@@ -79,8 +80,8 @@ impl Tree {
         let node_bytes = (HEADER + 2 * WORD * config.fanout).next_multiple_of(LINE);
         let used = (config.fanout * FILL_PERMILLE / 1000).max(2);
         let value = config.value_bytes.next_multiple_of(WORD);
-        // A key takes its value and its share of a leaf and of the nodes above, which is a geometric series. Rounding may
-        // take a page more, so fewer keys are tried until they fit.
+        // A key takes its value and its share of a leaf and of the nodes above, which is a
+        // geometric series. Rounding may take a page more, so fewer keys are tried until they fit.
         let bytes = layout.left() * nestwalk_mem::addr::PAGE_BYTES;
         let mut keys = bytes * (used - 1) / (value * (used - 1) + node_bytes);
         let count = |keys: u64| {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Zipf-distributed ranks: rank `k` of `1..=n` with probability proportional to `k^-s`.
 //!
-//! Rejection-inversion after Hörmann and Derflinger (1996): a constant expected time for any `n` and nothing stored. The
-//! logarithms and exponentials come from `libm`, not from the system, so the stream is the same on every machine.
+//! Rejection-inversion after Hörmann and Derflinger (1996): a constant expected time for any `n`
+//! and nothing stored. The logarithms and exponentials come from `libm`, not from the system, so
+//! the stream is the same on every machine.
 
 use rand_xoshiro::rand_core::Rng;
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The payload of an access record: up to [`ITEMS_MAX`] accesses of one thread, which decode alone.
 //!
-//! Per access two flag bits, four accesses a byte, lowest bits first: bit 0 = the site is the predicted one, bit 1 = the
-//! address is. What was predicted wrongly stands in two side streams. A dictionary says which of the trace's sites the
-//! block's sites are, in the order of their first appearance. See [`super::predict`] for the prediction.
+//! Per access two flag bits, four accesses a byte, lowest bits first: bit 0 = the site is the
+//! predicted one, bit 1 = the address is. What was predicted wrongly is in two side streams. A
+//! dictionary says which of the trace's sites the block's sites are, in the order of their first
+//! appearance. See [`super::predict`] for the prediction.
 
 use std::mem::MaybeUninit;
 
@@ -74,7 +75,8 @@ impl BlockEncoder {
         let local = self.local(site);
         let address = address.0;
         let mut flags = 0;
-        // The first access of a block has no site before it: it counts as predicted, since it is always site 0.
+        // The first access of a block has no site before it: it counts as predicted, since it is
+        // always site 0.
         if self.items == 0 || self.states[self.previous.0 as usize].successor() == local {
             flags |= SITE_HIT;
         } else {
@@ -150,7 +152,7 @@ pub struct BlockDecoder {
     done: usize,
     previous: LocalSite,
     before: u64,
-    /// Where the next misses stand in `plain`.
+    /// The positions of the next misses in `plain`.
     site_miss: usize,
     address_miss: usize,
     address_misses: usize,
@@ -159,7 +161,8 @@ pub struct BlockDecoder {
 const CUT: &str = "a block of accesses whose parts are not as long as it says";
 
 impl BlockDecoder {
-    /// Begins with the payload in `self.plain`, which has `items` accesses by sites of a table with these `attributes`.
+    /// Begins with the payload in `self.plain`, which has `items` accesses by sites of a table with
+    /// these `attributes`.
     ///
     /// # Errors
     /// Says what is wrong with it, if anything is.
@@ -200,8 +203,8 @@ impl BlockDecoder {
         self.items - self.done
     }
 
-    /// Appends the next accesses, as many as `out` has room for up to `most`, and says how many there were. After the last
-    /// one, checks that nothing is left over.
+    /// Appends the next accesses, as many as `out` has room for up to `most`, and says how many
+    /// there were. After the last one, checks that nothing is left over.
     ///
     /// # Errors
     /// Says what is wrong with the payload, if anything is.
@@ -212,7 +215,8 @@ impl BlockDecoder {
         if all >= ADDRESS_END {
             return Err("a block with an address that no program can have".into());
         }
-        // SAFETY: there was room, and `decode` has written all of it, or it would have returned an error.
+        // SAFETY: there was room, and `decode` has written all of it, or it would have returned an
+        // error.
         unsafe { out.set_len(out.len() + count) };
         let over = self.site_miss != self.address_misses || self.address_miss != self.plain.len();
         if self.left() == 0 && over {
@@ -221,8 +225,8 @@ impl BlockDecoder {
         Ok(count)
     }
 
-    /// Appends all accesses that are left, with their sites: for those who write them anew. Slower than
-    /// [`BlockDecoder::fill`], which does without sites.
+    /// Appends all accesses that are left, with their sites: for those who write them anew. Slower
+    /// than [`BlockDecoder::fill`], which does without sites.
     ///
     /// # Errors
     /// Says what is wrong with the payload, if anything is.
@@ -244,11 +248,13 @@ impl BlockDecoder {
         Ok(())
     }
 
-    /// Writes all of `out` and returns all its addresses or-ed together. After an error some of it may not be written.
+    /// Writes all of `out` and returns all its addresses or-ed together. After an error some of it
+    /// may not be written.
     fn decode(&mut self, out: &mut [MaybeUninit<Access>]) -> Result<u64, Fault> {
         let flags = &self.plain[PREFIX_BYTES..PREFIX_BYTES + self.items.div_ceil(4)];
         let mut cursor = Cursor {
-            // The site "before" the first is one whose successor is site 0: the last one, see `begin`.
+            // The site "before" the first is one whose successor is site 0: the last one, see
+            // `begin`.
             previous: if self.done == 0 { LocalSite(self.states.len() as u32 - 1) } else { self.previous },
             states: &mut self.states,
             site_misses: VarintReader::new(&self.plain[..self.address_misses], self.site_miss),
@@ -279,7 +285,7 @@ impl BlockDecoder {
     }
 }
 
-/// Where decoding stands. `None` from its functions means that the payload is damaged.
+/// The state of decoding. `None` from its functions means that the payload is damaged.
 struct Cursor<'a> {
     states: &'a mut [SiteState],
     site_misses: VarintReader<'a>,
@@ -290,8 +296,8 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Four accesses, whose flags are a whole byte. Written out, so that each of the four has branches of its own to be
-    /// predicted by.
+    /// Four accesses, whose flags are a whole byte. Written out, so that each of the four has
+    /// branches of its own to be predicted by.
     #[inline(always)]
     fn four(&mut self, quad: &mut [MaybeUninit<Access>], byte: u8) -> Option<()> {
         let [first, second, third, fourth] = quad else { return None };

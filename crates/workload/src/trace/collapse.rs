@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A collapsed stretch: of each line that it accesses, only the last access.
 //!
-//! What an LRU cache or TLB holds is decided by the order of the last accesses alone, however large it is. So the last access
-//! to each line, in order, fills all caches behind the first level as the whole stretch would have, for about a byte a line.
-//! It can only warm up: how often something hit or missed meanwhile is not in it.
+//! What an LRU cache or TLB holds is decided by the order of the last accesses alone, however large
+//! it is. So the last access to each line, in order, fills all caches behind the first level as the
+//! whole stretch would have, for about a byte a line. It can only warm up: how often something hit
+//! or missed meanwhile is not in it.
 //!
-//! To be compact the lines are written in groups of neighbours in time, each sorted by address: within a group the order is
-//! lost. A filtered warm-up after it puts the small structures (TLBs, L1-D, L2) right. All are loads by one made-up site: what
-//! stores do to pages is known from first touches.
+//! To be compact the lines are written in groups of neighbours in time, each sorted by address:
+//! within a group the order is lost. A filtered warm-up after it puts the small structures (TLBs,
+//! L1-D, L2) right. All are loads by one made-up site: what stores do to pages is known from first
+//! touches.
 
 use nestwalk_mem::addr::LINE_SHIFT;
 use nestwalk_mem::{Gva, Va, VpnRange};
@@ -19,15 +21,17 @@ use crate::stream::ThreadId;
 /// Lines of a group.
 const GROUP_LINES: usize = 1 << 15;
 
-/// The last accesses of a stretch, of which the lines stand for all accesses: more than any last-level cache of the bundled
-/// machines has lines, so that a co-runner, which makes one access for each of them, leaves nothing of what it did before. The
-/// lines from before stand for one access each: to play the co-runner for all of them would take long and change nothing.
+/// The last accesses of a stretch, of which the lines stand for all accesses: more than any
+/// last-level cache of the bundled machines has lines, so that a co-runner, which makes one access
+/// for each of them, leaves nothing of what it did before. The lines from before stand for one
+/// access each: to play the co-runner for all of them would take long and change nothing.
 const NEAR_ACCESSES: u64 = 4_000_000;
 
 /// Lines of a group among them.
 const NEAR_GROUP_LINES: usize = 1 << 12;
 
-/// The most lines that are written, the latest: 96 MiB of them, more than the largest last level of the bundled machines.
+/// The most lines that are written, the latest: 96 MiB of them, more than the largest last level of
+/// the bundled machines.
 pub const LINES_MAX: usize = 3 << 19;
 
 /// The last access to each line of the stretch so far.
@@ -88,8 +92,8 @@ impl Collapse {
         self.lines.retain(|&(_, line), _| !range.contains(Va(line << LINE_SHIFT).page()));
     }
 
-    /// The stretch ends before `end`. Where what is written begins, and what that is; `None` if no stretch had begun, or it had no
-    /// accesses.
+    /// The stretch ends before `end`. Where what is written begins, and what that is; `None` if no
+    /// stretch had begun, or it had no accesses.
     pub fn finish(&mut self, end: Position) -> Option<(Position, Vec<Kept>)> {
         let begun = self.begun.take()?;
         let mut last: Vec<_> = self.lines.drain().map(|((thread, line), position)| (position, thread, line)).collect();
@@ -120,7 +124,8 @@ impl Collapse {
     }
 }
 
-/// Appends `group`, which stands for so many accesses, sorted by thread and line. What it stands for is spread evenly.
+/// Appends `group`, which stands for so many accesses, sorted by thread and line. What it stands
+/// for is spread evenly.
 fn put_group(group: &[(u64, ThreadId, u64)], accesses: u64, stores: u64, instructions: u64, kept: &mut Vec<Kept>) {
     let mut group = group.to_vec();
     group.sort_unstable_by_key(|&(_, thread, line)| (thread, line));
@@ -146,7 +151,8 @@ mod tests {
         let mut collapse = Collapse::default();
         assert!(collapse.finish(Position { access: 9, instructions: 9 }).is_none());
         collapse.begin(Position { access: 100, instructions: 1000 });
-        // Every line once in a round of `lines` accesses; the last few accesses leave the first lines out.
+        // Every line once in a round of `lines` accesses; the last few accesses leave the first
+        // lines out.
         let (lines, all) = (3 * GROUP_LINES as u64, NEAR_ACCESSES + 200_000);
         let line = |n: u64| if n < 200_000 { n % lines } else { n % 5000 };
         for n in 0..all {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a finished trace goes. Only a regular file is replaced: a link keeps pointing where it points, and a FIFO, a
-//! character device or standard output is written through once the trace is complete.
+//! Where a finished trace goes. Only a regular file is replaced: a link keeps pointing where it
+//! points, and a FIFO, a character device or standard output is written through once the trace is
+//! complete.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result, Seek, Write};
@@ -65,7 +66,8 @@ impl Destination {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".nestwalk-").suffix(".part");
         match self {
-            // The usual permissions, less what the umask takes: a finished trace is nobody's secret.
+            // The usual permissions, less what the umask takes: a finished trace is no one's
+            // secret.
             Self::Replaced(path, _) => {
                 let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 builder.permissions(Permissions::from_mode(0o666)).tempfile_in(directory)

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Turns records into bytes, and blocks of accesses on several threads at a time: they decode alone, so they encode alone.
+//! Turns records into bytes, and blocks of accesses on several threads at a time: they decode
+//! alone, so they encode alone.
 //!
-//! What comes out is in the order of what was put in, and has the same bytes whatever the number of threads.
+//! What comes out is in the order of what was put in, and has the same bytes whatever the number of
+//! threads.
 
 use std::collections::VecDeque;
 use std::io;
@@ -215,7 +217,8 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.blocks = None;
         if let Some(thread) = self.thread.take() {
-            // Nothing is left to be done about a panic of a thread whose work is not wanted any more.
+            // Nothing is left to be done about a panic of a thread whose work is not wanted any
+            // more.
             let _ = thread.join();
         }
     }
@@ -246,7 +249,8 @@ impl std::fmt::Debug for Encoding {
 }
 
 impl Encoding {
-    /// With zstd's `level`, on `threads` threads besides the caller's; `None` = as the machine has processors.
+    /// With zstd's `level`, on `threads` threads besides the caller's; `None` = as the machine has
+    /// processors.
     pub(super) fn new(level: i32, threads: Option<usize>) -> io::Result<Self> {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
@@ -307,7 +311,8 @@ impl Encoding {
         self.slots.push_back(Slot::Ready(record));
     }
 
-    /// The next record in order: if it is ready, or if too much waits behind it, or if the caller wants to `wait` for it.
+    /// The next record in order: if it is ready, or if too much waits behind it, or if the caller
+    /// wants to `wait` for it.
     pub(super) fn next(&mut self, wait: bool) -> io::Result<Option<Record>> {
         match self.slots.front() {
             None => return Ok(None),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory events as a trace keeps them: what the capture saw, word for word, and what it means for the kernel.
+//! Memory events as a trace keeps them: what the capture saw, word for word, and what it means for
+//! the kernel.
 
 use nestwalk_mem::addr::PAGE_BYTES;
 use nestwalk_mem::{PageCount, Va, Vpn, VpnRange};
@@ -16,7 +17,8 @@ const MAP_ANONYMOUS: u64 = 0x20;
 /// Linux's `CLONE_VM`: the child shares the parent's memory.
 const CLONE_VM: u64 = 0x100;
 
-/// What kind of event it is. The numbers are those of the raw stream (`capture/README.md`) and of the format.
+/// What kind of event it is. The numbers are those of the raw stream (`capture/README.md`) and of
+/// the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum EventOp {
@@ -97,7 +99,8 @@ impl TraceEvent {
         }
     }
 
-    /// Checks that it speaks of user addresses only, so that [`TraceEvent::meaning`] cannot go wrong.
+    /// Checks that it speaks of user addresses only, so that [`TraceEvent::meaning`] cannot go
+    /// wrong.
     ///
     /// # Errors
     /// Says which part is impossible.
@@ -122,7 +125,8 @@ impl TraceEvent {
         self.op == EventOp::Clone && self.flags & 1 != 0
     }
 
-    /// What it asks of a kernel; `None` if nothing that concerns memory. The event must pass [`TraceEvent::check`].
+    /// What it asks of a kernel; `None` if nothing that concerns memory. The event must pass
+    /// [`TraceEvent::check`].
     pub fn meaning(&self) -> Option<MemoryEvent> {
         // Only where `check` looks at it: a hint or what is left over in a field may be anything.
         let range = || pages(self.address, self.bytes);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which accesses of a filtered stretch are kept (trace stripping: Puzak 1985; Wang and Baer 1991).
 //!
-//! Each thread has two small set-associative LRU arrays, one over lines of 64 bytes and one over pages of 4 KiB. An access
-//! whose line *and* page are both there is absorbed: a first-level TLB and an L1-D that are at least as large would hit, too.
-//! It is only counted. All others are kept. [`docs/trace-format.md`](../../../../docs/trace-format.md) says for which caches
-//! and TLBs the kept accesses leave exactly the state that all accesses would leave.
+//! Each thread has two small set-associative LRU arrays, one over lines of 64 bytes and one over
+//! pages of 4 KiB. An access whose line *and* page are both there is absorbed: a first-level TLB
+//! and an L1-D that are at least as large would hit, too. It is only counted. All others are kept.
+//! [`docs/trace-format.md`](../../../../docs/trace-format.md) says for which caches and TLBs the
+//! kept accesses leave exactly the state that all accesses would leave.
 //!
-//! Kept in any case: the first touch of a page and its first store (a page fault, a copy, a dirty bit), the first store to a
-//! page since it came into the array, and the first access after the arrays were [forgotten](Filter::forget).
+//! Kept in any case: the first touch of a page and its first store (a page fault, a copy, a dirty
+//! bit), the first store to a page since it came into the array, and the first access after the
+//! arrays were [forgotten](Filter::forget).
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,8 +31,8 @@ pub struct FilterOptions {
     pub page_sets: u32,
     /// Pages a set.
     pub page_ways: u32,
-    /// An access to a line is kept again once its thread has made so many accesses since it was kept last; 0 = never for
-    /// this reason.
+    /// An access to a line is kept again once its thread has made so many accesses since it was
+    /// kept last; 0 = never for this reason.
     pub renew: u64,
 }
 
@@ -38,7 +40,8 @@ pub struct FilterOptions {
 const PART_MAX: u32 = 1 << 12;
 
 impl FilterOptions {
-    /// One line and one page a set: exact wherever [`docs/trace-format.md`](../../../../docs/trace-format.md) says so.
+    /// One line and one page a set: exact wherever
+    /// [`docs/trace-format.md`](../../../../docs/trace-format.md) says so.
     pub const EXACT: Self = Self { line_sets: 64, line_ways: 1, page_sets: 8, page_ways: 1, renew: 0 };
 
     /// Checks the sizes.
@@ -69,8 +72,8 @@ impl Default for FilterOptions {
 impl FromStr for FilterOptions {
     type Err = String;
 
-    /// `default`, `exact`, or sizes such as `64x8,1x64` (sets and ways of lines, then of pages) or `64x8,1x64,4096` (and when
-    /// a line is renewed).
+    /// `default`, `exact`, or sizes such as `64x8,1x64` (sets and ways of lines, then of pages) or
+    /// `64x8,1x64,4096` (and when a line is renewed).
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "default" => return Ok(Self::default()),
@@ -117,8 +120,8 @@ impl From<FilterOptions> for String {
 
 /// An LRU array whose order is in the times of the last uses: a hit is one store.
 ///
-/// [`Recency::guess`] finds nearly all hits without a search: by the number's low bits, it names the place that had such a
-/// number last. The caller compares the key.
+/// [`Recency::guess`] finds nearly all hits without a search: by the number's low bits, it names
+/// the place that had such a number last. The caller compares the key.
 #[derive(Clone, Debug)]
 struct Recency<T> {
     places: Vec<Place<T>>,
@@ -163,7 +166,8 @@ impl<T: Clone + Default> Recency<T> {
         hints[Self::hint(number, hints.len())] as usize
     }
 
-    /// Makes `number` the latest of its set at time `now`. Returns its place, and whether it was there.
+    /// Makes `number` the latest of its set at time `now`. Returns its place, and whether it was
+    /// there.
     fn touch(&mut self, number: u64, now: u64) -> (usize, bool) {
         let (guess, key) = (Self::guess(number, &self.hints), number + 1);
         if self.places[guess].key == key {
@@ -246,7 +250,8 @@ impl Filter {
         }
     }
 
-    /// The thread accesses `address`. Whether the access is to be kept; it is, whatever the arrays hold, if it `must`.
+    /// The thread accesses `address`. Whether the access is to be kept; it is, whatever the arrays
+    /// hold, if it `must`.
     #[inline]
     pub fn keeps(&mut self, address: u64, store: bool, must: bool) -> bool {
         self.now += 1;
@@ -265,10 +270,11 @@ impl Filter {
         keeps
     }
 
-    /// The thread makes the first so many of `accesses`, all of which are absorbed. The next one is for [`Filter::keeps`] to
-    /// decide about.
+    /// The thread makes the first so many of `accesses`, all of which are absorbed. The next one is
+    /// for [`Filter::keeps`] to decide about.
     pub fn absorb(&mut self, accesses: &[SourceAccess]) -> Absorbed {
-        // Slices of what does not change its place: the compiler cannot know that the stores below leave the vectors alone.
+        // Slices of what does not change its place: the compiler cannot know that the stores below
+        // leave the vectors alone.
         let Self { lines, pages, renew, now } = self;
         let (hints, lines, pages) = (&lines.hints[..], &mut lines.places[..], &mut pages.places[..]);
         let (mut time, renew) = (*now, *renew);
@@ -361,8 +367,9 @@ mod tests {
             }
         }
 
-        /// What `FilterOptions::EXACT` promises: every LRU array of at least as many sets, with any number of ways, has the
-        /// same misses in the same order and the same contents, fed with all accesses or with the kept ones.
+        /// What `FilterOptions::EXACT` promises: every LRU array of at least as many sets, with any
+        /// number of ways, has the same misses in the same order and the same contents, fed with
+        /// all accesses or with the kept ones.
         #[test]
         fn one_way_a_set_is_exact_for_larger_lru_arrays(
             accesses in accesses(), sets in prop::sample::select(vec![4u32, 8, 16]), ways in 1u32..5,

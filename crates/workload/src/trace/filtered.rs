@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The payload of a record of filtered accesses: a [block](super::block) of those that are kept and, behind it, a varint for
-//! each of them with the number of accesses that were absorbed between it and the next one, and the length of this column.
+//! The payload of a record of filtered accesses: a [block](super::block) of those that are kept
+//! and, behind it, a varint for each of them with the number of accesses that were absorbed between
+//! it and the next one, and the length of this column.
 
 use super::format::{Fault, u32_at};
 use super::varint::{self, VarintReader};
@@ -34,8 +35,8 @@ impl Gaps {
         GAP_MAX - self.open
     }
 
-    /// After the access that was kept last, `count` are absorbed, no more than there is [room](Gaps::room) for; `stores` of them
-    /// are stores.
+    /// After the access that was kept last, `count` are absorbed, no more than there is
+    /// [room](Gaps::room) for; `stores` of them are stores.
     #[inline]
     pub fn absorb(&mut self, count: u32, stores: u64) {
         self.open += count;
@@ -47,8 +48,8 @@ impl Gaps {
         varint::put(&mut self.bytes, u64::from(std::mem::take(&mut self.open)));
     }
 
-    /// Appends the column to `out`, the block's payload, and begins anew. Returns how many were absorbed, and how many of
-    /// them were stores.
+    /// Appends the column to `out`, the block's payload, and begins anew. Returns how many were
+    /// absorbed, and how many of them were stores.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> (u64, u64) {
         self.close();
         out.extend_from_slice(&self.bytes);
@@ -58,8 +59,8 @@ impl Gaps {
     }
 }
 
-/// Takes the column of `items` numbers off the end of `plain`, which is a block's payload then, and puts them into `gaps`
-/// (cleared first). Their sum must be `absorbed`.
+/// Takes the column of `items` numbers off the end of `plain`, which is a block's payload then, and
+/// puts them into `gaps` (cleared first). Their sum must be `absorbed`.
 ///
 /// # Errors
 /// Says what is wrong with it, if anything is.

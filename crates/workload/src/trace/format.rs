@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The fixed-size parts of a `.nwt` file: its header, the headers of its records, its trailer.
 //!
-//! `docs/trace-format.md` is the specification. All integers are little-endian. Every fixed part ends with a CRC-32C of
-//! its other bytes; a record's payload has its own.
+//! `docs/trace-format.md` is the specification. All integers are little-endian. Every fixed part
+//! ends with a CRC-32C of its other bytes; a record's payload has its own.
 
 use crate::stream::ThreadId;
 
-/// What a trace begins with. Like PNG's, it does not survive a transfer that mangles line ends or the eighth bit.
+/// What a trace begins with. Like PNG's, it does not survive a transfer that mangles line ends or
+/// the eighth bit.
 pub const MAGIC: [u8; 8] = *b"\x89NWT\r\n\x1a\n";
 /// What a complete trace ends with.
 pub const TRAILER_MAGIC: [u8; 4] = *b"NWTE";
 /// The newest version of the format: with filtered stretches. This code reads it and all before it.
 pub const VERSION: u16 = 2;
-/// The version without filtered stretches, which a trace that has none is written in: older readers take it, too.
+/// The version without filtered stretches, which a trace that has none is written in: older readers
+/// take it, too.
 pub const VERSION_UNFILTERED: u16 = 1;
 /// Bytes of the file header.
 pub const HEADER_BYTES: usize = 32;
@@ -22,7 +24,8 @@ pub const RECORD_BYTES: usize = 32;
 pub const TRAILER_BYTES: usize = 32;
 /// The most accesses, touches and events, sites or index entries in one record.
 pub const ITEMS_MAX: usize = 1 << 18;
-/// The most bytes that a record's payload has, as stored and as unpacked: what bounds a reader's memory.
+/// The most bytes that a record's payload has, as stored and as unpacked: what bounds a reader's
+/// memory.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 24;
 /// An address is below this: what five levels of page tables translate.
 pub const ADDRESS_END: u64 = 1 << 57;
@@ -43,7 +46,8 @@ pub enum RecordKind {
     Metadata = 5,
     /// Part of the index of all records before the sites.
     Index = 6,
-    /// Those accesses of one thread that a filter keeps, with the numbers of those that it absorbs. Since version 2.
+    /// Those accesses of one thread that a filter keeps, with the numbers of those that it absorbs.
+    /// Since version 2.
     Filtered = 7,
 }
 
@@ -77,8 +81,8 @@ pub struct RecordHeader {
     pub stored_bytes: u32,
     /// Bytes of the payload as unpacked.
     pub plain_bytes: u32,
-    /// Instructions that the thread executed since the end of its previous block (kinds `Accesses` and `Filtered`), or that
-    /// all threads executed in the stretch (kind `Log`).
+    /// Instructions that the thread executed since the end of its previous block (kinds `Accesses`
+    /// and `Filtered`), or that all threads executed in the stretch (kind `Log`).
     pub instructions: u64,
     /// CRC-32C of the payload as stored.
     pub checksum: u32,
@@ -88,7 +92,7 @@ pub struct RecordHeader {
 pub type Fault = String;
 
 impl RecordHeader {
-    /// As it stands in the file.
+    /// As it is in the file.
     pub fn to_bytes(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         bytes[0] = self.kind as u8;
@@ -174,7 +178,7 @@ pub fn check_file_header(bytes: &[u8; HEADER_BYTES]) -> Result<u16, (u64, Fault)
     Ok(version)
 }
 
-/// What stands at a complete file's end.
+/// The end of a complete file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Trailer {
     /// Where the sites begin, which is where the accesses and logs end.
@@ -186,7 +190,7 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// As it stands in the file.
+    /// As it is in the file.
     pub fn to_bytes(self) -> [u8; TRAILER_BYTES] {
         let mut bytes = [0; TRAILER_BYTES];
         bytes[0..8].copy_from_slice(&self.sites_at.to_le_bytes());

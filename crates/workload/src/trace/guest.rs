@@ -4,7 +4,7 @@
 //! them went to.
 //!
 //! A trace gets the accesses to the user half, and to the kernel's half if asked for; a vCPU is a
-//! thread of it. The frames are counted by page, for whoever checks them against page tables.
+//! thread of it. The frames are counted by page, to check them against page tables.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -116,7 +116,7 @@ impl Record {
 pub struct FrameCount {
     /// gva >> 12; the gva has 57 bits.
     pub page: u64,
-    /// What QEMU said of it >> 12, if it could tell.
+    /// QEMU's physical address of it >> 12, if it could tell.
     pub frame: Option<u64>,
     /// How many.
     pub accesses: u64,
@@ -199,7 +199,7 @@ pub struct GuestReport {
 pub enum Kept {
     /// What user code accesses.
     UserCode,
-    /// The user half, whoever accesses it.
+    /// The user half, accessed by user or kernel code.
     UserHalf,
     /// Both halves.
     BothHalves,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The index: where each record stands and what it holds, so that a reader can go to any of them at once. And marks.
+//! The index: the position and the contents of each record, so that a reader can go to any of them
+//! at once. And marks.
 
 use super::format::{Fault, RECORD_BYTES, RecordKind, u64_at};
 use super::varint::{self, VarintReader};
@@ -8,7 +9,7 @@ use crate::stream::{Phase, ThreadId};
 /// What the index says of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordEntry {
-    /// Where its header stands in the file.
+    /// The position of its header in the file.
     pub offset: u64,
     /// What it is: accesses, filtered accesses, a log or a mark.
     pub kind: RecordKind,
@@ -47,7 +48,8 @@ pub struct Mark {
 
 const MARK_BYTES: usize = 24;
 
-/// The most accesses that a record's filter absorbs: no sum over the records of a file can overflow.
+/// The most accesses that a record's filter absorbs: no sum over the records of a file can
+/// overflow.
 const ABSORBED_MAX: u64 = 1 << 40;
 
 impl Mark {
@@ -95,7 +97,8 @@ pub(super) fn encode(entries: &[RecordEntry], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the `count` entries of a payload. They must lie in order, within `from..end` of the file.
+/// Appends the `count` entries of a payload. They must lie in order, within `from..end` of the
+/// file.
 pub(super) fn decode(
     plain: &[u8],
     count: u32,

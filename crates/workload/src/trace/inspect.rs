@@ -36,7 +36,8 @@ pub struct TraceInfo {
     pub source_format: String,
     /// Accesses in the file.
     pub accesses: u64,
-    /// Accesses of the program that those in the file stand for: more, where stretches are filtered.
+    /// Accesses of the program that those in the file stand for: more, where stretches are
+    /// filtered.
     pub represented_accesses: u64,
     /// Instructions executed during them.
     pub instructions: u64,
@@ -52,7 +53,8 @@ pub struct TraceInfo {
     pub threads: u64,
     /// Bytes of the distinct 4 KiB pages that an access of the program begins in.
     pub footprint_bytes: u64,
-    /// Mappings at the end, and those that the capture lacks but the program uses, in order of address.
+    /// Mappings at the end, and those that the capture lacks but the program uses, in order of
+    /// address.
     pub vmas: Vec<Vma>,
     /// Whether it has accesses to the kernel's half of the address space.
     pub kernel_half: bool,
@@ -70,14 +72,16 @@ pub struct TraceInfo {
     pub bytes: u64,
     /// Bytes of the file for each access in it, all included.
     pub bytes_per_access: f64,
-    /// What is to be known of its source: why it was not whole, what its format lacks, what was left out.
+    /// What is to be known of its source: why it was not whole, what its format lacks, what was
+    /// left out.
     pub warning: Option<String>,
 }
 
 /// Stretches of a trace of one kind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Stretches {
-    /// `whole`: every access is there; `filtered`: those that a filter keeps; `skipped`: only first touches and events.
+    /// `whole`: every access is there; `filtered`: those that a filter keeps; `skipped`: only first
+    /// touches and events.
     pub kind: &'static str,
     /// `warm` or `measure`; `populate` of skipped ones.
     pub phase: &'static str,
@@ -267,8 +271,8 @@ fn check_trace(trace: &Trace) -> Result<CheckReport, WorkloadError> {
     Ok(report)
 }
 
-/// Does everything that a reader does with `data`, as a whole file and as the payload of each kind of record (so that a fuzzer
-/// need not guess checksums). Must return, whatever the data.
+/// Does everything that a reader does with `data`, as a whole file and as the payload of each kind
+/// of record (so that a fuzzer need not guess checksums). Must return, whatever the data.
 pub fn fuzz_one(data: &[u8]) {
     if let Ok(trace) = Trace::from_bytes(data.to_vec()) {
         let _ = check_trace(&trace);

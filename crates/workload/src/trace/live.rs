@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A program that simulations follow while it runs: no trace between its capture and them.
 //!
-//! One thread reads the capture's stream and hands each piece to every [`Follower`], a workload. The slowest of them decides
-//! how fast the program goes, and nothing is kept but the few pieces that are on their way.
+//! One thread reads the capture's stream and hands each piece to every [`Follower`], a workload.
+//! The slowest of them decides how fast the program goes, and nothing is kept but the few pieces
+//! that are on their way.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +32,8 @@ pub struct LiveOptions {
     pub footprint_bytes: u64,
     /// Cores that the simulations have; more threads share them in turn.
     pub threads: u16,
-    /// Where the warm-up begins; [`Begin::Auto`]: with the first access. Before it memory is populated only.
+    /// Where the warm-up begins; [`Begin::Auto`]: with the first access. Before it memory is
+    /// populated only.
     pub begin: Begin,
     /// End at the program's mark with this number.
     pub end_mark: Option<u64>,
@@ -89,11 +91,11 @@ pub fn broadcast(options: &LiveOptions, count: usize) -> (Broadcast, Vec<Followe
 }
 
 impl Broadcast {
-    /// Reads `source` (a FIFO or a file) to its end. `hear` is called now and then. Returns how far it came, and a warning if
-    /// the stream ended early.
+    /// Reads `source` (a FIFO or a file) to its end. `hear` is called now and then. Returns how far
+    /// it came, and a warning if the stream ended early.
     ///
     /// # Errors
-    /// When the source is damaged, no follower is left, or `hear` said [`Answer::Abandon`]
+    /// When the source is damaged, no follower is left, or `hear` returned [`Answer::Abandon`]
     /// ([`std::io::ErrorKind::Interrupted`]); when the place to begin at never came.
     pub fn read(
         mut self,
@@ -209,7 +211,7 @@ pub struct Follower {
     present: Option<(Arc<Piece>, usize)>,
     options: LiveOptions,
     phase: Option<Phase>,
-    /// The phase that is to be said next.
+    /// The phase to announce next.
     next_phase: Option<Phase>,
     program_accesses: u64,
 }

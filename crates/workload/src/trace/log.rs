@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The payload of a log record: memory events, and first touches of pages whose accesses were left out, in order.
+//! The payload of a log record: memory events, and first touches of pages whose accesses were left
+//! out, in order.
 //!
-//! Touches come in runs of consecutive pages. Columns of like things lie together, because zstd does well on them:
-//! operations, starts of runs, lengths of runs, and the words of events.
+//! Touches come in runs of consecutive pages. Columns of like things lie together, because zstd
+//! does well on them: operations, starts of runs, lengths of runs, and the words of events.
 
 use std::mem::take;
 use std::ops::Range;
@@ -194,8 +195,9 @@ impl LogDecoder {
         Ok(())
     }
 
-    /// Goes on to the next step. Touches (pages, and whether they are stores) are appended to `out`, at most `most` (which
-    /// is not 0) at a time. At the end, checks that nothing is left over.
+    /// Goes on to the next step. Touches (pages, and whether they are stores) are appended to
+    /// `out`, at most `most` (which is not 0) at a time. At the end, checks that nothing is left
+    /// over.
     ///
     /// # Errors
     /// Says what is wrong with the payload, if anything is.
@@ -218,7 +220,8 @@ impl LogDecoder {
         Ok(LogStep::End)
     }
 
-    /// Appends the touches before the next operation of another kind, up to `most`, and says how many there were.
+    /// Appends the touches before the next operation of another kind, up to `most`, and says how
+    /// many there were.
     fn touches(&mut self, out: &mut Vec<(Vpn, bool)>, most: usize) -> Result<usize, Fault> {
         let mut room = most;
         if let Some(run) = self.rest.take() {
@@ -307,7 +310,7 @@ impl LogDecoder {
     }
 }
 
-/// Where the columns of operations, starts, lengths and words stand in `plain`.
+/// Where the columns of operations, starts, lengths and words are in `plain`.
 fn columns(plain: &[u8]) -> Result<[Range<usize>; 4], Fault> {
     let prefix = plain.get(..PREFIX_BYTES).ok_or("a log without its column lengths")?;
     let mut columns = [const { 0..0 }; 4];

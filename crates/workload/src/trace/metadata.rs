@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is known of a trace as a whole. It stands in the file as JSON, so that it can grow without a new version: readers
-//! ignore keys that they do not know.
+//! What is known of a trace as a whole. It is in the file as JSON, so that it can grow without
+//! a new version: readers ignore keys that they do not know.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,8 @@ pub struct Metadata {
     pub source_format: String,
     /// Accesses in this file.
     pub accesses: u64,
-    /// Accesses that the filter absorbed: those of the program that the file stands for are these and its own.
+    /// Accesses that the filter absorbed: those of the program that the file stands for are these
+    /// and its own.
     #[serde(skip_serializing_if = "is_zero")]
     pub absorbed: u64,
     /// Instructions executed during the accesses in this file, and those that it stands for.
@@ -42,7 +43,8 @@ pub struct Metadata {
     pub footprint_pages: u64,
     /// Mappings at the end, in order of address.
     pub vmas: Vec<Vma>,
-    /// Ranges that the program uses though the capture does not say that it mapped them. They must be there from the start.
+    /// Ranges that the program uses though the capture does not say that it mapped them. They must
+    /// be there from the start.
     pub implied: Vec<Vma>,
     /// How it was sampled; absent if it holds every access.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +55,8 @@ pub struct Metadata {
     /// Whether it has accesses to the kernel's half of the address space.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kernel_half: bool,
-    /// What is to be known of the source: why it is not whole, what its format lacks, what was left out.
+    /// What is to be known of the source: why it is not whole, what its format lacks, what was left
+    /// out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Traces of real programs: the `.nwt` format, its writer and reader, and converters from captures.
 //!
-//! `docs/trace-format.md` is the format's specification. A capture goes through [`convert`] once; [`info`] says what a trace
-//! holds, [`check`] that it is whole, and [`TraceWorkload`] plays it to the machine.
+//! `docs/trace-format.md` is the format's specification. A capture goes through [`convert`] once;
+//! [`info`] says what a trace holds, [`check`] that it is whole, and [`TraceWorkload`] plays it to
+//! the machine.
 //!
-//! A trace holds every access of a program, or windows of them with, between the windows, the first touch of each page and
-//! every memory event, in order: the footprint is real, and the windows see the memory that the program would have had.
+//! A trace holds every access of a program, or windows of them with, between the windows, the first
+//! touch of each page and every memory event, in order: the footprint is real, and the windows see
+//! the memory that the program would have had.
 
 pub mod block;
 pub mod capture;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which pages a program has touched: what tells a first touch from the others, at a rate that keeps up with a capture.
+//! Which pages a program has touched: what tells a first touch from the others, at a rate that
+//! keeps up with a capture.
 //!
-//! Three bits a page, in chunks of 128 MiB that exist once one of their pages is touched: touched at any time (the
-//! footprint), touched since it was last mapped (the kernel has given it memory), stored to since then (not a shared zero
-//! page any more, nor one that a fork shares). In front of them a small direct-mapped filter of recent pages answers for
-//! nearly all accesses.
+//! Three bits a page, in chunks of 128 MiB that exist once one of their pages is touched: touched
+//! at any time (the footprint), touched since it was last mapped (the kernel has given it memory),
+//! stored to since then (not a shared zero page any more, nor one that a fork shares). In front of
+//! them a small direct-mapped filter of recent pages answers for nearly all accesses.
 
 use std::collections::BTreeMap;
 
@@ -116,8 +117,8 @@ impl PageTracker {
         self.take(range, |_, _| {});
     }
 
-    /// The pages from `from` on now lie from `to` on, as after `mremap`; what does not fit there loses its memory, as does
-    /// what was there.
+    /// The pages from `from` on now lie from `to` on, as after `mremap`; what does not fit there
+    /// loses its memory, as does what was there.
     pub fn relocate(&mut self, from: VpnRange, to: VpnRange) {
         let mut moved = Vec::new();
         self.take(from, |page, stored| moved.push((page - from.start, stored)));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A trace as a [`Workload`].
 //!
-//! A whole trace warms up for a share of its accesses and is measured for the rest; its pages are populated by the faults that
-//! its accesses cause. A sampled one has its own phases: skipped stretches populate (first touches and events), each window
-//! warms up and is measured.
+//! A whole trace warms up for a share of its accesses and is measured for the rest; its pages are
+//! populated by the faults that its accesses cause. A sampled one has its own phases: skipped
+//! stretches populate (first touches and events), each window warms up and is measured.
 
 use std::path::Path;
 
@@ -42,7 +42,8 @@ pub struct TraceWorkload {
     phase: Option<Phase>,
     /// Of a whole trace: accesses that are still to warm up.
     warm_left: Option<u64>,
-    /// Accesses of the whole program up to here, as far as the last mark and what came after it say.
+    /// Accesses of the whole program up to here, as far as the last mark and what came after it
+    /// say.
     program_accesses: u64,
 }
 
@@ -63,7 +64,8 @@ enum Current {
     Log,
 }
 
-/// What is known of a record as a whole only, spread evenly over its accesses; differences of prefixes, so that none is lost.
+/// What is known of a record as a whole only, spread evenly over its accesses; differences of
+/// prefixes, so that none is lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spread {
     total: u64,
@@ -157,7 +159,8 @@ impl TraceWorkload {
         else {
             return Ok(None);
         };
-        // As many as probably stand for what is left to warm up: a filtered stretch comes near its end in smaller and smaller steps.
+        // As many as probably stand for what is left to warm up: a filtered stretch comes near its
+        // end in smaller and smaller steps.
         let standing_for = |left: u64| (u128::from(left) * u128::from(*items) / u128::from(*represented)).max(1) as u64;
         let most = self.warm_left.map_or(u64::MAX, standing_for).min(Batch::ACCESSES_MAX as u64) as usize;
         let count = self.decoder.fill(&self.trace, &mut batch.accesses, most)?;
@@ -181,7 +184,8 @@ impl TraceWorkload {
         Ok(Some(Step::Accesses))
     }
 
-    /// The next event of the log, or as many touches of one thread as there are and fit. `None` once it is used up.
+    /// The next event of the log, or as many touches of one thread as there are and fit. `None`
+    /// once it is used up.
     fn log(&mut self, batch: &mut Batch) -> Result<Option<Step>, WorkloadError> {
         loop {
             match self.decoder.log_step(&self.trace, &mut batch.touches, Batch::ACCESSES_MAX)? {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The predictor that writer and reader share, so that only what it gets wrong has to be written down.
+//! The predictor that writer and reader share, so that only what it gets wrong has to be written
+//! down.
 //!
-//! An instruction that accesses memory is a *site*. After a site comes, most likely, the site that came after it last
-//! time; and it most likely accesses its last address plus its stride. The stride is 2-delta: it changes when the same
-//! new distance has been seen twice in a row, so that one jump does not cost two misses.
+//! An instruction that accesses memory is a *site*. After a site comes, most likely, the site that
+//! came after it last time; and it most likely accesses its last address plus its stride. The
+//! stride is 2-delta: it changes when the same new distance has been seen twice in a row, so that
+//! one jump does not cost two misses.
 
 /// A site, numbered from 0 within its block in the order of first appearance.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -23,7 +25,8 @@ pub struct SiteState {
 }
 
 impl SiteState {
-    /// A site that has not run in this block. Code that runs for the first time runs on to the next new site.
+    /// A site that has not run in this block. Code that runs for the first time runs on to the next
+    /// new site.
     #[inline]
     pub const fn new(site: LocalSite, store: bool) -> Self {
         Self { last: 0, stride: 0, candidate: 0, successor: LocalSite(site.0.wrapping_add(1)), store }
@@ -61,8 +64,8 @@ impl SiteState {
         self.last
     }
 
-    /// What a missed address is written relative to: the site's last one, or, of a new site, the address `before` in the
-    /// block.
+    /// What a missed address is written relative to: the site's last one, or, of a new site, the
+    /// address `before` in the block.
     #[inline]
     pub const fn base(&self, before: u64) -> u64 {
         if self.last == 0 { before } else { self.last }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a program uses its memory, by its trace: footprint and working set over time, reuse distances of pages, and which parts of
-//! the address space it accesses when. For pictures.
+//! How a program uses its memory, by its trace: footprint and working set over time, reuse
+//! distances of pages, and which parts of the address space it accesses when. For pictures.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -99,10 +99,12 @@ pub struct Cell {
     pub accesses: u64,
 }
 
-/// Reads the whole trace `path`. `progress` is told of accesses done and of all there are, and ends it by breaking.
+/// Reads the whole trace `path`. `progress` is told of accesses done and of all there are, and ends
+/// it by breaking.
 ///
 /// # Errors
-/// When the trace cannot be read or is damaged, or `progress` broke ([`std::io::ErrorKind::Interrupted`]).
+/// When the trace cannot be read or is damaged, or `progress` broke
+/// ([`std::io::ErrorKind::Interrupted`]).
 pub fn profile(path: &Path, progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<Profile, WorkloadError> {
     let trace = Trace::open(path)?;
     let all = trace.metadata().accesses;
@@ -156,7 +158,8 @@ struct State {
     position: u64,
     pages: PageTracker,
     footprint: Vec<Footprint>,
-    /// The stretch, or the interval of it, whose working set is being counted: its beginning and its pages.
+    /// The stretch, or the interval of it, whose working set is being counted: its beginning and
+    /// its pages.
     stretch_begin: u64,
     stretch_pages: FxHashSet<u64>,
     last_page: Vpn,
@@ -192,7 +195,8 @@ impl State {
             let page = access.gva().page();
             let absorbed = u64::from(gaps.get(index).copied().unwrap_or(0));
             self.access(Vpn(page.0));
-            // A filter's pages are those of a small LRU array, so an absorbed access has a distance below its size.
+            // A filter's pages are those of a small LRU array, so an absorbed access has a distance
+            // below its size.
             self.reuse[0] += absorbed;
             self.move_to(self.position + 1 + absorbed);
         }
@@ -271,7 +275,8 @@ impl State {
     }
 }
 
-/// Cuts the chunks that are used into regions, and these into at most about [`ROWS`] rows; says what is in them.
+/// Cuts the chunks that are used into regions, and these into at most about [`ROWS`] rows; says
+/// what is in them.
 fn rows(heat: &FxHashMap<(u64, u64), u64>) -> (Vec<Row>, Vec<Cell>) {
     let mut chunks: Vec<u64> = heat.keys().map(|&(_, chunk)| chunk).collect();
     chunks.sort_unstable();

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads a trace. [`Trace::open`] checks that the file is complete and reads its tables; a [`Decoder`] then unpacks any record
-//! alone, in room that it keeps: nothing is allocated a record once it has seen the largest one.
+//! Reads a trace. [`Trace::open`] checks that the file is complete and reads its tables; a
+//! [`Decoder`] then unpacks any record alone, in room that it keeps: nothing is allocated a record
+//! once it has seen the largest one.
 //!
-//! Nothing in a file is believed before its checksum and its bounds have been checked: a damaged file gives an error that names
-//! the byte, never a panic, and never takes more memory than a small multiple of the file's size and one record's.
+//! Nothing in a file is believed before its checksum and its bounds have been checked: a damaged
+//! file gives an error that names the byte, never a panic, and never takes more memory than a small
+//! multiple of the file's size and one record's.
 //!
-//! The file is read with `pread`, not mapped: a record is some 100 KB, so the copy costs nothing, and a file that shrinks while
-//! it is being read gives an error instead of a signal.
+//! The file is read with `pread`, not mapped: a record is some 100 KB, so the copy costs nothing,
+//! and a file that shrinks while it is being read gives an error instead of a signal.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -67,7 +69,8 @@ impl Trace {
     /// Opens the trace `path`.
     ///
     /// # Errors
-    /// When it cannot be read, is no trace or one of another version, is cut, or its tables are damaged.
+    /// When it cannot be read, is no trace or one of another version, is cut, or its tables are
+    /// damaged.
     pub fn open(path: &Path) -> Result<Self, WorkloadError> {
         let io = |source| WorkloadError::Io { path: path.into(), source };
         let file = File::open(path).map_err(io)?;
@@ -122,7 +125,8 @@ impl Trace {
         let mut header = [0; HEADER_BYTES];
         let present = self.bytes.min(HEADER_BYTES as u64) as usize;
         self.get(&mut header[..present], 0)?;
-        // A cut header with the right beginning is a cut trace; anything else of that length is no trace.
+        // A cut header with the right beginning is a cut trace; anything else of that length is no
+        // trace.
         if present < HEADER_BYTES && present > 0 && begins_a_header(&header[..present]) {
             return Err(self.corrupt(self.bytes, format!("the trace is cut inside its header: {AGAIN}")));
         }
@@ -287,12 +291,13 @@ impl Payloads {
 pub struct Decoder {
     payloads: Payloads,
     block: BlockDecoder,
-    /// Of filtered accesses: how many were absorbed after each, those of the whole record, and where the next one stands.
+    /// Of filtered accesses: how many were absorbed after each, those of the whole record, and
+    /// the position of the next one.
     gaps: Vec<u32>,
     gap: usize,
     log: LogDecoder,
     mark: Vec<u8>,
-    /// Where the record that was begun last stands, and how long its payload is.
+    /// The position of the record that was begun last, and the length of its payload.
     at: u64,
     stored_bytes: u32,
 }
@@ -334,7 +339,8 @@ impl Decoder {
         self.block.begin(header.items, &trace.sites.attributes).map_err(|what| self.fault(trace, &what))
     }
 
-    /// All accesses of a record with their sites, and how many the filter absorbed after each (0 if the record is not filtered).
+    /// All accesses of a record with their sites, and how many the filter absorbed after each (0 if
+    /// the record is not filtered).
     ///
     /// # Errors
     /// When the record is damaged.
@@ -374,8 +380,8 @@ impl Decoder {
         self.block.fill_sites(out).map_err(|what| self.fault(trace, &what))
     }
 
-    /// Appends to `out` how many accesses the filter absorbed after each of the `count` accesses that [`Decoder::fill`] yielded
-    /// last. Nothing, if the record is not filtered.
+    /// Appends to `out` how many accesses the filter absorbed after each of the `count` accesses
+    /// that [`Decoder::fill`] yielded last. Nothing, if the record is not filtered.
     #[inline]
     pub fn fill_gaps(&mut self, out: &mut Vec<u32>, count: usize) {
         if let Some(gaps) = self.gaps.get(self.gap..self.gap + count) {
@@ -396,7 +402,8 @@ impl Decoder {
         self.log.begin(header.items).map_err(|what| self.fault(trace, &what))
     }
 
-    /// What comes next in the log. Touches are appended to `out`, at most `most` (which is not 0) at a time.
+    /// What comes next in the log. Touches are appended to `out`, at most `most` (which is not 0)
+    /// at a time.
     ///
     /// # Errors
     /// When the record is damaged.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What converters feed: it numbers sites and threads, follows pages and mappings, samples if asked to, and writes.
+//! What converters feed: it numbers sites and threads, follows pages and mappings, samples if asked
+//! to, and writes.
 
 use std::path::Path;
 
@@ -94,8 +95,8 @@ pub struct Recorded {
 }
 
 impl Recorder {
-    /// Begins the trace `path`. What it keeps is filtered if there is a `filter`. `total` is the number of accesses to come, if
-    /// known.
+    /// Begins the trace `path`. What it keeps is filtered if there is a `filter`. `total` is the
+    /// number of accesses to come, if known.
     ///
     /// # Errors
     /// When the file cannot be made, or the sampling options are impossible.
@@ -208,8 +209,8 @@ impl Recorder {
         self.marks.iter().find(|mark| mark.0 == number).map(|mark| mark.1)
     }
 
-    /// The next accesses, by `thread`, which then executed `more` instructions that no access accounts for. The accesses
-    /// must have passed [`SourceAccess::check_all`].
+    /// The next accesses, by `thread`, which then executed `more` instructions that no access
+    /// accounts for. The accesses must have passed [`SourceAccess::check_all`].
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -307,7 +308,8 @@ impl Recorder {
             let room = rest.len().min(self.writer.room_to_absorb(thread) as usize);
             let run = self.filters[index].absorb(&rest[..room]);
             let (absorbed, others) = rest.split_at(run.accesses as usize);
-            // A page that the filter knows has been touched since mappings changed, and stored to if a store is absorbed.
+            // A page that the filter knows has been touched since mappings changed, and stored to
+            // if a store is absorbed.
             debug_assert!(absorbed.iter().all(|access| self.novelty(access) == Novelty::Known));
             self.writer.absorb(run.accesses, run.stores, run.instructions);
             let Some((access, later)) = others.split_first() else { break };
@@ -373,7 +375,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// A page is touched in a stretch whose accesses are left out; that it is for the first time may not be so.
+    /// A page is touched in a stretch whose accesses are left out; that it is for the first time
+    /// may not be so.
     pub(super) fn touched(&mut self, thread: ThreadId, page: Vpn, store: bool) -> Result<(), WorkloadError> {
         if self.pages.note(page, store) == Novelty::Known {
             return Ok(());
@@ -397,8 +400,9 @@ impl Recorder {
         Ok(())
     }
 
-    /// A page that is touched for the first time must be mapped, or a kernel would kill the program. Where a thread's
-    /// accesses came later in the capture than another thread's unmapping, the page is mapped once more.
+    /// A page that is touched for the first time must be mapped, or a kernel would kill the
+    /// program. Where a thread's accesses came later in the capture than another thread's
+    /// unmapping, the page is mapped once more.
     #[cold]
     fn first_touch(&mut self, thread: ThreadId, page: Vpn) -> Result<(), WorkloadError> {
         if self.space.cover(page) != Cover::Stray {
@@ -533,7 +537,8 @@ impl Recorder {
 
 type Spool = (Recorded, Vec<Unit>, Vec<(u64, u64)>);
 
-/// Whether one more window fits: the windows so far, and this one, may take their share of what logs and tables leave.
+/// Whether one more window fits: the windows so far, and this one, may take their share of what
+/// logs and tables leave.
 fn fits(budget: u64, totals: Totals, sites: u64, windows: u64, part: u64, whole: Option<u64>) -> bool {
     // Four bytes a site is on the high side of what the table and the index take at the end.
     let other = totals.bytes - totals.access_bytes + 4 * sites + 4096;

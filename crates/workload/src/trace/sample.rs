@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which accesses of a program a sampled trace keeps.
 //!
-//! The steady phase is cut into stretches of equal length (strata), and each has one window at a random place: accesses that
-//! warm up, then accesses that are measured. Everything between is skipped, except for first touches and memory events.
+//! The steady phase is cut into stretches of equal length (strata), and each has one window at a
+//! random place: accesses that warm up, then accesses that are measured. Everything between is
+//! skipped, except for first touches and memory events.
 
 use rand::RngExt;
 use rand::SeedableRng;
@@ -41,7 +42,8 @@ pub struct SampleOptions {
     pub steady_from: SteadyFrom,
     /// How the windows are spread.
     pub strata: Strata,
-    /// Accesses before a window of which only the last one to each line is kept ([`super::collapse`]); needs a filter.
+    /// Accesses before a window of which only the last one to each line is kept
+    /// ([`super::collapse`]); needs a filter.
     pub collapse: u64,
     /// Accesses of a window that warm up.
     pub warm: u64,
@@ -49,8 +51,8 @@ pub struct SampleOptions {
     pub window: u64,
     /// What the random places come from.
     pub seed: u64,
-    /// About how large the file may become, in bytes: windows that would not fit are left out, evenly if the number of all
-    /// windows is known, otherwise the last ones.
+    /// About how large the file may become, in bytes: windows that would not fit are left out,
+    /// evenly if the number of all windows is known, otherwise the last ones.
     pub budget: Option<u64>,
 }
 
@@ -112,7 +114,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The capture's mark `number` stands before access `at`.
+    /// The capture's mark `number` is before access `at`.
     ///
     /// # Errors
     /// When what follows is too short for the windows asked for.
@@ -160,8 +162,9 @@ impl Plan {
         }
     }
 
-    /// The segment that access `at` begins or goes on with. `fits` says whether a window of the share `(part, whole)` of all
-    /// windows still fits the budget; it is asked when a window begins.
+    /// The segment that access `at` begins or goes on with. `fits` says whether a window of the
+    /// share `(part, whole)` of all windows still fits the budget; it is asked when a window
+    /// begins.
     pub fn segment(&mut self, at: u64, fits: impl Fn(u64, Option<u64>) -> bool) -> Segment {
         let warm_from = self.window_at.saturating_add(self.options.collapse);
         let warm_until = warm_from.saturating_add(self.options.warm);

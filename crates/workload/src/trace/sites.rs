@@ -48,7 +48,8 @@ impl SiteAttributes {
 pub struct SiteTable {
     /// By [`SiteId`].
     pub attributes: Vec<SiteAttributes>,
-    /// By [`SiteId`]: the number that the capture gave the instruction (its address, where the capture knows it).
+    /// By [`SiteId`]: the number that the capture gave the instruction (its address, where the
+    /// capture knows it).
     pub sources: Vec<u64>,
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One access as a capture has it: what every converter turns its format into before [`super::recorder::Recorder`] takes it.
-//! It is the record of the raw stream, which is thereby read without a copy.
+//! One access as a capture has it: what every converter turns its format into before
+//! [`super::recorder::Recorder`] takes it. It is the record of the raw stream, which is thereby
+//! read without a copy.
 
 use nestwalk_mem::Va;
 use zerocopy::little_endian::U64;
@@ -15,7 +16,8 @@ use super::sites::SiteAttributes;
 #[repr(C)]
 pub struct SourceAccess {
     address: U64,
-    /// Site, instructions since the thread's previous access << 32, log2 of the size << 48, store << 56.
+    /// Site, instructions since the thread's previous access << 32, log2 of the size << 48, store
+    /// << 56.
     packed: U64,
 }
 
@@ -43,7 +45,8 @@ impl SourceAccess {
         self.packed.get() & 0xffff_ffff
     }
 
-    /// Instructions since the thread's previous access, this one included, at most [`INSTRUCTIONS_SATURATED`].
+    /// Instructions since the thread's previous access, this one included, at most
+    /// [`INSTRUCTIONS_SATURATED`].
     #[inline]
     pub fn instructions(&self) -> u64 {
         self.packed.get() >> 32 & INSTRUCTIONS_SATURATED

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The address space that a capture's events describe, followed while converting: what is mapped at the end, and which
-//! touched pages nobody mapped (a capture without events, or one whose threads raced).
+//! The address space that a capture's events describe, followed while converting: what is mapped at
+//! the end, and which touched pages were not mapped (a capture without events, or one whose threads
+//! raced).
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,9 @@ use crate::stream::MemoryEvent;
 
 /// Linux's `MADV_*` numbers after which a range has no memory: DONTNEED, REMOVE, DONTNEED_LOCKED.
 const ADVICE_THAT_FREES: [u32; 3] = [4, 9, 24];
-/// Touched pages that no event mapped, and that are no further apart than this, are taken for one mapping. Heaps, libraries
-/// and stacks lie further apart than 64 MiB, or where they do not, nothing is lost.
+/// Touched pages that no event mapped, and that are no further apart than this, are taken for one
+/// mapping. Heaps, libraries and stacks lie further apart than 64 MiB, or where they do not,
+/// nothing is lost.
 const IMPLIED_GAP_PAGES: u64 = 1 << 14;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +50,7 @@ pub struct AddressSpace {
     recent: VpnRange,
 }
 
-/// How the touch of a page stands to the mappings.
+/// How the touch of a page relates to the mappings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cover {
     /// It is mapped.
@@ -140,7 +142,8 @@ impl AddressSpace {
         taken
     }
 
-    /// Says whether a page that is touched for the first time is mapped, and remembers it if nobody ever mapped it.
+    /// Says whether a page that is touched for the first time is mapped, and remembers it if it
+    /// never was.
     pub fn cover(&mut self, page: Vpn) -> Cover {
         if self.recent.contains(page) {
             return Cover::Mapped;
@@ -172,8 +175,9 @@ impl AddressSpace {
         self.mappings.iter().map(vma).collect()
     }
 
-    /// The ranges that are implied to be there from the start: pages that were touched though no event ever mapped them, and
-    /// the gaps between neighbours, unless an event mapped something there.
+    /// The ranges that are implied to be there from the start: pages that were touched though no
+    /// event ever mapped them, and the gaps between neighbours, unless an event mapped something
+    /// there.
     pub fn implied(&self) -> Vec<Vma> {
         let mut joined: Vec<VpnRange> = Vec::new();
         for range in self.implied.iter() {

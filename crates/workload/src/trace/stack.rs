@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LRU stack distances of pages (Mattson et al. 1970): how many other pages were accessed since a page was. An LRU TLB of more
-//! entries than that, for pages of 4 KiB, would have had it.
+//! LRU stack distances of pages (Mattson et al. 1970): how many other pages were accessed since a
+//! page was. An LRU TLB of more entries than that, for pages of 4 KiB, would have had it.
 
 use nestwalk_mem::Vpn;
 use rustc_hash::FxHashMap;
@@ -10,8 +10,8 @@ const FRONT: usize = 16;
 /// Places of the Fenwick tree to begin with.
 const PLACES_MIN: usize = 1 << 12;
 
-/// The pages that were accessed, by how lately. Exact: the pages behind the front are in a Fenwick tree over the order in which
-/// they left it.
+/// The pages that were accessed, by how lately. Exact: the pages behind the front are in a Fenwick
+/// tree over the order in which they left it.
 #[derive(Clone, Debug)]
 pub struct Stack {
     /// The latest first.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Variable-length integers: seven bits a byte, lowest first, the top bit of a byte set if another follows (LEB128).
-//! Signed ones are zigzag coded first, so that small negative numbers are short too.
+//! Variable-length integers: seven bits a byte, lowest first, the top bit of a byte set if another
+//! follows (LEB128). Signed ones are zigzag coded first, so that small negative numbers are short
+//! too.
 //!
 //! Reading never looks past its slice and never takes more than ten bytes, whatever they hold.
 
@@ -75,8 +76,9 @@ impl<'a> VarintReader<'a> {
         self.unsigned().map(unzigzag)
     }
 
-    /// The rest of an integer of several bytes, of which the first one has been read. Lengths come as they come, so a branch
-    /// a byte would often be mispredicted: where eight more bytes are there, they are taken at once.
+    /// The rest of an integer of several bytes, of which the first one has been read. Lengths come
+    /// as they come, so a branch a byte would often be mispredicted: where eight more bytes are
+    /// there, they are taken at once.
     #[inline]
     fn rest(&mut self, first: u64) -> Option<u64> {
         const MORE: u64 = 0x8080_8080_8080_8080;

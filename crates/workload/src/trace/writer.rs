@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes a trace, record by record. The file has its final name only once it is complete: until then it is a temporary
-//! file beside it, which goes away with the writer. Records are encoded by [`super::encode`].
+//! Writes a trace, record by record. The file has its final name only once it is complete: until
+//! then it is a temporary file beside it, which goes away with the writer. Records are encoded by
+//! [`super::encode`].
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -62,7 +63,8 @@ pub struct Totals {
 }
 
 impl Writer {
-    /// Begins a trace that will be called `path`. `level` is zstd's, 1 to 22. If it is `filtered`, so are all its accesses.
+    /// Begins a trace that will be called `path`. `level` is zstd's, 1 to 22. If it is `filtered`,
+    /// so are all its accesses.
     ///
     /// # Errors
     /// When no file can be made there.
@@ -95,7 +97,8 @@ impl Writer {
         })
     }
 
-    /// The next access, by `thread`, which executed `instructions` since the one before, its own included.
+    /// The next access, by `thread`, which executed `instructions` since the one before, its own
+    /// included.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -118,16 +121,16 @@ impl Writer {
         Ok(())
     }
 
-    /// How many of the next accesses, by `thread`, a filter may absorb; 0: one has to be kept first, since nothing but a kept
-    /// access of the same thread can be before them in a record.
+    /// How many of the next accesses, by `thread`, a filter may absorb; 0: one has to be kept
+    /// first, since nothing but a kept access of the same thread can be before them in a record.
     #[inline]
     pub fn room_to_absorb(&self, thread: ThreadId) -> u32 {
         let open = self.block.items() > 0 && thread == self.thread && self.log.items() == 0;
         self.gaps.as_ref().filter(|_| open).map_or(0, Gaps::room)
     }
 
-    /// The next `count` accesses are absorbed, no more than there is [room](Writer::room_to_absorb) for. `stores` of them are
-    /// stores; `instructions` as for [`Writer::access`].
+    /// The next `count` accesses are absorbed, no more than there is [room](Writer::room_to_absorb)
+    /// for. `stores` of them are stores; `instructions` as for [`Writer::access`].
     #[inline]
     pub fn absorb(&mut self, count: u32, stores: u64, instructions: u64) {
         if let Some(gaps) = &mut self.gaps {
@@ -181,7 +184,8 @@ impl Writer {
         Ok(())
     }
 
-    /// `phase` begins, before access number `access` of the program and after `instructions` of it (all threads).
+    /// `phase` begins, before access number `access` of the program and after `instructions` of it
+    /// (all threads).
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -206,12 +210,14 @@ impl Writer {
         self.flush_log()
     }
 
-    /// What has been written. Records that have ended may be missing, but for those before a [`Writer::flush`].
+    /// What has been written. Records that have ended may be missing, but for those before a
+    /// [`Writer::flush`].
     pub const fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// Completes the trace and gives it its name. `metadata`'s counts of what the file holds are filled in.
+    /// Completes the trace and gives it its name. `metadata`'s counts of what the file holds are
+    /// filled in.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -335,7 +341,8 @@ mod tests {
     use super::*;
     use crate::trace::sites::{SiteAttributes, SiteNumbers};
 
-    /// Long blocks and short ones, of two threads, with memory events, touches and marks between them.
+    /// Long blocks and short ones, of two threads, with memory events, touches and marks between
+    /// them.
     fn write(path: &Path, filtered: bool, threads: usize) -> Totals {
         let mut writer = Writer::with_threads(path, 1, filtered, Some(threads)).unwrap();
         let mut sites = SiteNumbers::default();

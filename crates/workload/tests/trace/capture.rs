@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Raw captures made up for tests, written from their description in `capture/README.md`; and reading traces back.
+//! Raw captures made up for tests, written from their description in `capture/README.md`; and
+//! reading traces back.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

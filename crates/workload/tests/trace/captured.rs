@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Captures that choose their windows themselves: nothing is lost, what is sampled is what the whole stream has, and the size holds.
+//! Captures that choose their windows themselves: nothing is lost, what is sampled is what the
+//! whole stream has, and the size holds.
 
 use nestwalk_mem::{Access, Vpn};
 use nestwalk_workload::trace::capture::{Answer, Begin, CaptureOptions, CaptureReport, Live, capture};
@@ -17,7 +18,8 @@ const PAGES: u64 = 3000;
 const STARTUP: u64 = 400_000;
 const STEADY: u64 = 3_200_000;
 
-/// A program that fills its memory, and then reads it at random with a lot of accesses to its stack between.
+/// A program that fills its memory, and then reads it at random with a lot of accesses to its stack
+/// between.
 fn program() -> Vec<u8> {
     let mut capture = Capture::default();
     capture.events(0, &[mmap(BASE, PAGES << 12), mmap(BASE + (1 << 32), 1 << 20)]);

@@ -193,8 +193,8 @@ fn a_capture_of_a_driver_warns_that_its_children_are_missing() {
         Place::new().convert(&capture.bytes, &ConvertOptions::default()).unwrap().metadata.warning
     };
     assert_eq!(warning(&[0]), None, "a thread is in the capture");
-    let said = warning(&[1, 0, 1]).unwrap();
-    assert!(said.contains("first process only: 2;") && said.contains("sh -c"), "{said}");
+    let message = warning(&[1, 0, 1]).unwrap();
+    assert!(message.contains("first process only: 2;") && message.contains("sh -c"), "{message}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Filtered and collapsed stretches: nothing is lost that a kernel, a TLB or a cache must see, and every access is counted.
+//! Filtered and collapsed stretches: nothing is lost that a kernel, a TLB or a cache must see, and
+//! every access is counted.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +18,8 @@ const BASE: u64 = 0x4000_0000;
 /// Small, so that a short program fills it.
 const SMALL: FilterOptions = FilterOptions { line_sets: 4, line_ways: 2, page_sets: 1, page_ways: 4, renew: 50 };
 
-/// Two threads that go round in a few pages, a stride apart, loading first and storing later; half of the memory goes and
-/// comes back in the middle.
+/// Two threads that go round in a few pages, a stride apart, loading first and storing later; half
+/// of the memory goes and comes back in the middle.
 fn program() -> (Capture, Vec<(u32, Touch)>) {
     let (mut capture, mut all) = (Capture::default(), Vec::new());
     capture.events(0, &[mmap(BASE, 1 << 20)]);
@@ -188,8 +189,8 @@ fn a_collapsed_stretch_has_each_line_once_and_stands_for_all_of_it() {
     assert!(error.contains("needs a filter"), "{error}");
 }
 
-/// A trace of the version before there were filters, from the first 2 M accesses of a redis-server: 4 windows of 2,000 + 3,000
-/// accesses.
+/// A trace of the version before there were filters, from the first 2 M accesses of a redis-server:
+/// 4 windows of 2,000 + 3,000 accesses.
 #[test]
 fn a_trace_of_version_1_is_still_read() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/version1.nwt");
@@ -203,7 +204,8 @@ fn a_trace_of_version_1_is_still_read() {
     let mut workload = TraceWorkload::open(&path, PlayOptions::default()).unwrap();
     let played = totals(&mut workload);
     assert_eq!((played.0, played.1, played.3), (20_000, 0, about.instructions));
-    // The same bytes under the new version's header are the same trace; filtered records under the old one are refused.
+    // The same bytes under the new version's header are the same trace; filtered records under the
+    // old one are refused.
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[..32].copy_from_slice(&nestwalk_workload::trace::format::file_header(2));
     assert_eq!(Trace::from_bytes(bytes).unwrap().records().len(), workload.trace().records().len());

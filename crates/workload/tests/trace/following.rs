@@ -85,7 +85,8 @@ fn before_it_begins_there_are_first_touches_only() {
     assert_eq!(seen[0], Seen::Phase(Phase::Populate));
     let begin = seen.iter().position(|one| *one == Seen::Phase(Phase::Warm)).unwrap();
     let touches = seen[..begin].iter().filter(|one| matches!(one, Seen::Touch(..))).count();
-    // The stream's own stretches are not cut: the second thread's, which ends where it is to begin, is populated, too.
+    // The stream's own stretches are not cut: the second thread's, which ends where it is to begin,
+    // is populated, too.
     assert_eq!(
         (touches, seen[begin + 1..].iter().filter(|one| matches!(one, Seen::Access(..))).count()),
         (256, 40_000)

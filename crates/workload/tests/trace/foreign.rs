@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Other tools' formats, written for tests from their definitions: the same made-up program in each of them.
+//! Other tools' formats, written for tests from their definitions: the same made-up program in each
+//! of them.
 
 use std::fmt::Write as _;
 use std::io::{Cursor, Write as _};
 
 use crate::capture::{Capture, Touch};
 
-/// An access of a program, by an instruction at `pc`. Each has two instructions without accesses before it.
+/// An access of a program, by an instruction at `pc`. Each has two instructions without accesses
+/// before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
     pub thread: u32,
@@ -123,8 +125,8 @@ pub fn record(kind: u16, size: u16, value: u64) -> [u8; 12] {
     bytes
 }
 
-/// A final drmemtrace file of those of the program's accesses that `has` chooses, in parts of so many records. The turns of all
-/// threads are in it as time stamps.
+/// A final drmemtrace file of those of the program's accesses that `has` chooses, in parts of so
+/// many records. The turns of all threads are in it as time stamps.
 pub fn drmemtrace(program: &[Access], version: u64, has: impl Fn(&Access) -> bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut put = |kind, size, value| bytes.extend(record(kind, size, value));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Traces of other tools: the same program in each format gives the same trace, as far as the format has it; what is damaged or
-//! unknown is refused with its place and a remedy.
+//! Traces of other tools: the same program in each format gives the same trace, as far as the
+//! format has it; what is damaged or unknown is refused with its place and a remedy.
 
 use nestwalk_workload::trace::convert::Known;
 use nestwalk_workload::trace::{ConvertOptions, ConvertReport, check, info};
@@ -106,7 +106,8 @@ fn a_folder_of_threads_or_cores_is_put_into_the_order_of_time() {
             let folder = place.path("app.dir").join(inner);
             std::fs::create_dir_all(&folder).unwrap();
             for shard in 0..shards {
-                // Three files: one a thread. Two: cores, between which the threads' turns are shared out.
+                // Three files: one a thread. Two: cores, between which the threads' turns are
+                // shared out.
                 let bytes = foreign::drmemtrace(&three, 7, |access| access.thread % shards == shard);
                 std::fs::write(folder.join(format!("shard.{shard}.zip")), foreign::zip(&bytes, 24_000)).unwrap();
             }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Traces from end to end: captures converted, read back, played; whole and sampled, sound and damaged.
+//! Traces from end to end: captures converted, read back, played; whole and sampled, sound and
+//! damaged.
 
 mod capture;
 mod captured;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The format samples: 2 M accesses each of redis-server and GAPBS BFS. They are no part of the repository; where they are
-//! absent the tests say so and pass. `NESTWALK_SHARED` names the folder that has them in `data/memory-traces/raw`.
+//! The format samples: 2 M accesses each of redis-server and GAPBS BFS. They are no part of the
+//! repository; where they are absent the tests say so and pass. `NESTWALK_SHARED` names the folder
+//! that has them in `data/memory-traces/raw`.
 
 use std::path::PathBuf;
 
@@ -37,8 +38,8 @@ fn raw_accesses(path: &std::path::Path) -> Vec<Access> {
 
 #[test]
 fn real_captures_are_kept_without_loss_in_little_room() {
-    // Bytes an access over 50 M accesses of the same programs, by the measurement that chose the encoding: 0.19 and 0.33. Two
-    // million accesses have more beginnings in them.
+    // Bytes an access over 50 M accesses of the same programs, by the measurement that chose the
+    // encoding: 0.19 and 0.33. Two million accesses have more beginnings in them.
     for (name, most) in [("redis.raw16.zst", 0.20), ("bfs.raw16.zst", 0.40)] {
         let Some(path) = sample(name) else { continue };
         let place = Place::new();

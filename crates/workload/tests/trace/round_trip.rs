@@ -147,7 +147,8 @@ fn instructions_after_a_block_s_last_access_are_counted_once() {
         headers.push(capture.bytes.len());
         capture.accesses(0, &[Touch { instructions: 10, ..Touch::load(0x1000) }; 3]);
     }
-    // Each block ends some instructions after its last access; the next one's first access counts them too.
+    // Each block ends some instructions after its last access; the next one's first access counts
+    // them too.
     for (header, instructions) in headers.into_iter().zip([35u64, 67, 90, 128]) {
         capture.bytes[header + 24..header + 32].copy_from_slice(&instructions.to_le_bytes());
     }

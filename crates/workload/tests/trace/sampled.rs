@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sampled traces: the footprint is the program's, first touches come in order, windows lie where they should.
+//! Sampled traces: the footprint is the program's, first touches come in order, windows lie where
+//! they should.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +15,8 @@ fn sampling(strata: Strata, steady_from: SteadyFrom) -> ConvertOptions {
     ConvertOptions { sample: Some(sample), ..ConvertOptions::default() }
 }
 
-/// A program of 20,000 accesses in blocks of 1000: pages come up slowly, some are loaded from first and stored to later, and
-/// in the middle half of the memory is unmapped and mapped again.
+/// A program of 20,000 accesses in blocks of 1000: pages come up slowly, some are loaded from first
+/// and stored to later, and in the middle half of the memory is unmapped and mapped again.
 fn program() -> (Capture, Vec<Touch>) {
     let (mut capture, mut all) = (Capture::default(), Vec::new());
     capture.events(0, &[mmap(0x100_0000, 0x100_0000)]);
@@ -51,8 +52,8 @@ fn faults(all: &[Touch]) -> Vec<Option<(u64, bool)>> {
     all.iter().enumerate().map(fault).collect()
 }
 
-/// Goes through a trace and checks that it is `all`: windows access by access, and the rest by its faults, in order.
-/// Returns the phases and where they lie.
+/// Goes through a trace and checks that it is `all`: windows access by access, and the rest by its
+/// faults, in order. Returns the phases and where they lie.
 fn follow(place: &Place, all: &[Touch]) -> Vec<(Phase, u64, u64)> {
     let faults = faults(all);
     let (mut at, mut phase, mut segments, mut touched) = (0, Phase::Populate, Vec::new(), Vec::new());

@@ -6,7 +6,8 @@ use crate::{Bare, KernelConfig, VmaFlags};
 
 const OTHERS: VpnRange = VpnRange { start: Vpn(0x1000), end: Vpn(0x1100) };
 
-/// A host with a VM, and a process whose pages have every second frame of a stretch; the others are free, and next in line.
+/// A host with a VM, and a process whose pages have every second frame of a stretch; the others are
+/// free, and next in line.
 fn host() -> (Kernel, ProcessId, Vpn, ProcessId) {
     let mut host = Kernel::new(&KernelConfig::new(PageCount(1 << 16))).unwrap();
     let (vm, base) = host.host_vm(PageCount(1 << 14), &mut Bare).unwrap();
@@ -41,7 +42,7 @@ fn pages_that_nobody_has_seen_become_contiguous_without_a_shootdown() {
     assert!(is_contiguous(&host, vm, pages, first));
     let done = host.counters().since(&before);
     assert_eq!((done.shootdowns, done.migrated, done.faults_4k), (0, 0, 9));
-    assert_eq!(frames(&host, other, OTHERS), theirs, "there are free blocks, so nobody has to make room");
+    assert_eq!(frames(&host, other, OTHERS), theirs, "there are free blocks, so nothing has to move");
     host.check_invariants();
 }
 

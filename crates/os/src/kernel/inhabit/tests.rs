@@ -47,3 +47,14 @@ fn a_state_that_cannot_be_is_refused() {
         assert!(Kernel::new(&config).is_err(), "{:?}", config.start);
     }
 }
+
+#[test]
+fn memory_in_use_is_not_exchanged() {
+    let mut kernel = Kernel::new(&KernelConfig::new(PageCount(1 << 14))).unwrap();
+    let saved = kernel.save_memory();
+    let process = kernel.spawn(&mut Bare).unwrap();
+    assert_eq!(kernel.restore_memory(&saved), Err(OsError::MemoryInUse));
+    kernel.exit(process, &mut Bare).unwrap();
+    assert_eq!(kernel.restore_memory(&saved), Ok(()));
+    assert_eq!(kernel.backed_span(process, nestwalk_mem::Vpn(7), false), Err(OsError::NoProcess(process)));
+}

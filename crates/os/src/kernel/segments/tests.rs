@@ -67,3 +67,11 @@ fn a_vm_that_ends_gives_its_segments_back() {
     assert_eq!(host.memory().free_frames(), free);
     host.check_invariants();
 }
+
+#[test]
+fn an_allocator_that_gives_no_whole_segments_is_refused() {
+    let mut host = Kernel::new(&KernelConfig::new(PageCount(1 << 14))).unwrap();
+    let refused = host.host_vm_in_segments(PageCount(1 << 12), 3, AllocatorKind::Xen, &mut Bare).err();
+    assert_eq!(refused, Some(OsError::NotWhole(AllocatorKind::Xen)));
+    assert_eq!(host.processes().count(), 0);
+}

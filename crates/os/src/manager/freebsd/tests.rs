@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Each rule of `vm_reserv.c` and of the pmap's promotion, with a case on both of its sides.
 
-use nestwalk_mem::{Cpu, VpnRange};
+use nestwalk_mem::{Cpu, Nanoseconds, VpnRange};
 
 use crate::below::Bare;
 use crate::config::{KernelConfig, StartState};
@@ -153,7 +153,7 @@ fn pressure_breaks_what_has_not_changed_for_longest_and_leaves_its_pages() {
     map(&mut kernel, process, FIRST, 4 * 512);
     for block in 0..4 {
         touch(&mut kernel, process, FIRST + block * 512, true);
-        kernel.tick((block + 1) * SECOND_NS, &mut Bare).unwrap();
+        kernel.tick(Nanoseconds((block + 1) * SECOND_NS), &mut Bare).unwrap();
     }
     // The first one changes again, so the second is next.
     touch(&mut kernel, process, FIRST + 1, true);

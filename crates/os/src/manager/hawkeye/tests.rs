@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-use nestwalk_mem::{Cpu, VpnRange};
+use nestwalk_mem::{Cpu, Nanoseconds, VpnRange};
 
 use crate::below::Bare;
 use crate::config::KernelConfig;
@@ -41,7 +41,7 @@ fn is_huge(kernel: &Kernel, process: ProcessId, block: u64) -> bool {
 fn pass(kernel: &mut Kernel, seconds: std::ops::RangeInclusive<u64>, using: impl Fn(&mut Kernel)) {
     for second in seconds {
         using(kernel);
-        kernel.tick(second * SECOND_NS, &mut Bare).unwrap();
+        kernel.tick(Nanoseconds(second * SECOND_NS), &mut Bare).unwrap();
     }
     kernel.check_invariants();
 }

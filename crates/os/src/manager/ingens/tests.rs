@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-use nestwalk_mem::{Cpu, VpnRange};
+use nestwalk_mem::{Cpu, Nanoseconds, VpnRange};
 
 use crate::below::Bare;
 use crate::config::KernelConfig;
@@ -35,7 +35,7 @@ fn statistic(kernel: &Kernel, name: &str) -> u64 {
 }
 
 fn tick(kernel: &mut Kernel, second: u64) {
-    kernel.tick(second * SECOND_NS, &mut Bare).unwrap();
+    kernel.tick(Nanoseconds(second * SECOND_NS), &mut Bare).unwrap();
     kernel.check_invariants();
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! PTEMagnet (Margaritov, Ustiugov, Shahab, Grot; ASPLOS 2021): 8 neighbouring pages on 8 neighbouring frames, so that the host's
-//! PTEs for them share a cache line.
+//! PTEMagnet (Margaritov, Ustiugov, Shahab, Grot; ASPLOS 2021): 8 neighbouring pages on 8
+//! neighbouring frames, so that the host's PTEs for them share a cache line.
 //!
-//! The first fault in an aligned group of 8 pages takes a block of 8 frames, maps one of them and sets the others aside;
-//! later faults in the group take theirs from there. Pages stay 4 KiB pages and are zeroed one by one.
+//! The first fault in an aligned group of 8 pages takes a block of 8 frames, maps one of them and
+//! sets the others aside; later faults in the group take theirs from there. Pages stay 4 KiB pages
+//! and are zeroed one by one.
 
 mod part;
 
@@ -41,11 +42,13 @@ const BLOCK: Order = Order(3);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PteMagnetConfig {
-    /// When more than this share of memory is in use, in thousandths, the daemon gives reservations back (section 4.4; the
-    /// paper leaves the value to the administrator, and 950 is an assumption).
+    /// When more than this share of memory is in use, in thousandths, the daemon gives reservations
+    /// back (section 4.4; the paper leaves the value to the administrator, and 950 is an
+    /// assumption).
     pub threshold_permille: u16,
-    /// If given, only processes are served whose cgroup has a memory limit of at least this much (section 4.4: those that are
-    /// known to use much memory are marked so on cloud hosts). All are, if not.
+    /// If given, only processes are served whose cgroup has a memory limit of at least this much
+    /// (section 4.4: those that are known to use much memory are marked so on cloud hosts). All
+    /// are, if not.
     #[serde(with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub cgroup_limit_min: Option<PageCount>,
@@ -115,8 +118,8 @@ impl PteMagnet {
         self.processes.get(usize::from(process.0))?.part.get(group)
     }
 
-    /// Writes a changed reservation back. One that has nothing left to give is forgotten; one of which nothing is mapped is
-    /// given back (section 4.3).
+    /// Writes a changed reservation back. One that has nothing left to give is forgotten; one of
+    /// which nothing is mapped is given back (section 4.3).
     fn update(&mut self, cx: &mut Context<'_>, process: ProcessId, group: u64, changed: Reservation) {
         let before = self.reservation(process, group).map_or(0, |old| u64::from(old.unmapped().count_ones()));
         let after = if changed.mapped == 0 { 0 } else { u64::from(changed.unmapped().count_ones()) };
@@ -131,8 +134,8 @@ impl PteMagnet {
         }
     }
 
-    /// The page of a fault has been mapped to its frame of `reservation`, which stood in PaRT if it is not `fresh`: the common
-    /// case of [`PteMagnet::update`].
+    /// The page of a fault has been mapped to its frame of `reservation`, which was in PaRT if it
+    /// is not `fresh`: the common case of [`PteMagnet::update`].
     #[inline]
     fn mapped(&mut self, fault: &Fault, reservation: Reservation, fresh: bool) {
         let mapped = Reservation { mapped: reservation.mapped | bit_of(fault.page), ..reservation };
@@ -174,7 +177,8 @@ impl PteMagnet {
         Some(Reservation::new(base))
     }
 
-    /// The frame that the parent has set aside for this page and never mapped: a forked child may have it (section 4.4).
+    /// The frame that the parent has set aside for this page and never mapped: a forked child may
+    /// have it (section 4.4).
     fn inherited(&self, fault: &Fault) -> Option<(ProcessId, Reservation)> {
         let parent = self.processes.get(usize::from(fault.process.0))?.parent?;
         let reservation = self.reservation(parent, group_of(fault.page))?;
@@ -197,7 +201,8 @@ impl PteMagnet {
         Ok(PageSize::Small)
     }
 
-    /// The page's frame leaves the reservation, if it is one's: it is no longer the reservation's to give.
+    /// The page's frame leaves the reservation, if it is one's: it is no longer the reservation's
+    /// to give.
     fn leave(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frame: Frame) {
         let (group, bit) = (group_of(page), bit_of(page));
         if let Some(reservation) = self.reservation(process, group)

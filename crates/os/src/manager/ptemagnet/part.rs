@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! PaRT, the page reservation table of one process: a radix tree of four levels over groups of 8 pages (PTEMagnet,
-//! section 4.2).
+//! PaRT, the page reservation table of one process: a radix tree of four levels over groups of 8
+//! pages (PTEMagnet, section 4.2).
 
 use nestwalk_mem::Frame;
 
@@ -18,8 +18,8 @@ pub(super) struct Reservation {
     pub base: Frame,
     /// A bit for each page of the group that is mapped to its frame of the block.
     pub mapped: u8,
-    /// A bit for each frame that belongs to the reservation no longer: it was copied away from, moved, swapped out, is
-    /// shared, or went to a forked child.
+    /// A bit for each frame that belongs to the reservation no longer: it was copied away from,
+    /// moved, swapped out, is shared, or went to a forked child.
     pub gone: u8,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What PTEMagnet promises, one by one.
 
-use nestwalk_mem::{Cpu, PageCount, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Nanoseconds, PageCount, Vpn, VpnRange};
 
 use crate::below::Bare;
 use crate::config::KernelConfig;
@@ -181,7 +181,7 @@ fn the_daemon_under_pressure_never_touches_a_mapped_page() {
     let (before, reserved) = (entries(&kernel), kernel.manager().reserved());
     assert!(reserved > PageCount(1000) && before.iter().flatten().count() > 4000);
     let (shootdowns, epoch) = (kernel.counters().shootdowns, kernel.has_invalidations());
-    kernel.tick(1_000_000, &mut Bare).unwrap();
+    kernel.tick(Nanoseconds(1_000_000), &mut Bare).unwrap();
     assert_eq!(kernel.manager().reserved(), PageCount(0));
     assert_eq!(entries(&kernel), before);
     assert_eq!((kernel.counters().shootdowns, kernel.has_invalidations()), (shootdowns, epoch), "no TLB flush");
@@ -197,7 +197,7 @@ fn the_daemon_keeps_use_below_the_threshold() {
     let process = program(&mut kernel, 1 << 13);
     (0..400).for_each(|n| touch(&mut kernel, process, n * 8, 0));
     assert_eq!(kernel.manager().reserved(), PageCount(2800));
-    kernel.tick(1_000_000, &mut Bare).unwrap();
+    kernel.tick(Nanoseconds(1_000_000), &mut Bare).unwrap();
     assert_eq!(kernel.manager().reserved(), PageCount(0));
     kernel.check_invariants();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Thresholds, gaps, and the daemon, each with a case on both of its sides.
 
-use nestwalk_mem::{Cpu, VpnRange};
+use nestwalk_mem::{Cpu, Nanoseconds, VpnRange};
 
 use crate::below::{Below, Hypercall, HypercallReply};
 use crate::config::KernelConfig;
@@ -80,7 +80,7 @@ impl Test {
     }
 
     fn tick(&mut self, second: u64) {
-        self.kernel.tick(second * SECOND_NS, &mut self.metal).unwrap();
+        self.kernel.tick(Nanoseconds(second * SECOND_NS), &mut self.metal).unwrap();
         self.kernel.check_invariants();
     }
 }
@@ -273,7 +273,8 @@ fn what_is_not_the_groups_to_map_stays_as_it_is() {
         assert_eq!((FIRST..FIRST + 512).filter(|&page| test.size(page).is_some()).count(), mapped);
         test.kernel.check_invariants();
     }
-    // A page that was given back is the group's to map again with the next fault in it, and memory is conserved.
+    // A page that was given back is the group's to map again with the next fault in it, and memory
+    // is conserved.
     let mut test = small(512, 2, 512);
     (0..2).for_each(|page| test.touch(FIRST + page, true));
     test.kernel.munmap(test.process, VpnRange::new(Vpn(FIRST + 3), PageCount(2)), &mut test.metal).unwrap();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Each of Linux's conditions, with a case on both of its sides.
 
-use nestwalk_mem::{Cpu, Entry, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Entry, Nanoseconds, Vpn, VpnRange};
 
 use crate::below::Bare;
 use crate::config::{KernelConfig, StartState};
@@ -96,7 +96,7 @@ fn a_deferred_block_is_made_by_the_daemon() {
     let (mut kernel, process) = kernel(ThpConfig { defrag: Defrag::Defer, ..Default::default() }, BROKEN);
     kernel.mmap(process, pages(1024, 1024), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
     fault(&mut kernel, process, 1024);
-    kernel.tick(1, &mut Bare).unwrap();
+    kernel.tick(Nanoseconds(1), &mut Bare).unwrap();
     assert_eq!(kernel.counters().compactions_background, 1);
     fault(&mut kernel, process, 1536);
     assert_eq!((size(&kernel, process, 1024), size(&kernel, process, 1536)), (PageSize::Small, PageSize::Huge));
@@ -171,9 +171,9 @@ fn khugepaged_collapses_up_to_max_ptes_none() {
     for (mapped, huge) in [(504, PageSize::Small), (505, PageSize::Huge)] {
         let config = KhugepagedConfig { max_ptes_none: 7, ..Default::default() };
         let (mut kernel, process) = small_pages(config, mapped, 1);
-        kernel.tick(10 * SECOND_NS - 1, &mut Bare).unwrap();
+        kernel.tick(Nanoseconds(10 * SECOND_NS - 1), &mut Bare).unwrap();
         assert_eq!(size(&kernel, process, 1024), PageSize::Small, "it sleeps");
-        kernel.tick(10 * SECOND_NS, &mut Bare).unwrap();
+        kernel.tick(Nanoseconds(10 * SECOND_NS), &mut Bare).unwrap();
         assert_eq!(size(&kernel, process, 1024), huge, "{mapped} pages mapped");
         let done = kernel.counters();
         assert_eq!((done.pages_scanned, done.copied_collapse), (512, if huge == PageSize::Huge { mapped } else { 0 }));
@@ -187,7 +187,7 @@ fn khugepaged_looks_at_so_many_pages_a_scan() {
     let (mut kernel, _) = small_pages(config, 1, 7);
     let collapsed: Vec<u64> = (1..=5)
         .map(|scan| {
-            kernel.tick(scan * 10 * SECOND_NS, &mut Bare).unwrap();
+            kernel.tick(Nanoseconds(scan * 10 * SECOND_NS), &mut Bare).unwrap();
             kernel.counters().collapses
         })
         .collect();
@@ -202,10 +202,10 @@ fn khugepaged_leaves_pages_alone_that_nobody_uses() {
     for page in 1024..1536 {
         table.update(Vpn(page), |entry| entry.without(Entry::ACCESSED));
     }
-    kernel.tick(10 * SECOND_NS, &mut Bare).unwrap();
+    kernel.tick(Nanoseconds(10 * SECOND_NS), &mut Bare).unwrap();
     assert_eq!(kernel.counters().collapses, 0);
     kernel.table_mut(process).unwrap().update(Vpn(1400), |entry| entry.with(Entry::ACCESSED));
-    kernel.tick(20 * SECOND_NS, &mut Bare).unwrap();
+    kernel.tick(Nanoseconds(20 * SECOND_NS), &mut Bare).unwrap();
     assert_eq!(kernel.counters().collapses, 1);
 }
 
@@ -213,7 +213,7 @@ fn khugepaged_leaves_pages_alone_that_nobody_uses() {
 fn a_collapse_tells_cores_to_forget_pages_and_nodes() {
     let (mut kernel, process) = small_pages(KhugepagedConfig::default(), 512, 1);
     kernel.take_invalidations().for_each(drop);
-    kernel.tick(10 * SECOND_NS, &mut Bare).unwrap();
+    kernel.tick(Nanoseconds(10 * SECOND_NS), &mut Bare).unwrap();
     let told: Vec<_> = kernel.take_invalidations().collect();
     let scope = crate::state::invalidation::Scope::Pages(pages(1024, 512));
     assert_eq!(told, [crate::state::invalidation::Invalidation { process, scope, nodes: true }]);
@@ -227,7 +227,7 @@ fn khugepaged_copies_up_to_max_ptes_shared() {
         let child = kernel.fork(parent, &mut Bare).unwrap();
         (shared..512).for_each(|i| fault(&mut kernel, parent, 1024 + i));
         assert_eq!(kernel.counters().faults_copied, 512 - shared);
-        kernel.tick(10 * SECOND_NS, &mut Bare).unwrap();
+        kernel.tick(Nanoseconds(10 * SECOND_NS), &mut Bare).unwrap();
         assert_eq!(kernel.counters().collapses, collapses, "{shared} pages shared");
         let sizes = (size(&kernel, parent, 1024), size(&kernel, child, 1024));
         let huge = if collapses == 1 { PageSize::Huge } else { PageSize::Small };
@@ -259,7 +259,7 @@ fn khugepaged_reads_back_up_to_max_ptes_swap() {
     assert!((1..64).contains(&swapped), "{swapped}");
     for (max_ptes_swap, collapses) in [(swapped - 1, 0), (swapped, 1)] {
         let (mut kernel, process, _) = swapped_pages(KhugepagedConfig { max_ptes_swap, ..Default::default() });
-        kernel.tick(10 * SECOND_NS, &mut Bare).unwrap();
+        kernel.tick(Nanoseconds(10 * SECOND_NS), &mut Bare).unwrap();
         assert_eq!(kernel.counters().collapses, collapses, "{swapped} pages in swap, {max_ptes_swap} may be");
         let (huge, left) = if collapses == 1 { (PageSize::Huge, 0) } else { (PageSize::Small, u64::from(swapped)) };
         assert_eq!((size(&kernel, process, 1535), kernel.state.swap.used), (huge, PageCount(left)));
@@ -274,7 +274,7 @@ fn madv_collapse_asks_neither_for_the_setting_nor_for_limits_and_compacts() {
     let (mut kernel, process) = kernel(config, BROKEN);
     kernel.mmap(process, pages(1024, 1024), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
     fault(&mut kernel, process, 1300);
-    kernel.tick(100 * SECOND_NS, &mut Bare).unwrap();
+    kernel.tick(Nanoseconds(100 * SECOND_NS), &mut Bare).unwrap();
     assert_eq!(size(&kernel, process, 1300), PageSize::Small, "neither the fault nor the daemon may");
     let made = kernel.collapse_range(process, pages(1024, 1024), &mut Bare).unwrap();
     assert_eq!(made, PageCount(512), "of the second block nothing is mapped");

@@ -17,7 +17,8 @@ fn touch(kernel: &mut Kernel, process: ProcessId, pages: VpnRange) -> Vec<Frame>
     touched.collect()
 }
 
-/// Touches `count` pages, gives them back, and touches them anew: which of the old pages' frames each got.
+/// Touches `count` pages, gives them back, and touches them anew: which of the old pages' frames
+/// each got.
 fn second_time(kind: VmaKind, count: u64) -> Vec<Option<usize>> {
     let mut kernel = Kernel::new(&KernelConfig::new(PageCount(1 << 16))).unwrap();
     let process = kernel.spawn(&mut Bare).unwrap();

@@ -29,7 +29,8 @@ fn node_at(table: &mut PageTable, page: Vpn, level: Level) -> Option<NodeId> {
 }
 
 impl Asap {
-    /// Gives every node over the mappings of `process` a place in a region, as far as memory allows.
+    /// Gives every node over the mappings of `process` a place in a region, as far as memory
+    /// allows.
     pub(super) fn extend_all(&mut self, cx: &mut TableContext<'_>, process: ProcessId) {
         self.spaces.entry(process).or_default().grown = false;
         for (level, order) in self.levels(cx.state, process) {
@@ -46,7 +47,8 @@ impl Asap {
         }
     }
 
-    /// Finds place for the nodes `gap`: at the end of a region that is there, else in a new one. No growth leaves `limits`.
+    /// Finds place for the nodes `gap`: at the end of a region that is there, else in a new one. No
+    /// growth leaves `limits`.
     fn fill(
         &mut self,
         cx: &mut TableContext<'_>,
@@ -145,7 +147,8 @@ impl Asap {
         region
     }
 
-    /// Whether a table node (or a place kept for one) or the end of memory is in the way of what is needed.
+    /// Whether a table node (or a place kept for one) or the end of memory is in the way of what is
+    /// needed.
     fn is_blocked(
         &self,
         cx: &TableContext<'_>,
@@ -184,7 +187,8 @@ impl Asap {
         moved
     }
 
-    /// Moves the nodes among `wanted` that there are already to the places that are kept for them, and frees where they were.
+    /// Moves the nodes among `wanted` that there are already to the places that are kept for them,
+    /// and frees where they were.
     pub(super) fn adopt(
         &mut self,
         cx: &mut TableContext<'_>,
@@ -209,8 +213,8 @@ impl Asap {
     }
 }
 
-/// What is asked for besides the `required` frames ends where one could not be had: gives back what lies beyond, so that later growth asks for
-/// it anew.
+/// What is asked for besides the `required` frames ends where one could not be had: gives back what
+/// lies beyond, so that later growth asks for it anew.
 fn cut_spare(
     cx: &mut TableContext<'_>,
     frames: FrameRange,
@@ -225,7 +229,7 @@ fn cut_spare(
     (kept, had[from..to].to_vec(), required.start - from..required.end - from)
 }
 
-/// Moves a node to the frame `to`. Whether nothing below stood against it.
+/// Moves a node to the frame `to`. Whether what lies below allowed it.
 fn move_node(cx: &mut TableContext<'_>, process: ProcessId, node: NodeId, first: Vpn, level: Level, to: Frame) -> bool {
     let Ok(space) = cx.state.processes.get_mut(process) else { return false };
     let parent = node_at(&mut space.table, first, level.up()).map(|parent| space.table.node_frame(parent));

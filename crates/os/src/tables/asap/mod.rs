@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! ASAP's half of the kernel (Margaritov et al., MICRO-52, 2019, section 3): page-table nodes in contiguous frames, sorted by address, so
-//! that hardware can compute where an entry lies.
+//! ASAP's half of the kernel (Margaritov et al., MICRO-52, 2019, section 3): page-table nodes in
+//! contiguous frames, sorted by address, so that hardware can compute where an entry lies.
 //!
-//! When a mapping is made, frames for all its nodes of the lowest levels are set aside in one stretch, a *region* a level.
-//! A node comes into being when it is needed, and always at the place that its address gives it: base + index. Regions are kept by
-//! address, not by mapping: a node that two mappings share has one place, that of the region which was first, and hardware is told of whole
-//! nodes' pages, so that both find it.
+//! When a mapping is made, frames for all its nodes of the lowest levels are set aside in one
+//! stretch, a *region* a level. A node comes into being when it is needed, and always at the place
+//! that its address gives it: base + index. Regions are kept by address, not by mapping: a node
+//! that two mappings share has one place, that of the region which was first, and hardware is told
+//! of whole nodes' pages, so that both find it.
 //!
-//! A mapping that grows has its region extended at the next tick. Pages that are in the way are moved; where something does not move, the region
-//! has a *hole*: that node lies elsewhere, and only prefetches of it are in vain. Where another region is in the way, the growing one moves
-//! as a whole. Extensions ask for as much again as there is, so that a heap that grows page by page costs little. Nodes that were made meanwhile are moved
-//! to where they belong.
+//! A mapping that grows has its region extended at the next tick. Pages that are in the way are
+//! moved; where something does not move, the region has a *hole*: that node lies elsewhere, and
+//! only prefetches of it are in vain. Where another region is in the way, the growing one moves as
+//! a whole. Extensions ask for as much again as there is, so that a heap that grows page by page
+//! costs little. Nodes that were made meanwhile are moved to where they belong.
 //!
 //! In a VM the host is asked to make each new stretch contiguous in its memory, too.
 
@@ -38,8 +40,8 @@ use region::{Number, Region, Slot, node_order, numbers, pages_of};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AsapConfig {
-    /// How many levels lie in regions, from the PTEs up: 1 to 4. The root never does. The paper has two; a third is of use with
-    /// five levels.
+    /// How many levels lie in regions, from the PTEs up: 1 to 4. The root never does. The paper has
+    /// two; a third is of use with five levels.
     pub levels: u8,
 }
 
@@ -158,7 +160,8 @@ impl Asap {
             .collect()
     }
 
-    /// Contiguous frames, if memory is not short: from the buddy allocator (`alloc_pages_exact`), else by moving pages.
+    /// Contiguous frames, if memory is not short: from the buddy allocator (`alloc_pages_exact`),
+    /// else by moving pages.
     fn reserve(&mut self, cx: &mut TableContext<'_>, process: ProcessId, count: u64) -> Option<FrameRange> {
         if cx.state.memory.free_frames().0 < cx.state.watermarks.low.0 + count {
             return None;
@@ -228,7 +231,8 @@ impl Asap {
         for region in concerned {
             let state = &*cx.state;
             let used = |number| region.slot(number) == Slot::Node || is_needed(state, process, number, order);
-            // At the ends lies what was reserved for later growth: without a neighbour that is needed, nothing grows there.
+            // At the ends lies what was reserved for later growth: without a neighbour that is
+            // needed, nothing grows there.
             let from = region.numbers().find(|&number| used(number)).unwrap_or(region.end());
             let to = (from..region.end()).rev().find(|&number| used(number)).map_or(from, |last| last + 1);
             let keep: Vec<bool> = region

@@ -32,7 +32,7 @@ pub(super) enum Slot {
     Reserved,
     /// The node that belongs here.
     Node,
-    /// Somebody else's data: the node, if there is one, lies elsewhere.
+    /// Another owner's data: the node, if there is one, lies elsewhere.
     Hole,
 }
 
@@ -104,7 +104,8 @@ impl Region {
         }
     }
 
-    /// The stretches of slots that `keep` keeps, without holes at their ends. The frames of the others are the caller's to free.
+    /// The stretches of slots that `keep` keeps, without holes at their ends. The frames of the
+    /// others are the caller's to free.
     pub fn kept(&self, keep: impl Fn(Number) -> bool) -> Vec<Self> {
         let mut parts = Vec::new();
         let mut at = self.first;
@@ -135,7 +136,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against sets: every kept slot that is no hole is in one part, at its frame, and nothing else is.
+        /// Against sets: every kept slot that is no hole is in one part, at its frame, and nothing
+        /// else is.
         #[test]
         fn parts_are_what_was_kept(slots in prop::collection::vec((0u8..3, any::<bool>()), 1..40)) {
             let kinds = [Slot::Reserved, Slot::Node, Slot::Hole];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each rule of the placement on a machine made for it. Random programs run in the contract suite and the oracle.
+//! Each rule of the placement on a machine made for it. Random programs run in the contract suite
+//! and the oracle.
 
-use nestwalk_mem::{Cpu, Va, Vpn};
+use nestwalk_mem::{Cpu, Nanoseconds, Va, Vpn};
 
 use crate::below::{Bare, Below};
 use crate::config::KernelConfig;
@@ -71,7 +72,7 @@ fn in_place(kernel: &Kernel, process: ProcessId) -> (usize, usize) {
 }
 
 fn tick(kernel: &mut Kernel) {
-    kernel.tick(kernel.clock() + 1, &mut Bare).unwrap();
+    kernel.tick(kernel.clock() + Nanoseconds(1), &mut Bare).unwrap();
     kernel.check_invariants();
 }
 
@@ -148,7 +149,8 @@ fn a_mapping_that_grows_downwards_is_extended_at_its_low_end() {
     assert!(region.pages.start <= Vpn(START + 31 * NODE) && region.pages.end == Vpn(START + 42 * NODE));
 }
 
-/// Maps 16 nodes' pages and takes the frame behind the region for `owner`. Grows the mapping by two nodes.
+/// Maps 16 nodes' pages and takes the frame behind the region for `owner`. Grows the mapping by two
+/// nodes.
 fn grow_into(owner: Owner) -> (Kernel, ProcessId, Frame) {
     let (mut kernel, process) = kernel();
     let end = |pages: u64| Va((START + pages) << 12);
@@ -249,7 +251,8 @@ fn unmapping_gives_frames_back_and_leaves_the_rest_in_place() {
     (0..30).for_each(|number| touch(&mut kernel, process, number * NODE));
     kernel.munmap(process, pages(10 * NODE + 1, 10 * NODE - 2), &mut Bare).unwrap();
     kernel.check_invariants();
-    // Node 10 still holds the first of its pages; the last of node 19 was never touched, but is mapped.
+    // Node 10 still holds the first of its pages; the last of node 19 was never touched, but is
+    // mapped.
     assert_eq!(in_place(&kernel, process), (21, 0));
     assert_eq!(statistic(&kernel, "frames_given_back"), 8);
     assert_eq!(regions(&kernel, process, Level::PTE).len(), 2);
@@ -302,7 +305,8 @@ fn a_third_level_has_regions_too_and_the_root_never() {
     assert!(Kernel::new(&config).unwrap_err().to_string().contains("tables.levels"));
 }
 
-/// A program of 20 nodes' pages in a VM. The guest, the host, the VM's process and where its memory begins.
+/// A program of 20 nodes' pages in a VM. The guest, the host, the VM's process and where its memory
+/// begins.
 fn virtual_machine(hypercalls: bool) -> (Kernel, Kernel, ProcessId, Vpn) {
     let mut host = config(1 << 16);
     host.hypercalls = hypercalls;
@@ -339,7 +343,8 @@ fn a_guest_s_regions_are_contiguous_in_a_host_that_knows_the_hypercall() {
 fn a_region_stays_where_the_guest_was_told_that_it_is() {
     let (mut guest, mut host, vm, base) = virtual_machine(true);
     let process = guest.processes().next().unwrap();
-    // The guest's memory lies the wrong way round, so each further mapping has two more regions moved together.
+    // The guest's memory lies the wrong way round, so each further mapping has two more regions
+    // moved together.
     for gfn in (0..1 << 12).rev() {
         host.fault(vm, base + gfn, true, Cpu(0), &mut Bare).unwrap();
     }

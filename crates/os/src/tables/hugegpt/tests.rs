@@ -35,7 +35,8 @@ fn statistic(kernel: &Kernel, name: &str) -> u64 {
     kernel.table_placement().statistics().into_iter().find(|(n, _)| *n == name).unwrap().1
 }
 
-/// Runs a program of 4096 pages in the guest. How many of its table's nodes lie on huge pages of the host, and on others.
+/// Runs a program of 4096 pages in the guest. How many of its table's nodes lie on huge pages of
+/// the host, and on others.
 fn nodes_on_huge_pages(hypercalls: bool) -> (u64, u64, Kernel) {
     let ((mut host, vm, base), mut guest) = (host(hypercalls), guest());
     let mut bare = Bare;

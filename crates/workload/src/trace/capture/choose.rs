@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the start-up ends, and which windows the trace gets: chosen once the program has ended, from what
-//! [`Model`](super::model::Model) noted of every stretch.
+//! Where the start-up ends, and which windows the trace gets: chosen once the program has ended,
+//! from what [`Model`](super::model::Model) noted of every stretch.
 //!
-//! A window costs bytes: for the lines that fill the last-level cache before it (one byte each, about), for what warms up, and
-//! for what is measured. Few long windows or many short ones can be had for the same bytes. Which is better depends on how the
-//! program goes: for each length the variance between stretches of that length is known, so the interval of a sample of `n`
-//! of them is, and the shape with the narrowest one is taken. No more windows are taken than the precision asked for needs.
+//! A window costs bytes: for the lines that fill the last-level cache before it (one byte each,
+//! about), for what warms up, and for what is measured. Few long windows or many short ones can be
+//! had for the same bytes. Which is better depends on how the program goes: for each length the
+//! variance between stretches of that length is known, so the interval of a sample of `n` of them
+//! is, and the shape with the narrowest one is taken. No more windows are taken than the precision
+//! asked for needs.
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -14,11 +16,13 @@ use super::super::metadata::Sampling;
 use super::model::{UNIT_ACCESSES, Unit};
 use super::planner::Window;
 
-/// Lines that a collapsed stretch may leave: 64 MiB of them, more than the last level of nearly all machines.
+/// Lines that a collapsed stretch may leave: 64 MiB of them, more than the last level of nearly all
+/// machines.
 pub const COLLAPSE_LINES: u64 = 1 << 20;
 /// Accesses of a collapsed stretch, at most.
 const COLLAPSE_ACCESSES: u64 = 1 << 27;
-/// Bytes that a collapsed line takes; measured on redis and BFS (docs/capture.md), and put right by the first attempt.
+/// Bytes that a collapsed line takes; measured on redis and BFS (docs/capture.md), and put right by
+/// the first attempt.
 const COLLAPSED_BYTES: f64 = 1.0;
 /// Measured accesses of the longest window, as a shift of [`UNIT_ACCESSES`].
 const LONGEST: u32 = 8;
@@ -32,7 +36,8 @@ const CONTIGUOUS_WINDOWS: u64 = 30;
 const CONTIGUOUS_WARM: u64 = 10;
 /// The start-up touches new pages so many times faster than what follows, or there is none.
 const STARTUP_CONTRAST: f64 = 5.0;
-/// A part of the start-up touches at least one in so many of all pages: less is no start-up, only pages that come now and then.
+/// A part of the start-up touches at least one in so many of all pages: less is no start-up, only
+/// pages that come now and then.
 const STARTUP_PAGES: u64 = 100;
 /// What follows the start-up is at least one access in so many.
 const STEADY_SHARE: u64 = 10;
@@ -71,17 +76,20 @@ pub struct Choice {
     pub about: Sampling,
     /// Whether more windows would have been better, had there been room.
     pub short_of_room: bool,
-    /// Half of the 95 % interval of the average walk latency that the model foresees, as a share of it; `None` without walks.
+    /// Half of the 95 % interval of the average walk latency that the model foresees, as a share of
+    /// it; `None` without walks.
     pub latency_ci95: Option<f64>,
     /// The same of walk cycles an access.
     pub cycles_ci95: Option<f64>,
 }
 
-/// Where the start-up ends: what comes before touches new pages many times faster than what follows. 0 where there is no such
-/// place, as of a compiler: then all of the program is what it does.
+/// Where the start-up ends: what comes before touches new pages many times faster than what
+/// follows. 0 where there is no such place, as of a compiler: then all of the program is what it
+/// does.
 ///
-/// A start-up has parts: the program is loaded, its data are. The end of one is where the share of pages that have been touched
-/// is farthest ahead of the share of accesses that have been made; then the same is asked of what follows.
+/// A start-up has parts: the program is loaded, its data are. The end of one is where the share of
+/// pages that have been touched is farthest ahead of the share of accesses that have been made;
+/// then the same is asked of what follows.
 pub fn steady_from(units: &[Unit]) -> u64 {
     let accesses = |units: &[Unit]| units.iter().map(|unit| unit.accesses).sum::<u64>();
     let touches = |units: &[Unit]| units.iter().map(|unit| unit.touches).sum::<u64>();
@@ -96,7 +104,8 @@ pub fn steady_from(units: &[Unit]) -> u64 {
     if rest.len() == units.len() { 0 } else { rest.first().map_or(0, |unit| unit.from) }
 }
 
-/// How many stretches at the beginning of `units` touch new pages much faster than the others, if some do.
+/// How many stretches at the beginning of `units` touch new pages much faster than the others, if
+/// some do.
 fn part_that_touches(units: &[Unit]) -> Option<usize> {
     let total = |of: fn(&Unit) -> u64| units.iter().map(of).sum::<u64>() as f64;
     let (accesses, touches) = (total(|unit| unit.accesses), total(|unit| unit.touches));
@@ -104,7 +113,8 @@ fn part_that_touches(units: &[Unit]) -> Option<usize> {
     for (count, unit) in (1..).zip(units) {
         made += unit.accesses as f64;
         touched += unit.touches as f64;
-        let ahead = touched / touches - made / accesses; // without touches it is no number, and never the largest
+        // Without touches it is no number, and never the largest.
+        let ahead = touched / touches - made / accesses;
         if ahead > best.0 {
             best = (ahead, count);
         }
@@ -156,7 +166,8 @@ impl Shape {
         let most = (length / (2 * (warm + measured))).min(WINDOWS.1);
         let fitting = partition(1, most + 1, room_for);
         let needed = deviation.windows_for(wanted.precision).max(WINDOWS.0);
-        // Fewer than two windows say nothing: if not even they fit, the trace is larger than asked for.
+        // Fewer than two windows say nothing: if not even they fit, the trace is larger than asked
+        // for.
         let windows = needed.min(fitting).max(2);
         (most >= 2).then(|| Self {
             measured,
@@ -251,8 +262,9 @@ fn partition(from: u64, until: u64, holds: impl Fn(u64) -> bool) -> u64 {
     low - 1
 }
 
-/// How much windows of one length differ: of the average walk latency and of walk cycles an access, the relative standard
-/// deviation that one window leaves (Cochran, Sampling Techniques, 6.3: the ratio estimator).
+/// How much windows of one length differ: of the average walk latency and of walk cycles an access,
+/// the relative standard deviation that one window leaves (Cochran, Sampling Techniques, 6.3: the
+/// ratio estimator).
 #[derive(Clone, Copy, Debug)]
 struct Deviation {
     latency: Option<f64>,
@@ -333,7 +345,8 @@ mod tests {
         assert_eq!(steady_from(&units(1000, |n| (0, 0, if n > 950 { 1 } else { 50 }))), 0, "too little is left");
         assert_eq!(steady_from(&[]), 0);
         assert_eq!(steady_from(&units(1000, |_| (0, 0, 0))), 0);
-        // The program is loaded, then its data are, which takes longer; and a page comes now and then.
+        // The program is loaded, then its data are, which takes longer; and a page comes now and
+        // then.
         let server = units(1000, |n| {
             (
                 0,

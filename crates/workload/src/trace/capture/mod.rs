@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From a running program to a trace, without options: `nestwalk capture`.
 //!
-//! While the program runs its accesses go, filtered, to a *spool*: a trace beside the destination, thinned out as it grows
-//! ([`planner::Thin`]), while a small [model](model) notes how each stretch of the program is. Once the program has ended, all is
-//! known: where the start-up ends, how much stretches differ, how long the program was. Then the windows are [chosen](choose) for
-//! the size and the precision that are wanted, and the spool is [turned](resample) into the trace.
+//! While the program runs its accesses go, filtered, to a *spool*: a trace beside the destination,
+//! thinned out as it grows ([`planner::Thin`]), while a small [model](model) notes how each stretch
+//! of the program is. Once the program has ended, all is known: where the start-up ends, how much
+//! stretches differ, how long the program was. Then the windows are [chosen](choose) for the size
+//! and the precision that are wanted, and the spool is [turned](resample) into the trace.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -44,7 +45,8 @@ pub struct CaptureOptions {
     pub program: String,
     /// Its command line.
     pub command: String,
-    /// The most bytes of the trace; what is kept in any case (first touches, memory events) may go beyond it.
+    /// The most bytes of the trace; what is kept in any case (first touches, memory events) may go
+    /// beyond it.
     pub size: u64,
     /// Half of the 95 % interval of the walk latency that is enough, as a share of it.
     pub precision: f64,
@@ -111,13 +113,15 @@ pub struct CaptureReport {
     pub bytes: u64,
     /// Where sampling begins: the program's access.
     pub steady: u64,
-    /// Half of the 95 % interval of the walk latency that is to be expected, as a share of it; `None` if there were no walks.
+    /// Half of the 95 % interval of the walk latency that is to be expected, as a share of it;
+    /// `None` if there were no walks.
     pub latency_ci95: Option<f64>,
     /// The same of walk cycles an access.
     pub cycles_ci95: Option<f64>,
     /// Whether the size kept the precision from being reached.
     pub short_of_room: bool,
-    /// Whether what is kept in any case (first touches, memory events, few windows) takes more than the size.
+    /// Whether what is kept in any case (first touches, memory events, few windows) takes more than
+    /// the size.
     pub over_size: bool,
     /// The share of the program that the spool had, in thousandths.
     pub spooled_permille: u64,
@@ -128,15 +132,16 @@ const SPOOL_LEVEL: i32 = 1;
 const TRACE_LEVEL: i32 = 9;
 /// Traces that are made before the size is right.
 const ATTEMPTS: u32 = 4;
-/// A trace that came out smaller than this share of what it may take gets more windows, if it needs them.
+/// A trace that came out smaller than this share of what it may take gets more windows, if it needs
+/// them.
 const ROOMY: f64 = 0.7;
 
-/// Captures what comes from `source` (a FIFO or a file with the plugin's stream) into the trace `destination`, which is there
-/// whole or not at all. `hear` is called now and then.
+/// Captures what comes from `source` (a FIFO or a file with the plugin's stream) into the trace
+/// `destination`, which is there whole or not at all. `hear` is called now and then.
 ///
 /// # Errors
-/// When the source is damaged, the destination or the spool beside it cannot be written, an option is impossible, or `hear`
-/// said [`Answer::Abandon`] ([`std::io::ErrorKind::Interrupted`]).
+/// When the source is damaged, the destination or the spool beside it cannot be written, an option
+/// is impossible, or `hear` returned [`Answer::Abandon`] ([`std::io::ErrorKind::Interrupted`]).
 pub fn capture(
     source: &Path,
     destination: &Path,

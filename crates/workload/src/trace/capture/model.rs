@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a capture is like while it runs: misses of a TLB and what they cost, stretch by stretch.
 //!
-//! One fixed machine, whoever captures: a TLB of 1,536 pages in 6 ways, and for each of its misses the line of the leaf PTE,
-//! looked for in a cache of 1 MiB and one of 32 MiB beside the program's own lines. It is fed by what a
-//! [filter](super::super::filter) keeps, which costs next to nothing, and says how much stretches of the program *differ*: that
-//! decides how many windows a sample needs, and how long ones. What walks cost on the user's machine is for the simulator to say.
+//! One fixed machine for all captures: a TLB of 1,536 pages in 6 ways, and for each of its misses
+//! the line of the leaf PTE, looked for in a cache of 1 MiB and one of 32 MiB beside the program's
+//! own lines. It is fed by what a [filter](super::super::filter) keeps, which costs next to
+//! nothing, and says how much stretches of the program *differ*: that decides how many windows a
+//! sample needs, and how long ones. What walks cost on the user's machine is for the simulator to
+//! say.
 
 use nestwalk_mem::Va;
 use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
@@ -12,7 +14,8 @@ use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
 /// Accesses of a [`Unit`], at least.
 pub const UNIT_ACCESSES: u64 = 1 << 16;
 
-/// Cycles of a reference that L2, last level or memory serve: usual values, of which only the ratios matter here.
+/// Cycles of a reference that L2, last level or memory serve: usual values, of which only the
+/// ratios matter here.
 const L2_CYCLES: u64 = 14;
 const LLC_CYCLES: u64 = 50;
 const MEMORY_CYCLES: u64 = 200;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The two plans of a capture: what goes to the spool while the program runs, and what of it becomes the trace.
+//! The two plans of a capture: what goes to the spool while the program runs, and what of it
+//! becomes the trace.
 
 use super::super::metadata::Sampling;
 use super::super::sample::Segment;
@@ -8,8 +9,9 @@ use crate::stream::Phase;
 /// Accesses of a chunk: the spool keeps or skips as many at a time.
 pub const CHUNK_ACCESSES: u64 = 1 << 26;
 
-/// A plan that keeps everything until the spool has taken `step` bytes, then every second chunk until it has taken as many
-/// again, then every fourth, and so on: the spool grows with the logarithm of the program's length.
+/// A plan that keeps everything until the spool has taken `step` bytes, then every second chunk
+/// until it has taken as many again, then every fourth, and so on: the spool grows with the
+/// logarithm of the program's length.
 #[derive(Clone, Debug)]
 pub struct Thin {
     step: u64,
@@ -32,7 +34,8 @@ impl Thin {
             self.next = self.next.saturating_add(self.step);
         }
         let number = at / self.chunk;
-        // In each row of `every` chunks one at a random place: a regular one could beat with the program's own rhythm.
+        // In each row of `every` chunks one at a random place: a regular one could beat with the
+        // program's own rhythm.
         let chosen = mixed(number / self.every) % self.every;
         let until = (number + 1) * self.chunk;
         if number % self.every != chosen {
@@ -59,7 +62,8 @@ const fn mixed(number: u64) -> u64 {
     number ^ number >> 31
 }
 
-/// A window: first a stretch that is collapsed, then one that warms up, then what is measured. Each may be empty but the last.
+/// A window: first a stretch that is collapsed, then one that warms up, then what is measured. Each
+/// may be empty but the last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Window {
     /// The access with which it begins to be collapsed.

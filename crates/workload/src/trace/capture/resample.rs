@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From the spool, which is a trace itself, to the trace: every record goes through a [`Recorder`] once more, which has a plan of
-//! windows now.
+//! From the spool, which is a trace itself, to the trace: every record goes through a [`Recorder`]
+//! once more, which has a plan of windows now.
 
 use nestwalk_mem::Gva;
 
@@ -14,7 +14,8 @@ use crate::stream::WorkloadError;
 /// Touches that are taken from a log at a time.
 const TOUCHES: usize = 1 << 12;
 
-/// Feeds all of `spool` to `recorder`. `going_on` is called record by record and ends the work by an error.
+/// Feeds all of `spool` to `recorder`. `going_on` is called record by record and ends the work by
+/// an error.
 ///
 /// # Errors
 /// When the spool cannot be read or the trace not be written.

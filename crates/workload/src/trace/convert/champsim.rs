@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! ChampSim's traces: a record of fixed size an instruction, without any header, so what a file is shows in its records. The stock
-//! record (`input_instr`) has 64 bytes; CloudSuite's (`cloudsuite_instr`) has 96. Both begin with the address of the instruction
-//! (u64) and two booleans; behind registers and padding come the addresses that it stores to, then those that it loads from, 0 where
-//! there is none.
+//! ChampSim's traces: a record of fixed size an instruction, without any header, so what a file is
+//! shows in its records. The stock record (`input_instr`) has 64 bytes; CloudSuite's
+//! (`cloudsuite_instr`) has 96. Both begin with the address of the instruction (u64) and two
+//! booleans; behind registers and padding come the addresses that it stores to, then those that it
+//! loads from, 0 where there is none.
 
 use super::import::{ADDRESS_END, BATCH, Batch, Instructions, Reader};
 use super::input::Input;
@@ -16,12 +17,15 @@ pub const TOOL: &str = "a ChampSim tracer";
 
 /// Bytes that are looked at to tell what a file is.
 pub const HEAD: usize = 96 * 2048;
-/// Of an access, in bytes: an assumption, records do not say. The simulator looks at the page that an access begins in.
+/// Of an access, in bytes: an assumption, records do not say. The simulator looks at the page that
+/// an access begins in.
 const BYTES_ASSUMED: u16 = 8;
 const READ_BYTES: usize = 1 << 20;
-/// Of the operands of real programs' instructions, at least this share is not there: 1 in so many. Arrays of addresses have all.
+/// Of the operands of real programs' instructions, at least this share is not there: 1 in so many.
+/// Arrays of addresses have all.
 const ABSENT_MIN: usize = 4;
-/// At most so many instructions address what no program may (the kernel's vsyscall page, for one): 1 in so many.
+/// At most so many instructions address what no program may (the kernel's vsyscall page, for one):
+/// 1 in so many.
 const FAR_MAX: usize = 64;
 /// Forks' record sizes that are tried, in bytes, to say which would fit.
 const STRIDES: std::ops::RangeInclusive<usize> = 16..=256;
@@ -96,7 +100,8 @@ pub fn fit(head: &[u8]) -> Fit {
         telling >= RECORDS_MIN && telling * 2 > records.len() && records.clone().all(is_instruction)
     };
     let Some(stride) = STRIDES.step_by(8).find(looks) else { return Fit::None };
-    // Several records of a known layout at a time: one of them is damaged, and its reader says which.
+    // Several records of a known layout at a time: one of them is damaged, and its reader says
+    // which.
     let known = LAYOUTS.iter().find(|layout| stride % layout.bytes == 0);
     known.map_or(Fit::Unknown(stride), |layout| Fit::Known(*layout))
 }
@@ -135,7 +140,7 @@ impl ChampSim {
         Self { input, layout, buffer, used: 0, filled: 0, instructions, since: 0, far: 0, rest: 0 }
     }
 
-    /// Reads `input`, which is said to have the stock layout.
+    /// Reads `input`, which should have the stock layout.
     pub fn stock(input: Input) -> Self {
         Self::new(input, LAYOUTS[0])
     }
@@ -165,8 +170,9 @@ impl ChampSim {
     }
 }
 
-/// Reads the records of `bytes` into `batch`: with constants for the layout, so that the loops over operands are unrolled. Says how
-/// many bytes it has taken; an error is where the record begins that is none.
+/// Reads the records of `bytes` into `batch`: with constants for the layout, so that the loops over
+/// operands are unrolled. Says how many bytes it has taken; an error is where the record begins
+/// that is none.
 #[inline]
 fn take<const BYTES: usize, const OPERANDS: usize, const STORES: usize, const LOADS: usize>(
     bytes: &[u8],

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `DynamoRIO`'s final offline traces, versions 1 to 7: packed records of 12 bytes (u16 type, u16 size, u64 address), as
-//! `clients/drcachesim/common/trace_entry.h` defines them. A file begins with a header, which has the version, and ends with a footer;
-//! markers between them say when it was, and where parts of the kernel begin and end.
+//! `DynamoRIO`'s final offline traces, versions 1 to 7: packed records of 12 bytes (u16 type, u16
+//! size, u64 address), as `clients/drcachesim/common/trace_entry.h` defines them. A file begins
+//! with a header, which has the version, and ends with a footer; markers between them say when it
+//! was, and where parts of the kernel begin and end.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -94,7 +95,8 @@ pub fn file(input: Input, wanted: Option<u64>) -> Result<Box<dyn Reader>, Worklo
     Ok(Box::new(Shard::new(input, wanted)?))
 }
 
-/// Reads a folder: a file for each thread, or each core. Of several processes it takes the one that is `wanted`.
+/// Reads a folder: a file for each thread, or each core. Of several processes it takes the one that
+/// is `wanted`.
 ///
 /// # Errors
 /// When there is no such file in it, or one cannot be read.
@@ -238,7 +240,7 @@ pub struct Shard {
     timed: bool,
 }
 
-/// What records have said so far.
+/// What is known from the records so far.
 struct State {
     thread: u32,
     processes: Processes,
@@ -350,7 +352,8 @@ impl Shard {
                 Ok(true) => return Ok(Step::More),
                 Ok(false) => {}
                 Err(what) => {
-                    // What cannot be a record does not end the buffer's whole records: the position is behind these.
+                    // What cannot be a record does not end the buffer's whole records: the position
+                    // is behind these.
                     let left = (self.filled - self.used) as u64;
                     return Err(self.input.corrupt(self.input.position().saturating_sub(left), what));
                 }
@@ -376,7 +379,8 @@ impl Shard {
 }
 
 impl State {
-    /// Takes records of `bytes` until the batch is to be handed over (`true`) or they end (`false`); says how many bytes it took.
+    /// Takes records of `bytes` until the batch is to be handed over (`true`) or they end
+    /// (`false`); says how many bytes it took.
     fn take(&mut self, bytes: &[u8], batch: &mut Batch, timed: bool) -> (usize, Result<bool, String>) {
         for (index, record) in bytes.chunks_exact(RECORD).enumerate() {
             let word = u32_at(record, 0);
@@ -457,7 +461,8 @@ impl State {
             kind::PREFETCH..=kind::PREFETCH_INSTRUCTION
             | kind::HARDWARE_PREFETCH
             | kind::PREFETCH_L1_NT..=kind::PREFETCH_WRITE_L3_NT => self.notes.prefetches += 1,
-            // An instruction that is executed again without being fetched (rep movs): the same one, counted once.
+            // An instruction that is executed again without being fetched (rep movs): the same one,
+            // counted once.
             kind::NO_FETCH | kind::MAYBE_FETCH => self.instruction = value,
             kind::BUNDLE => self.bundle(size, value),
             _ if kind < kind::ENCODING => {}
@@ -466,7 +471,8 @@ impl State {
         Ok(())
     }
 
-    /// Up to eight instructions that follow on the one before; `value` has the lengths before each of them, a byte each.
+    /// Up to eight instructions that follow on the one before; `value` has the lengths before each
+    /// of them, a byte each.
     fn bundle(&mut self, count: u16, value: u64) {
         let count = usize::from(count).min(8);
         let lengths = value.to_le_bytes();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the readers of other tools' formats share: one thread unpacks and reads, another one encodes.
+//! What the readers of other tools' formats share: one thread unpacks and reads, another one
+//! encodes.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -40,8 +41,8 @@ impl Batch {
         self.event = None;
     }
 
-    /// Puts in an access to `address`, which a trace can hold, of `bytes` bytes (rounded up to a power of two; 0 = 1) by
-    /// instruction `site`, `instructions` after the thread's access before.
+    /// Puts in an access to `address`, which a trace can hold, of `bytes` bytes (rounded up to a
+    /// power of two; 0 = 1) by instruction `site`, `instructions` after the thread's access before.
     #[inline]
     pub fn push(&mut self, address: u64, site: u32, instructions: u64, bytes: u16, store: bool) {
         let counted = instructions.min(INSTRUCTIONS_SATURATED);
@@ -65,7 +66,8 @@ pub trait Reader: Send {
     /// When the input cannot be read on, or is not of the format: where, and what can be done.
     fn fill(&mut self, batch: &mut Batch) -> Result<bool, WorkloadError>;
 
-    /// What a user has to know of what was read: what the format lacks, and what was left out. Asked for at the end.
+    /// What a user has to know of what was read: what the format lacks, and what was left out.
+    /// Asked for at the end.
     fn warnings(&self) -> Vec<String>;
 
     /// What the source says of itself, if it says that much.
@@ -119,7 +121,8 @@ fn read_ahead(reader: &mut dyn Reader, send: &SyncSender<Result<Batch, WorkloadE
     }
 }
 
-/// Takes `batches` by value: its end goes when this returns, so that the reader never waits for a consumer that has failed.
+/// Takes `batches` by value: its end goes when this returns, so that the reader never waits for a
+/// consumer that has failed.
 #[allow(clippy::needless_pass_by_value)]
 fn consume<S: Sink>(
     batches: Receiver<Result<Batch, WorkloadError>>,
@@ -163,7 +166,8 @@ impl Default for Instructions {
 
 impl Instructions {
     const RECENT: usize = 1 << 13;
-    /// A trace has at most 2^24 sites, and an instruction may be several (by store and size): the rest share a number.
+    /// A trace has at most 2^24 sites, and an instruction may be several (by store and size): the
+    /// rest share a number.
     const MAX: usize = 1 << 22;
 
     /// The number of the instruction at `address`.

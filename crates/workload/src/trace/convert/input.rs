@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a capture comes from: a file, a FIFO or standard input, plain or packed. How it is packed shows in its first bytes.
+//! Where a capture comes from: a file, a FIFO or standard input, plain or packed. How it is packed
+//! shows in its first bytes.
 
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read};
@@ -185,7 +186,8 @@ impl Input {
     }
 
     fn failure(&self, offset: u64, error: std::io::Error) -> WorkloadError {
-        // Members of a zip file are plain here, and their decoder's complaint says what it is about.
+        // Members of a zip file are plain here, and their decoder's complaint says what it is
+        // about.
         if DAMAGE.contains(&error.kind()) && error.raw_os_error().is_none() {
             let packing = self.packing.name();
             self.corrupt(offset, format!("the {packing} is damaged or cut ({error}): fetch or make the capture again"))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The formats that are known, and which of them a source has. That follows from its content, never from its name.
+//! The formats that are known, and which of them a source has. That follows from its content, never
+//! from its name.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -100,18 +101,19 @@ pub enum Source {
 }
 
 impl Source {
-    /// Opens `path` and looks what it is, or takes it for what it is `said` to be. A trace is read up to access `until`, and
-    /// another tool's trace of several processes for the one that is `wanted`.
+    /// Opens `path` and looks what it is, or takes it for what it is `claimed` to be. A trace is
+    /// read up to access `until`, and another tool's trace of several processes for the one that
+    /// is `wanted`.
     ///
     /// # Errors
     /// When it cannot be read, or is of no known format: what it seems to be, and what to do.
     pub fn open(
         path: &Path,
-        said: Option<Known>,
+        claimed: Option<Known>,
         until: Option<u64>,
         wanted: Option<u64>,
     ) -> Result<Self, WorkloadError> {
-        let opened = Self::open_any(path, said, until, wanted)?;
+        let opened = Self::open_any(path, claimed, until, wanted)?;
         if wanted.is_some() && opened.known() != Known::Drmemtrace {
             let what = "only drmemtrace files say which process made an access: leave --process out";
             return Err(WorkloadError::Corrupt { path: path.into(), offset: 0, what: what.into() });
@@ -121,7 +123,7 @@ impl Source {
 
     fn open_any(
         path: &Path,
-        said: Option<Known>,
+        claimed: Option<Known>,
         until: Option<u64>,
         wanted: Option<u64>,
     ) -> Result<Self, WorkloadError> {
@@ -130,21 +132,21 @@ impl Source {
             return imported(drmemtrace::folder(path, wanted)?);
         }
         let mut input = Input::open(path)?;
-        if said.is_none_or(|known| known == Known::Own) && input.peek(own::MAGIC.len())? == own::MAGIC {
+        if claimed.is_none_or(|known| known == Known::Own) && input.peek(own::MAGIC.len())? == own::MAGIC {
             return Ok(Self::Imported(Known::Own, Box::new(own::Own::open(path, until)?)));
         }
-        if until.is_some() || said == Some(Known::Own) {
+        if until.is_some() || claimed == Some(Known::Own) {
             let what = "this is no trace: convert it first (nestwalk trace convert)";
             return Err(input.corrupt(0, what.into()));
         }
         if archive::is_zip(&mut input)? {
             let input = archive::open(path)?;
-            return match said {
+            return match claimed {
                 None | Some(Known::Drmemtrace) => imported(drmemtrace::file(input, wanted)?),
                 Some(known) => Self::of(input, known, wanted),
             };
         }
-        let known = match said {
+        let known = match claimed {
             Some(known) => known,
             None => detect(&mut input)?,
         };
@@ -208,7 +210,8 @@ impl Source {
     /// Reads it into `recorder`. Returns what a user has to know of it.
     ///
     /// # Errors
-    /// When it cannot be read or is damaged, when the trace cannot be written, or what `progress` says.
+    /// When it cannot be read or is damaged, when the trace cannot be written, or what `progress`
+    /// says.
     pub fn read<S: Sink>(
         self,
         recorder: &mut S,
@@ -255,7 +258,8 @@ fn detect(input: &mut Input) -> Result<Known, WorkloadError> {
 /// Bytes of the longest magic number.
 const MAGIC_BYTES: usize = 8;
 
-/// What a file that begins with the magic number `head` is, or why it is not read; `None` if it has none that is known.
+/// What a file that begins with the magic number `head` is, or why it is not read; `None` if it has
+/// none that is known.
 fn of_magic(head: &[u8]) -> Result<Option<Known>, String> {
     if head.is_empty() {
         return Err("the capture is empty: make it again".into());
@@ -301,7 +305,8 @@ fn of_text(head: &[u8]) -> Result<Known, String> {
     Err(format!("a text, of which no line is an access (line 1 is {first:?}); {READ}"))
 }
 
-/// Whether nearly all bytes of `head` are those of texts: a program's output between the lines may be anything.
+/// Whether nearly all bytes of `head` are those of texts: a program's output between the lines may
+/// be anything.
 fn is_text(head: &[u8]) -> bool {
     let others = head.iter().filter(|&&byte| byte < b' ' && !matches!(byte, b'\t' | b'\n' | b'\r') || byte >= 0x7f);
     others.count() <= head.len() / 100

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The text of valgrind's `--tool=lackey --trace-mem=yes`: `I  ADDRESS,SIZE` for an instruction, then its accesses: ` L` (load),
-//! ` S` (store) or ` M` (load and store) with `ADDRESS,SIZE`. Addresses are hexadecimal, sizes decimal. Valgrind's own lines begin
-//! with `==`; the program's output may lie between.
+//! The text of valgrind's `--tool=lackey --trace-mem=yes`: `I  ADDRESS,SIZE` for an instruction,
+//! then its accesses: ` L` (load), ` S` (store) or ` M` (load and store) with `ADDRESS,SIZE`.
+//! Addresses are hexadecimal, sizes decimal. Valgrind's own lines begin with `==`; the program's
+//! output may lie between.
 
 use super::import::{ADDRESS_END, BATCH, Batch, Instructions, Reader, Seen};
 use super::lines::{Lines, decimal, hexadecimal};

@@ -32,7 +32,8 @@ impl Lines {
         self.number
     }
 
-    /// Whether the last line that was given is the input's last and has no line feed: perhaps it is cut.
+    /// Whether the last line that was given is the input's last and has no line feed: perhaps it is
+    /// cut.
     pub const fn unfinished(&self) -> bool {
         self.unfinished
     }
@@ -85,7 +86,8 @@ impl Lines {
     }
 }
 
-/// A number in hexadecimal, with or without `0x`, of the whole of `text`. `(nil)` is glibc's `%p` of 0.
+/// A number in hexadecimal, with or without `0x`, of the whole of `text`. `(nil)` is glibc's `%p`
+/// of 0.
 #[inline]
 pub fn hexadecimal(text: &[u8]) -> Option<u64> {
     if text == b"(nil)" {

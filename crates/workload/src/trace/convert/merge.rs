@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A folder of drmemtrace files, one a thread or a core: the stretches between their timestamps, in the order of time.
+//! A folder of drmemtrace files, one a thread or a core: the stretches between their timestamps, in
+//! the order of time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,8 +27,8 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Opens the files of the folder `path`, or of the folder `trace` in it: all of them, or of several processes the one that
-    /// is `wanted`.
+    /// Opens the files of the folder `path`, or of the folder `trace` in it: all of them, or of
+    /// several processes the one that is `wanted`.
     ///
     /// # Errors
     /// When there are none, or one cannot be read.
@@ -69,7 +70,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, WorkloadError> {
     Ok(files)
 }
 
-/// What is in `path`, if it is a trace. Logs and schedules lie in the same folder; they are none, whatever is in them.
+/// What is in `path`, if it is a trace. Logs and schedules lie in the same folder; they are none,
+/// whatever is in them.
 fn trace(path: &Path) -> Result<Option<Input>, WorkloadError> {
     let mut input = Input::open(path)?;
     let Ok(zip) = archive::is_zip(&mut input) else { return Ok(None) };

@@ -31,7 +31,8 @@ mod words;
 pub use known::Known;
 use sink::Sink;
 
-/// Reads all of `source` into `recorder`, or whatever else takes it. Returns the format that it has, and a warning if it ended early.
+/// Reads all of `source` into `recorder`, or whatever else takes it. Returns the format that it
+/// has, and a warning if it ended early.
 ///
 /// # Errors
 /// When it cannot be read or is damaged, or `progress` ended the work by an error.
@@ -58,7 +59,8 @@ pub struct ConvertOptions {
     pub date: Option<String>,
     /// zstd's level, 1 to 22: higher takes longer to write, not to read.
     pub level: i32,
-    /// Accesses of the capture, where they are known though the input cannot be read twice (a pipe).
+    /// Accesses of the capture, where they are known though the input cannot be read twice (a
+    /// pipe).
     pub total: Option<u64>,
     /// How to sample; `None` keeps every access.
     pub sample: Option<SampleOptions>,
@@ -70,7 +72,8 @@ pub struct ConvertOptions {
     pub process: Option<u64>,
     /// Of a trace: the access before which it is cut off; `None` = all of it.
     pub until: Option<u64>,
-    /// The format that the trace is to be said to come from, if not the source's: whoever reads another one streams it as a capture.
+    /// The format that the trace should name as its origin, if not the source's: one who reads
+    /// another one streams it as a capture.
     pub source_format: String,
     /// What a user has to know of the source besides what its reader finds.
     pub warning: Option<String>,
@@ -125,13 +128,13 @@ pub struct ConvertReport {
 /// The name of a source that means standard input.
 pub const STDIN: &str = "-";
 
-/// Converts the capture `source` (a file, a FIFO, or `-` for standard input; plain or zstd) into the trace `destination`.
-/// `progress` is called now and then and ends the conversion by breaking. Nothing is left at `destination` unless all went
-/// well.
+/// Converts the capture `source` (a file, a FIFO, or `-` for standard input; plain or zstd) into
+/// the trace `destination`. `progress` is called now and then and ends the conversion by breaking.
+/// Nothing is left at `destination` unless all went well.
 ///
 /// # Errors
-/// When the source cannot be read or is damaged, the destination cannot be written, an option is impossible, or `progress`
-/// broke ([`std::io::ErrorKind::Interrupted`]).
+/// When the source cannot be read or is damaged, the destination cannot be written, an option is
+/// impossible, or `progress` broke ([`std::io::ErrorKind::Interrupted`]).
 pub fn convert(
     source: &Path,
     destination: &Path,
@@ -185,7 +188,8 @@ pub fn convert(
     })
 }
 
-/// What is said of the trace: what `options` say, what the source says (`about`), what its format says, in this order.
+/// The trace's metadata: what `options` say, what the source says (`about`), what its format
+/// says, in this order.
 fn metadata(
     source: &Path,
     options: &ConvertOptions,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A trace as a source: to cut it, to sample it, to filter it. It has to hold every access: of what a sample or a filter left out,
-//! nothing can be made any more.
+//! A trace as a source: to cut it, to sample it, to filter it. It has to hold every access: of what
+//! a sample or a filter left out, nothing can be made any more.
 
 use std::path::Path;
 
@@ -32,7 +32,8 @@ pub struct Own {
     accesses: Vec<(SiteId, Gva)>,
     done: usize,
     instructions: Spread,
-    /// Accesses of the trace that are still to be handed out, and whether it is cut off behind them.
+    /// Accesses of the trace that are still to be handed out, and whether it is cut off behind
+    /// them.
     left: u64,
     cut: bool,
 }
@@ -99,7 +100,8 @@ impl Own {
         self.left -= (self.done - from) as u64;
     }
 
-    /// Puts the log's next event into `batch`; `false` at its end. First touches follow from the accesses.
+    /// Puts the log's next event into `batch`; `false` at its end. First touches follow from the
+    /// accesses.
     fn next_event(&mut self, batch: &mut Batch) -> Result<bool, WorkloadError> {
         let mut touches = Vec::new();
         loop {

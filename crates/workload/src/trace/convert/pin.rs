@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The text of Pin's example tool pinatrace, `0xIP: R 0xADDRESS` a line, and of the many tools made from it: with the size (and the
-//! value) behind the address, without the instruction, with commas, with words for R and W, with the address before them. Which
-//! column is what follows from the first line that has an access.
+//! The text of Pin's example tool pinatrace, `0xIP: R 0xADDRESS` a line, and of the many tools made
+//! from it: with the size (and the value) behind the address, without the instruction, with commas,
+//! with words for R and W, with the address before them. Which column is what follows from the
+//! first line that has an access.
 
 use super::import::{ADDRESS_END, BATCH, Batch, Instructions, Reader, Seen};
 use super::lines::{Lines, decimal, hexadecimal};
@@ -14,9 +15,11 @@ pub const TOOL: &str = "Pin (pinatrace or like it)";
 
 /// The most columns of a line that are looked at.
 const COLUMNS_MAX: usize = 12;
-/// Of an access whose size is not known, in bytes: an assumption. The simulator looks at the page that an access begins in.
+/// Of an access whose size is not known, in bytes: an assumption. The simulator looks at the page
+/// that an access begins in.
 const BYTES_ASSUMED: u16 = 8;
-/// A decimal number behind the address is taken for a size up to here, in bytes: an AVX-512 register is 64, XSAVE takes up to 11 KiB.
+/// A decimal number behind the address is taken for a size up to here, in bytes: an AVX-512
+/// register is 64, XSAVE takes up to 11 KiB.
 const BYTES_MAX: u64 = 16_384;
 
 /// The words of a line.
@@ -136,7 +139,8 @@ impl Reader for Pin {
             if address >= ADDRESS_END {
                 return Err(self.lines.corrupt("an address that no program has: make the trace again"));
             }
-            // A store that follows a load by the same instruction belongs to it, as in `add %rax, (%rbx)`.
+            // A store that follows a load by the same instruction belongs to it, as in
+            // `add %rax, (%rbx)`.
             let same = self.columns.instruction.is_some() && store && self.before == Some((instruction, false));
             self.before = Some((instruction, store));
             batch.push(address, self.instructions.number(instruction), u64::from(!same), bytes, store);

@@ -73,7 +73,8 @@ pub fn count(mut input: Input) -> Result<u64, WorkloadError> {
     Ok(accesses)
 }
 
-/// Reads a capture into `recorder`. Returns a warning if the capture ended inside a block; what it has up to there is kept.
+/// Reads a capture into `recorder`. Returns a warning if the capture ended inside a block; what it
+/// has up to there is kept.
 pub fn read<S: Sink>(
     input: Input,
     recorder: &mut S,
@@ -84,7 +85,8 @@ pub fn read<S: Sink>(
     let errors = input.corrupt(0, String::new());
     std::thread::scope(|scope| {
         scope.spawn(move || read_ahead(input, &send, &taken_back));
-        // Both ends go when this closure returns, so that the reader never waits for a consumer that has failed.
+        // Both ends go when this closure returns, so that the reader never waits for a consumer
+        // that has failed.
         let (receive, give_back) = (receive, give_back);
         consume(&receive, &give_back, recorder, progress, &errors)
     })
@@ -244,11 +246,13 @@ fn take_accesses<S: Sink>(
     let total = block.header.instructions;
     let mut more = 0;
     if !state.begun && first.instructions() == INSTRUCTIONS_SATURATED {
-        // The capture began when the thread had long been running: what it did before is no part of it.
+        // The capture began when the thread had long been running: what it did before is no part of
+        // it.
         block.accesses[0] = first.with_fewer_instructions(INSTRUCTIONS_SATURATED);
     } else if !block.cut {
-        // What the header counts beyond the accesses came after the last one (then the next block's first access counts it
-        // too, and must not), or the number of an access was too small for it.
+        // What the header counts beyond the accesses came after the last one (then the next block's
+        // first access counts it too, and must not), or the number of an access was too small for
+        // it.
         let counted = state.instructions.saturating_add(counted);
         more = total.saturating_sub(counted);
         block.accesses[0] = first.with_fewer_instructions(counted.saturating_sub(total));

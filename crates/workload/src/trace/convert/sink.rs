@@ -11,8 +11,8 @@ pub trait Sink {
     /// The thread that the capture calls `number`; `None` once there are more than 65,536.
     fn thread(&mut self, number: u32) -> Option<ThreadId>;
 
-    /// The next accesses, by `thread`, which then executed `more` instructions that no access accounts for. They have
-    /// passed [`SourceAccess::check_all`].
+    /// The next accesses, by `thread`, which then executed `more` instructions that no access
+    /// accounts for. They have passed [`SourceAccess::check_all`].
     ///
     /// # Errors
     /// When they cannot be taken.

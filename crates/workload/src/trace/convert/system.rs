@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stream of the system-mode plugin: accesses of a process in a running guest, with the guest-physical addresses that they
-//! had; `linux/data/README.md` describes it. The physical addresses are for whoever checks page tables; a trace has none.
+//! The stream of the system-mode plugin: accesses of a process in a running guest, with the
+//! guest-physical addresses that they had; `linux/data/README.md` describes it. The physical
+//! addresses serve to check page tables; a trace has none.
 
 use nestwalk_mem::Va;
 use zerocopy::little_endian::U64;
@@ -21,7 +22,8 @@ pub const MAGIC: &[u8; 8] = b"NWSM0001";
 const REMEDY: &str = "make it again with linux/harness/outside.py";
 /// Records read at a time.
 const BLOCK: usize = 1 << 16;
-/// The accesses are known by 8 bytes, and the plugin does not say by which instruction they are made.
+/// The accesses are known by 8 bytes, and the plugin does not say by which instruction they are
+/// made.
 const SIZE_LOG2: u8 = 3;
 
 /// An access as the plugin writes it.
@@ -29,7 +31,8 @@ const SIZE_LOG2: u8 = 3;
 #[repr(C)]
 struct Record {
     address: U64,
-    /// Bit 0: a store. Bits 3 to 51: guest-physical address. Bits 52 to 63: instructions since the record before.
+    /// Bit 0: a store. Bits 3 to 51: guest-physical address. Bits 52 to 63: instructions since the
+    /// record before.
     rest: U64,
 }
 
@@ -55,7 +58,8 @@ fn header(input: &mut Input) -> Result<u64, WorkloadError> {
     Ok(words[1].get())
 }
 
-/// Reads a capture into `recorder`. Returns a warning if the capture ended early; what it has up to there is kept.
+/// Reads a capture into `recorder`. Returns a warning if the capture ended early; what it has up to
+/// there is kept.
 pub fn read<S: Sink>(
     mut input: Input,
     recorder: &mut S,

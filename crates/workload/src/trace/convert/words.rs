@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Addresses and nothing else: a file of little-endian u64, or a numpy array (`.npy`, versions 1 to 3) of one dimension.
+//! Addresses and nothing else: a file of little-endian u64, or a numpy array (`.npy`,
+//! versions 1 to 3) of one dimension.
 
 use super::import::{ADDRESS_END, BATCH, Batch, Reader};
 use super::input::Input;
@@ -30,7 +31,8 @@ struct Word {
     big_endian: bool,
 }
 
-/// Whether `head`, the beginning of a file, can be addresses: whole words, all of them of user space, few of them near 0.
+/// Whether `head`, the beginning of a file, can be addresses: whole words, all of them of user
+/// space, few of them near 0.
 pub fn fits(head: &[u8]) -> bool {
     let words = || head.chunks_exact(8).map(word);
     let first_pages = words().filter(|&address| address < 4096).count();
@@ -85,7 +87,8 @@ impl Addresses {
     }
 }
 
-/// How the words are written and how many there are, by the header of a numpy array: a Python dictionary.
+/// How the words are written and how many there are, by the header of a numpy array: a Python
+/// dictionary.
 fn of_header(header: &str) -> Result<(Word, u64), String> {
     let value = |key: &str| {
         let from = header.find(&format!("'{key}':"))? + key.len() + 3;
