@@ -204,9 +204,10 @@ fn walks_in_stages_ask_for_the_same_lines_at_the_same_times() {
     let mut guest = TestTable::new(Geometry::X86_4, 8192, 1);
     let mut host = TestTable::new(Geometry::X86_4, 1 << 20, 1);
     (0..4096).for_each(|page| guest.map(page, page * 1229 % 4096, PageSize::Small, WRITABLE));
-    (0..8192 + 64).for_each(|gfn| host.map(gfn, gfn * 3 + 7, PageSize::Small, WRITABLE));
-    // Those of the host are right. Of the guest's nodes, which are scattered over the host, none is there.
-    let guest_nodes = [sorted(1, 4096, 0x8000), sorted(2, 1 << 18, 0x9000)];
+    // The guest's nodes, which begin at 8192, lie together in the host, too.
+    (0..8192).for_each(|gfn| host.map(gfn, gfn * 3 + 7, PageSize::Small, WRITABLE));
+    (8192..8192 + 64).for_each(|gfn| host.map(gfn, 0x8000 + gfn - 8192, PageSize::Small, WRITABLE));
+    let guest_nodes = [sorted(1, 4096, 0x8003), sorted(2, 1 << 18, 0x8002)];
     let host_nodes = [sorted(1, 16 * 512, (1 << 20) + 3), sorted(2, 1 << 18, (1 << 20) + 2)];
     let mut state = 1_u64;
     let accesses: Vec<_> = (0..4000)
