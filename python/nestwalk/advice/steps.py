@@ -184,6 +184,5 @@ STEPS: dict[str, Callable[[Subject], Finding]] = {
     "asap": hardware,
     "ds": hardware,
     "clustered": hardware,
-    "pom-tlb": hardware,
 }
 """By technique, in the order in which a person should act."""
