@@ -103,7 +103,8 @@ impl<P: Prefetcher> Core<P> {
             memos: Vec::new(),
             memo: None,
             oldest_memo: 0,
-            stages: true,
+            // With a prefetcher they are exact, too, but slower.
+            stages: !P::ACTIVE,
             hints: true,
             recent_walks: 0,
             familiar: Familiar::nobody(),
@@ -212,7 +213,8 @@ impl<P: Prefetcher> Core<P> {
         self.hints = on;
     }
 
-    /// Whether walks may be done in stages over a batch (they are by default). Makes no difference to any result.
+    /// Whether walks may be done in stages over a batch (by default they are, unless there is a prefetcher).
+    /// Makes no difference to any result.
     pub fn set_stages(&mut self, on: bool) {
         self.stages = on;
     }

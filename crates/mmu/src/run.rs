@@ -506,7 +506,7 @@ impl<P: Prefetcher> Core<P> {
 
     /// The memo for the tables of `walker`, if its walks can be put off.
     fn memo_for<W: Walker>(&mut self, walker: &W) -> Option<usize> {
-        if P::ACTIVE || P::TRANSLATES || !self.stages || self.unit.nested_tlb.is_some() {
+        if P::TRANSLATES || !self.stages || self.unit.nested_tlb.is_some() {
             return None;
         }
         let (guest, host, base) = walker.prepares()?;
