@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Does the work of one benchmark a few times at small scale, for instruction counts: `repeat NAME TIMES TRACES`. Prints how much
-//! one repetition does. What two repetitions execute more than one is the work itself, without set-up. `repeat --list` prints the names, but for
-//! that of the one that is large at every scale.
+//! Does the work of one benchmark a few times at small scale, for instruction counts: `repeat NAME
+//! TIMES TRACES`. Prints how much one repetition does. The difference between two repetitions and
+//! one is the work itself, without set-up. `repeat --list` prints the names, except that of the
+//! benchmark that is large at every scale.
 
 use std::path::Path;
 use std::process::ExitCode;
