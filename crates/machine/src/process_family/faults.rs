@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Page faults of a program: which kernel serves each, under nested and shadow paging, and pages that
-//! the program never mapped.
+//! Page faults of a program: which kernel serves each, under nested and shadow paging, and pages
+//! that the program never mapped.
 
 use nestwalk_mem::{Cpu, Gfn, PageCount, Va, Vpn, VpnRange};
 use nestwalk_mmu::Fault;
