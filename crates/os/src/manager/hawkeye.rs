@@ -117,7 +117,7 @@ nestwalk_mem::counters! {
         promotions_without_block ["promotions"],
         /// Regions of 2 MiB of small pages known at the end.
         regions ["regions"],
-        /// Those of them in the densest bin.
+        /// Regions in the densest bin at the end.
         regions_densest_bin ["regions"],
     }
 }

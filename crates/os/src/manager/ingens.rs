@@ -74,7 +74,7 @@ nestwalk_mem::counters! {
     pub numbers IngensCounters {
         /// Regions of 2 MiB that faults asked the daemon to promote.
         requests ["requests"],
-        /// Those that it promoted.
+        /// Requested regions that the daemon promoted.
         promoted_on_request ["2 MiB pages"],
         /// Regions promoted because its scan found them.
         promoted_by_scan ["2 MiB pages"],

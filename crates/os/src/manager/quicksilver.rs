@@ -93,11 +93,11 @@ nestwalk_mem::counters! {
         completed ["2 MiB pages"],
         /// Groups of 64 KiB that were mapped before all their pages had been touched.
         completed_64k ["64 KiB groups"],
-        /// Pages prepared for them that had not been touched.
+        /// Untouched pages prepared to complete superpages and groups.
         prepared_ahead ["pages"],
         /// Reservations that the daemon emptied.
         evicted ["reservations"],
-        /// Pages that it moved for that.
+        /// Pages that the daemon moved to empty reservations.
         evicted_pages ["pages"],
     }
 }

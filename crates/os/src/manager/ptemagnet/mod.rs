@@ -74,7 +74,7 @@ nestwalk_mem::counters! {
         fallbacks ["faults"],
         /// Reservations that have no frame left to give.
         completed ["reservations"],
-        /// Frames of reservations given back, never mapped, because memory was short or a process exited.
+        /// Unmapped frames of reservations given back because memory was short or a process exited.
         returned_under_pressure ["frames"],
     }
 }

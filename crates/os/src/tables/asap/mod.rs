@@ -70,9 +70,9 @@ nestwalk_mem::counters! {
     pub numbers AsapTableCounters {
         /// Regions of sorted nodes at the end.
         regions ["regions"],
-        /// Frames that they have.
+        /// Frames that the regions have at the end.
         region_frames ["frames"],
-        /// Places in them that have no frame.
+        /// Places in the regions that have no frame at the end.
         holes ["frames"],
         /// Regions made.
         regions_made ["regions"],
@@ -94,9 +94,9 @@ nestwalk_mem::counters! {
         nodes_moved ["nodes"],
         /// Pages of programs moved to make room.
         pages_moved ["pages"],
-        /// Requests to the host for contiguous memory that it met.
+        /// Requests for contiguous memory that the host granted.
         made_contiguous ["requests"],
-        /// Those that it refused.
+        /// Requests for contiguous memory that the host refused.
         not_contiguous ["requests"],
     }
 }
