@@ -108,11 +108,6 @@ impl Stream {
         self.pending = None;
     }
 
-    /// Instructions of the batch.
-    pub fn instructions(&self) -> u64 {
-        self.batch.instructions
-    }
-
     /// The thread of the batch.
     pub fn thread(&self) -> ThreadId {
         self.batch.thread

@@ -244,13 +244,7 @@ impl Tenant {
             self.family.touch(&mut platform.stack, page, store, cpu)?;
         }
         self.tally.touches += share.represented;
-        // The measured program's instructions come after the last of its touches.
-        let instructions = match (self.is_measured, self.stream.in_stretch()) {
-            (false, _) => share.instructions,
-            (true, true) => 0,
-            (true, false) => self.stream.instructions(),
-        };
-        Ok(self.work(instructions, platform))
+        Ok(self.work(share.instructions, platform))
     }
 
     /// The one way of accesses to a core, with all the faults that they need.
@@ -315,12 +309,9 @@ impl Tenant {
         }
     }
 
-    /// The processor of its kernel on which the thread of its next step runs. Memory events have no
-    /// thread of their own: of the measured program, the first one makes them.
+    /// The processor of its kernel on which the thread of its next step runs.
     pub fn thread_cpu(&self, stack: &Stack) -> Cpu {
-        let is_event = matches!(self.stream.pending(), Some(Step::Event(_)));
-        let thread = if is_event && self.is_measured { 0 } else { self.stream.thread().0 };
-        stack.cpu(self.family.chain(), thread)
+        stack.cpu(self.family.chain(), self.stream.thread().0)
     }
 
     /// The processor of the machine that its next step needs, if its threads are bound.
@@ -367,20 +358,16 @@ mod tests {
     }
 
     #[test]
-    fn the_measured_tenants_instructions_come_after_its_last_touch() {
-        let lines = [mmap(4), Line::Touch(4, 4_000_000)];
-        let of_steps = |tenant: &mut Tenant, platform: &mut Platform| {
-            tenant.step(0, SLICE, platform).unwrap();
-            [(); 4].map(|()| {
-                let before = tenant.tally.instructions;
-                tenant.step(0, SLICE, platform).unwrap();
-                tenant.tally.instructions - before
-            })
-        };
-        let (mut other, mut platform) = tenant(&lines);
-        assert_eq!(of_steps(&mut other, &mut platform), [1_000_000; 4]);
-        let (measured, mut platform) = tenant(&lines);
-        assert_eq!(of_steps(&mut measured.measured(), &mut platform), [0, 0, 0, 4_000_000]);
+    fn instructions_are_spread_evenly_over_touches() {
+        let (other, mut platform) = tenant(&[mmap(4), Line::Touch(4, 4_000_000)]);
+        let mut measured = other.measured();
+        measured.step(0, SLICE, &mut platform).unwrap();
+        let of_steps = [(); 4].map(|()| {
+            let before = measured.tally.instructions;
+            measured.step(0, SLICE, &mut platform).unwrap();
+            measured.tally.instructions - before
+        });
+        assert_eq!(of_steps, [1_000_000; 4]);
     }
 
     #[test]
