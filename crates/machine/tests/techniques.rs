@@ -127,6 +127,32 @@ fn a_pom_tlb_answers_in_place_of_walks() {
     assert!(both.contains("give one of the two"), "{both}");
 }
 
+/// The guard for elastic cuckoo page tables: a walk has one step natively and three in a VM, each of parallel
+/// references, and nothing else of the run is other.
+#[test]
+fn hashed_page_tables_are_walked_in_place_of_radix_tables() {
+    let cuckoo = "[accelerator]\nkind = 'elastic-cuckoo'";
+    let thp = "manager = { kind = 'thp' }";
+    for (kernels, steps) in [(&[""][..], 1), (&["", ""], 3), (&[thp, thp], 3), (&["levels = 5", "levels = 5"], 3)] {
+        let (plain, with) = (run(GUPS, kernels, "").unwrap(), run(GUPS, kernels, cuckoo).unwrap());
+        let own = &with.statistics.mmu.cuckoo;
+        let walks = with.statistics.total.walks;
+        let references = with.statistics.mmu.walk_events.total_references();
+        assert_eq!(references - own.beside, steps * walks, "{kernels:?}: one reference a step has what is looked for");
+        assert!(own.beside >= walks && own.walk_cache_hits[0] > walks * 9 / 10, "{kernels:?}: {own:?}");
+        assert_eq!(with.statistics.mmu.tlb, plain.statistics.mmu.tlb, "the TLBs see the same");
+        assert_eq!(with.statistics.mmu.guest_pwc, Default::default());
+        assert!(with.row.walk_latency_cycles != plain.row.walk_latency_cycles);
+        if kernels == ["", ""] {
+            assert!(with.row.walk_latency_cycles < plain.row.walk_latency_cycles, "{:?}", with.row);
+        }
+        let counts =
+            |result: &RunResult| result.statistics.kernels.iter().map(|k| k.counters.clone()).collect::<Vec<_>>();
+        assert_eq!(counts(&with), counts(&plain), "the kernels do the same");
+        assert_eq!(plain.statistics.mmu.cuckoo, Default::default());
+    }
+}
+
 #[test]
 fn asap_beside_neighbours_walks_as_often_as_without_it() {
     // Each mapping of theirs has the host make table nodes contiguous: that is no reason to flush what the program uses.
@@ -225,6 +251,10 @@ fn mixes_that_cannot_be_are_refused_with_the_reason() {
     refused(&[sorted, sorted, sorted], prefetch, "with a VM on a VM the hardware walks a table that no kernel sorts");
     refused(&[&segments(0), ""], "", "give 1 to 8 segments");
     refused(&[&segments(9), ""], "", "give 1 to 8 segments");
+    let cuckoo = "accelerator = { kind = 'elastic-cuckoo' }";
+    refused(&[shadow, ""], cuckoo, "hashed page tables are those of a kernel");
+    refused(&[&segments(1), ""], cuckoo, "hashed page tables are those of a kernel");
+    refused(&["", "", ""], cuckoo, "a table that no kernel keeps");
     let xen = "paging = { kind = 'segments', max = 1, allocator = 'xen' }";
     refused(&[xen, ""], "", "give one of compromis-opt1, compromis-opt2, best-fit, first-fit");
     refused(&["", "manager = { kind = 'ptemagnet', size = '2 MiB' }"], "", "unknown");

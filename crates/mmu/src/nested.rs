@@ -8,6 +8,7 @@
 use nestwalk_mem::{Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
 
 use crate::accelerator::Accelerator;
+use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
@@ -225,6 +226,10 @@ impl Walker for Nested<'_> {
         let page = self.base + self.guest.node_frame(node).0;
         set_dirty(self.host, page);
         memo.set_marked(node);
+    }
+
+    fn tables(&mut self) -> Tables<'_> {
+        Tables::Two { guest: self.guest, host: self.host, base: self.base }
     }
 
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault> {

@@ -292,6 +292,9 @@ impl<P: Accelerator> Core<P> {
         mut detail: D,
     ) -> RunEnd {
         self.memo = if D::FULL { self.memo_for(walker) } else { None };
+        if P::WALKS {
+            self.unit.accelerator.take_in(walker.tables());
+        }
         let mut last = Last::NONE;
         let mut done = 0;
         let mut hints = Hints::default();
@@ -414,7 +417,12 @@ impl<P: Accelerator> Core<P> {
             if !P::TRANSLATES {
                 self.unit.begin(gva);
             }
-            let found = walker.walk(&mut self.unit, simd, gva, store).inspect_err(|_| self.unit.abort())?;
+            let found = if P::WALKS {
+                self.unit.walk_other_tables(walker, gva, store)
+            } else {
+                walker.walk(&mut self.unit, simd, gva, store)
+            };
+            let found = found.inspect_err(|_| self.unit.abort())?;
             self.unit.commit();
             found
         };
@@ -506,7 +514,7 @@ impl<P: Accelerator> Core<P> {
 
     /// The memo for the tables of `walker`, if its walks can be put off.
     fn memo_for<W: Walker>(&mut self, walker: &W) -> Option<usize> {
-        if P::TRANSLATES || !self.stages || self.unit.nested_tlb.is_some() {
+        if P::TRANSLATES || P::WALKS || !self.stages || self.unit.nested_tlb.is_some() {
             return None;
         }
         let (guest, host, base) = walker.prepares()?;
