@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -63,14 +64,26 @@ def grid(tmp_path: Path) -> Path:
     return path
 
 
+def free_port() -> int:
+    """A port that nothing listens on, and that the system gives to no connection.
+
+    The system takes a connection's own port from 32768 up. Were a server's port one of those, somebody who tries to
+    connect while the server is away could get the same port, be connected to itself, and keep the server from coming
+    back.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)  # noqa: S311
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 class Processes:
     """A scheduler and workers, started by hand."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.address = f"tcp://127.0.0.1:{self.port}"
         self.running: list[subprocess.Popen[bytes]] = []
 
@@ -240,10 +253,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder = tmp_path / "slurm"
     for name in ("state", "spool", "logs"):
         (folder / name).mkdir(parents=True)
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        ports = one.getsockname()[1], two.getsockname()[1]
+    ports = free_port(), free_port()
     settings = folder / "slurm.conf"
     settings.write_text(SLURM.format(host=socket.gethostname().partition(".")[0], ports=ports, folder=folder))
     (folder / "jobqueue.yaml").write_text(JOBQUEUE.format(folder=folder), encoding="utf-8")
@@ -303,9 +313,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (folder / ".ssh").mkdir(parents=True)
     for key in ("host", "mine"):
         subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (folder / "known").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}", encoding="utf-8")
     (folder / "sshd_config").write_text(SSHD.format(port=port, folder=folder), encoding="utf-8")
     (folder / ".ssh" / "config").write_text(SSH.format(port=port, folder=folder), encoding="utf-8")

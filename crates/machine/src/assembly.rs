@@ -18,7 +18,7 @@ use crate::chain::{Floor, KernelChain};
 use crate::colocated::{ColocatedConfig, CoresConfig};
 use crate::configuration::Configuration;
 use crate::error::MachineError;
-use crate::hardware::{Accelerator, Hardware};
+use crate::hardware::{AnyAccelerator, Hardware};
 use crate::machine::Machine;
 use crate::meter::Meter;
 use crate::plans::{TenantPlan, TenantPlans, check_limit};
@@ -79,7 +79,7 @@ pub(crate) fn hardware(
 ) -> Result<Hardware, MachineError> {
     let memory_end: Hpa = Frame(stack.kernel(chain.bottom_floor()).memory().frames().0).address().into();
     let Configuration { scenario, machine, .. } = configuration;
-    let made = Accelerator::of(scenario, memory_end);
+    let made = AnyAccelerator::of(scenario, memory_end);
     let (accelerator, memory_end) = made.map_err(|what| configuration.scenario_error(what))?;
     let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
     let hardware = Hardware::new(&machine.mmu, accelerator, scenario.corunner, memory_end, scenario.seed);

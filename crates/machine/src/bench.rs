@@ -33,7 +33,7 @@ use crate::build::{add_kernel, add_vm_in_segments, registers};
 use crate::catalog::Shelf;
 use crate::chain::KernelChain;
 use crate::error::MachineError;
-use crate::hardware::{Accelerator, Hardware};
+use crate::hardware::{AnyAccelerator, Hardware};
 use crate::paging::{Fallback, PagingConfig, VmPaging};
 use crate::scenario::{CoRunnerConfig, MachineConfig};
 use crate::stack::Stack;
@@ -394,8 +394,8 @@ fn walks(
     }
     let memory_end = Hpa(scale.host().bytes());
     let accelerator = match &technique.asap {
-        Some(asap) => Accelerator::Asap(Box::new(asap.build().expect("the levels are possible"))),
-        None => Accelerator::None,
+        Some(asap) => AnyAccelerator::Asap(Box::new(asap.build().expect("the levels are possible"))),
+        None => AnyAccelerator::None,
     };
     let mmu = if technique.clustered_tlb {
         machine.mmu.clone().with_clustered_tlb().map_err(failed)?

@@ -4,8 +4,8 @@
 
 use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
-    AcceleratorConfig, Account, Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner,
-    PomTlb, Prefetcher, RandomCoRunner, RunEnd, Segmented,
+    Accelerator, AcceleratorConfig, Account, Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested,
+    NoCoRunner, PomTlb, RandomCoRunner, RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
@@ -44,9 +44,9 @@ enum Cores {
     PomTlb(Vec<Core<PomTlb>>, Box<PomTlb>),
 }
 
-/// What all cores have between TLBs and walks.
+/// The accelerator that all cores of a machine have.
 #[derive(Clone, Debug)]
-pub enum Accelerator {
+pub enum AnyAccelerator {
     /// Nothing.
     None,
     /// ASAP's range registers and its prefetcher.
@@ -55,7 +55,7 @@ pub enum Accelerator {
     PomTlb(Box<PomTlb>),
 }
 
-impl Accelerator {
+impl AnyAccelerator {
     /// What `scenario` says, over a memory that ends at `memory_end`; and where memory ends with it.
     ///
     /// # Errors
@@ -98,16 +98,16 @@ impl Cores {
         match self {
             Self::Plain(list) => list.push(Core::new(config)?),
             Self::Asap(list, asap) => {
-                list.push((Core::with_prefetcher(config, (**asap).clone())?, Follower::default()));
+                list.push((Core::with_accelerator(config, (**asap).clone())?, Follower::default()));
             }
-            Self::PomTlb(list, pom) => list.push(Core::with_prefetcher(config, (**pom).clone())?),
+            Self::PomTlb(list, pom) => list.push(Core::with_accelerator(config, (**pom).clone())?),
         }
         Ok(())
     }
 
     /// What core `number` counts, or has put away in an account.
     fn counters(&self, number: usize, account: Option<&Account>) -> Counters {
-        fn of<P: Prefetcher>(core: &Core<P>, account: Option<&Account>) -> Counters {
+        fn of<P: Accelerator>(core: &Core<P>, account: Option<&Account>) -> Counters {
             account.map_or_else(|| core.counters(), |account| core.counters_of(account))
         }
         match self {
@@ -162,7 +162,7 @@ impl Hardware {
     /// When the machine cannot be built.
     pub fn new(
         config: &MmuConfig,
-        accelerator: Accelerator,
+        accelerator: AnyAccelerator,
         corunner: CoRunnerConfig,
         memory_end: Hpa,
         seed: u64,
@@ -175,9 +175,9 @@ impl Hardware {
         };
         config.validate_memory(corunner.as_ref().map_or(memory_end, RandomCoRunner::end))?;
         let cores = match accelerator {
-            Accelerator::None => Cores::Plain(Vec::new()),
-            Accelerator::Asap(asap) => Cores::Asap(Vec::new(), asap),
-            Accelerator::PomTlb(pom) => Cores::PomTlb(Vec::new(), pom),
+            AnyAccelerator::None => Cores::Plain(Vec::new()),
+            AnyAccelerator::Asap(asap) => Cores::Asap(Vec::new(), asap),
+            AnyAccelerator::PomTlb(pom) => Cores::PomTlb(Vec::new(), pom),
         };
         let (uses, users) = (Vec::new(), Vec::new());
         Ok(Self { config: config.clone(), cores, uses, llc: Llc::new(config)?, corunner, users })
@@ -359,8 +359,8 @@ struct How<'a> {
     corunner: Option<&'a mut RandomCoRunner>,
 }
 
-/// Runs `accesses` on `core`, whatever prefetcher it has.
-fn run_on<P: Prefetcher>(
+/// Runs `accesses` on `core`, whatever accelerator it has.
+fn run_on<P: Accelerator>(
     core: &mut Core<P>,
     how: How<'_>,
     stack: &mut Stack,
@@ -416,7 +416,7 @@ mod tests {
     }
 
     fn hardware(corunner: CoRunnerConfig) -> Hardware {
-        Hardware::new(&machine_config().mmu, Accelerator::None, corunner, Hpa(1 << 28), 1).unwrap()
+        Hardware::new(&machine_config().mmu, AnyAccelerator::None, corunner, Hpa(1 << 28), 1).unwrap()
     }
 
     fn run(hardware: &mut Hardware, stack: &mut Stack, user: Asid, pages: u64) {

@@ -55,5 +55,5 @@ fn load(stack: &Stack, chain: &KernelChain, core: &mut Core<Asap>) {
         let in_host = |region: &TableRegion| Some(sorted(region, region.below?));
         (regions(top).iter().filter_map(in_host).collect(), here)
     };
-    core.prefetcher_mut().load(&guest, &host, bottom.base);
+    core.accelerator_mut().load(&guest, &host, bottom.base);
 }

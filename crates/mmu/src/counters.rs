@@ -10,9 +10,9 @@ use nestwalk_mem::counters::Counted;
 
 use crate::accelerator::asap::RegisterCounters;
 use crate::accelerator::pom_tlb::PomTlbCounters;
+use crate::accelerator::prefetch::PrefetchCounters;
 use crate::hierarchy::CacheCounters;
 use crate::latency::LatencyHistogram;
-use crate::prefetcher::PrefetchCounters;
 use crate::segments::SegmentCounters;
 use crate::tlb::TlbCounters;
 use crate::walk_cache::{NestedTlbCounters, PwcCounters};

@@ -6,15 +6,15 @@
 
 use nestwalk_mem::{Access, PageSize};
 
+use crate::accelerator::Accelerator;
 use crate::corunner::CoRunner;
 use crate::hierarchy::Llc;
-use crate::prefetcher::Prefetcher;
 use crate::processor::{Core, RunEnd};
 use crate::tape::Tape;
 use crate::tlb::TlbCounters;
 use crate::walker::Walker;
 
-impl<P: Prefetcher> Core<P> {
+impl<P: Accelerator> Core<P> {
     /// Simulates `accesses` in full, as [`Core::run`] does, where `absorbed[i]` more accesses come after access `i` and before
     /// the next one. All of them up to a fault are counted; which of the absorbed ones are stores is for
     /// [`Core::count_absorbed_stores`].

@@ -7,11 +7,11 @@
 
 use nestwalk_mem::{Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
 
+use crate::accelerator::Accelerator;
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
 use crate::memo::Memo;
-use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::stages::{Prepared, ROOT};
 use crate::walk_unit::WalkUnit;
@@ -32,7 +32,7 @@ pub struct Nested<'t> {
 /// The one-dimensional walk through the `host`'s table for `gpa`, which lies in its `page`. `guest_level` says what for (0:
 /// the data page). `None` is an EPT violation.
 #[inline(always)]
-fn host_walk<P: Prefetcher, S: Simd>(
+fn host_walk<P: Accelerator, S: Simd>(
     host: &mut PageTable,
     unit: &mut WalkUnit<P>,
     simd: S,
@@ -56,7 +56,7 @@ fn host_walk<P: Prefetcher, S: Simd>(
 
 /// The same where the last node is not known beforehand.
 #[inline(never)]
-fn host_walk_to_any<P: Prefetcher, S: Simd>(
+fn host_walk_to_any<P: Accelerator, S: Simd>(
     host: &mut PageTable,
     unit: &mut WalkUnit<P>,
     simd: S,
@@ -72,7 +72,7 @@ fn host_walk_to_any<P: Prefetcher, S: Simd>(
 
 /// The same to the `last` node, with its level.
 #[inline(always)]
-fn host_walk_to<P: Prefetcher, S: Simd>(
+fn host_walk_to<P: Accelerator, S: Simd>(
     last: (NodeId, Level),
     host: &mut PageTable,
     unit: &mut WalkUnit<P>,
@@ -120,7 +120,7 @@ impl Nested<'_> {
 
     /// [`Walker::walk`] where the guest's last node is not known beforehand.
     #[inline(never)]
-    fn walk_to_any<P: Prefetcher, S: Simd>(
+    fn walk_to_any<P: Accelerator, S: Simd>(
         &mut self,
         unit: &mut WalkUnit<P>,
         simd: S,
@@ -135,7 +135,7 @@ impl Nested<'_> {
 
     /// The same to the guest's `last` node, with its level.
     #[inline(always)]
-    fn walk_to<P: Prefetcher, S: Simd>(
+    fn walk_to<P: Accelerator, S: Simd>(
         &mut self,
         last: (NodeId, Level),
         unit: &mut WalkUnit<P>,
@@ -185,7 +185,7 @@ impl Walker for Nested<'_> {
     type Hint = NestedHint;
 
     #[inline(always)]
-    fn walk<P: Prefetcher, S: Simd>(
+    fn walk<P: Accelerator, S: Simd>(
         &mut self,
         unit: &mut WalkUnit<P>,
         simd: S,

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use crate::accelerator::Accelerator;
+use crate::accelerator::prefetch::InFlight;
 use crate::cache::Level;
 use crate::config::MmuConfig;
 use crate::counters::{Counters, Served, WalkEvents};
@@ -10,7 +12,6 @@ use crate::error::MmuError;
 use crate::hierarchy::{Hierarchy, Llc, PrivateCaches, Task};
 #[cfg(target_arch = "x86_64")]
 use crate::levels::Levels;
-use crate::prefetcher::{InFlight, Prefetcher};
 use crate::simd::{Plain, Simd};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Wide, Wider};
@@ -54,7 +55,7 @@ impl Player {
     }
 
     /// Plays `tape` and clears it. If `P` never does anything there must be no prefetches on it.
-    pub fn play<P: Prefetcher>(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
+    pub fn play<P: Accelerator>(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
         #[cfg(target_arch = "x86_64")]
         if !P::ACTIVE && self.level_by_level(llc, tape, counters) {
             tape.clear();
@@ -96,7 +97,7 @@ impl Player {
     }
 
     #[inline(always)]
-    fn play_with<S: Simd, P: Prefetcher>(&mut self, simd: S, llc: &mut Llc, tape: &Tape, counters: &mut Counters) {
+    fn play_with<S: Simd, P: Accelerator>(&mut self, simd: S, llc: &mut Llc, tape: &Tape, counters: &mut Counters) {
         let Self { caches, in_flight, .. } = self;
         let highest = simd.apart(
             #[inline(always)]

@@ -3,6 +3,8 @@
 
 use nestwalk_mem::VpnRange;
 
+use crate::accelerator::prefetch::PrefetchCounters;
+use crate::accelerator::{Accelerator, NoAccelerator};
 use crate::config::MmuConfig;
 use crate::counters::{Counters, Served, Table, WalkEvents};
 use crate::error::MmuError;
@@ -10,7 +12,6 @@ use crate::familiar::Familiar;
 use crate::hierarchy::{CacheCounters, PrivateCaches};
 use crate::memo::Memo;
 use crate::play::Player;
-use crate::prefetcher::{NoPrefetch, PrefetchCounters, Prefetcher};
 use crate::tlb::Tlbs;
 use crate::walk_cache::{NestedTlbCounters, PwcCounters};
 use crate::walk_unit::WalkUnit;
@@ -57,9 +58,9 @@ pub struct Account {
     prefetch: PrefetchCounters,
 }
 
-/// One core. `P` is its page-table prefetcher.
+/// One core. `P` is its accelerator.
 #[derive(Clone, Debug)]
-pub struct Core<P = NoPrefetch> {
+pub struct Core<P = NoAccelerator> {
     pub(crate) tlbs: Tlbs,
     pub(crate) unit: WalkUnit<P>,
     pub(crate) player: Player,
@@ -80,30 +81,30 @@ pub struct Core<P = NoPrefetch> {
 }
 
 impl Core {
-    /// A core without a prefetcher, all empty.
+    /// A core without an accelerator, all empty.
     ///
     /// # Errors
     /// When the configuration cannot be built.
     pub fn new(config: &MmuConfig) -> Result<Self, MmuError> {
-        Self::with_prefetcher(config, NoPrefetch)
+        Self::with_accelerator(config, NoAccelerator)
     }
 }
 
-impl<P: Prefetcher> Core<P> {
+impl<P: Accelerator> Core<P> {
     /// A core, all empty.
     ///
     /// # Errors
     /// When the configuration cannot be built.
-    pub fn with_prefetcher(config: &MmuConfig, prefetcher: P) -> Result<Self, MmuError> {
+    pub fn with_accelerator(config: &MmuConfig, accelerator: P) -> Result<Self, MmuError> {
         let miss_registers = config.l1d_miss_registers.map_or(0, |count| count as usize);
         Ok(Self {
             tlbs: Tlbs::new(config)?,
-            unit: WalkUnit::new(config, prefetcher)?,
+            unit: WalkUnit::new(config, accelerator)?,
             player: Player::new(config, miss_registers)?,
             memos: Vec::new(),
             memo: None,
             oldest_memo: 0,
-            // With a prefetcher they are exact, too, but slower.
+            // With one that prefetches they are exact, too, but slower.
             stages: !P::ACTIVE,
             hints: true,
             recent_walks: 0,
@@ -114,7 +115,7 @@ impl<P: Prefetcher> Core<P> {
     /// What it has counted so far, for the program that it counts for.
     pub fn counters(&self) -> Counters {
         let mut counters = self.unit.counters.clone();
-        self.unit.prefetcher.count(&mut counters);
+        self.unit.accelerator.count(&mut counters);
         self.snapshot(counters, self.player.in_flight.counters())
     }
 
@@ -126,9 +127,9 @@ impl<P: Prefetcher> Core<P> {
     /// Counts into `account` from now on, and leaves there what it has counted into until now.
     pub fn exchange_account(&mut self, account: &mut Account) {
         // What the accelerator counts is with the other counters while they are put away.
-        self.unit.prefetcher.exchange_counters(&mut self.unit.counters);
+        self.unit.accelerator.exchange_counters(&mut self.unit.counters);
         std::mem::swap(&mut self.unit.counters, &mut account.counters);
-        self.unit.prefetcher.exchange_counters(&mut self.unit.counters);
+        self.unit.accelerator.exchange_counters(&mut self.unit.counters);
         self.player.in_flight.exchange_counters(&mut account.prefetch);
     }
 
@@ -150,9 +151,9 @@ impl<P: Prefetcher> Core<P> {
         counters
     }
 
-    /// Its prefetcher, to set range registers and the like.
-    pub fn prefetcher_mut(&mut self) -> &mut P {
-        &mut self.unit.prefetcher
+    /// Its accelerator, to set range registers and the like.
+    pub fn accelerator_mut(&mut self) -> &mut P {
+        &mut self.unit.accelerator
     }
 
     /// Its TLBs.
@@ -168,7 +169,7 @@ impl<P: Prefetcher> Core<P> {
     /// Switches to another process (`guest`) and, nested, another VM (`host`). Entries of others stay but are not used.
     pub fn switch_to(&mut self, guest: Asid, host: Asid) {
         self.tlbs.switch_to(guest);
-        self.unit.prefetcher.switch_to(guest, host);
+        self.unit.accelerator.switch_to(guest, host);
         self.unit.guest_pwc.switch_to(guest);
         self.unit.host_pwc.switch_to(host);
         if let Some(nested) = &mut self.unit.nested_tlb {
@@ -181,14 +182,14 @@ impl<P: Prefetcher> Core<P> {
     pub fn invalidate(&mut self, pages: VpnRange) {
         self.tlbs.invalidate(pages);
         self.unit.guest_pwc.flush();
-        self.unit.prefetcher.invalidate(pages);
+        self.unit.accelerator.invalidate(pages);
     }
 
     /// The guest flushed the process in use (`MOV CR3`, `INVPCID`): host structures stay.
     pub fn flush_guest(&mut self) {
         self.tlbs.flush();
         self.unit.guest_pwc.flush();
-        self.unit.prefetcher.flush();
+        self.unit.accelerator.flush();
     }
 
     /// The host changed its table (`INVEPT`): everything that came from it goes, combined translations included.
@@ -201,7 +202,7 @@ impl<P: Prefetcher> Core<P> {
         self.tlbs.flush_all();
         self.unit.guest_pwc.flush_all();
         self.unit.host_pwc.flush_all();
-        self.unit.prefetcher.flush_all();
+        self.unit.accelerator.flush_all();
         if let Some(nested) = &mut self.unit.nested_tlb {
             nested.flush_all();
         }
@@ -213,7 +214,7 @@ impl<P: Prefetcher> Core<P> {
         self.hints = on;
     }
 
-    /// Whether walks may be done in stages over a batch (by default they are, unless there is a prefetcher).
+    /// Whether walks may be done in stages over a batch (by default they are, unless something prefetches).
     /// Makes no difference to any result.
     pub fn set_stages(&mut self, on: bool) {
         self.stages = on;
@@ -227,7 +228,7 @@ impl<P: Prefetcher> Core<P> {
         self.tlbs.check_invariants();
         self.unit.guest_pwc.check_invariants();
         self.unit.host_pwc.check_invariants();
-        self.unit.prefetcher.check_invariants();
+        self.unit.accelerator.check_invariants();
         if let Some(nested) = &self.unit.nested_tlb {
             nested.check_invariants();
         }

@@ -16,13 +16,13 @@
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize};
 
+use crate::accelerator::Accelerator;
 use crate::clustered::Group;
 use crate::corunner::CoRunner;
 use crate::counters::{Counters, WalkEvents};
 use crate::hierarchy::Llc;
 use crate::mapping::Mapping;
 use crate::memo::Memo;
-use crate::prefetcher::Prefetcher;
 use crate::processor::{Core, RunEnd};
 use crate::simd::{Plain, Simd};
 use crate::stages::FetchAhead;
@@ -108,7 +108,7 @@ trait Detail {
     fn corunner(&mut self) -> Option<Hpa>;
 
     /// What remains to be done when a batch is translated.
-    fn finish<P: Prefetcher>(&mut self, core: &mut Core<P>);
+    fn finish<P: Accelerator>(&mut self, core: &mut Core<P>);
 }
 
 /// All of it.
@@ -137,7 +137,7 @@ impl<C: CoRunner> Detail for Full<'_, C> {
     }
 
     #[inline(always)]
-    fn finish<P: Prefetcher>(&mut self, core: &mut Core<P>) {
+    fn finish<P: Accelerator>(&mut self, core: &mut Core<P>) {
         core.player.play::<P>(self.llc, &mut core.unit.tape, &mut core.unit.counters);
     }
 }
@@ -164,7 +164,7 @@ impl Detail for TlbOnly {
     }
 
     #[inline(always)]
-    fn finish<P: Prefetcher>(&mut self, _: &mut Core<P>) {}
+    fn finish<P: Accelerator>(&mut self, _: &mut Core<P>) {}
 }
 
 /// Counts a hit, sets dirty bits if this is the first store, and returns what the first level holds.
@@ -201,7 +201,7 @@ fn stores(accesses: &[Access]) -> u64 {
 
 /// What an access, now the `last`, refers to besides its walk.
 #[inline(always)]
-fn refer<P: Prefetcher, D: Detail>(unit: &mut WalkUnit<P>, detail: &mut D, last: Last) {
+fn refer<P: Accelerator, D: Detail>(unit: &mut WalkUnit<P>, detail: &mut D, last: Last) {
     if D::FULL {
         unit.pending.others.data(last.hpa());
     }
@@ -223,7 +223,7 @@ enum Next {
 
 /// Translates as many of `accesses` as hit 4 KiB `pages` of the first level, one after the other, and need nothing else.
 #[inline(always)]
-fn first_level_hits<const N: usize, P: Prefetcher, S: Simd, D: Detail>(
+fn first_level_hits<const N: usize, P: Accelerator, S: Simd, D: Detail>(
     mut pages: SmallPages<'_, N>,
     unit: &mut WalkUnit<P>,
     simd: S,
@@ -253,7 +253,7 @@ fn first_level_hits<const N: usize, P: Prefetcher, S: Simd, D: Detail>(
     (hits, next)
 }
 
-impl<P: Prefetcher> Core<P> {
+impl<P: Accelerator> Core<P> {
     /// Simulates `accesses` in full, in order, up to the first that needs a page fault.
     pub fn run<W: Walker, C: CoRunner>(
         &mut self,
@@ -419,7 +419,7 @@ impl<P: Prefetcher> Core<P> {
             found
         };
         if P::TRANSLATES {
-            self.unit.prefetcher.learn(gva.page(), mapping, D::FULL);
+            self.unit.accelerator.learn(gva.page(), mapping, D::FULL);
         }
         Ok(self.take_in::<S, D>(simd, gva.page(), mapping, || walker.neighbours(gva)))
     }
@@ -431,13 +431,13 @@ impl<P: Prefetcher> Core<P> {
             self.finish_walks(simd, walker, None);
             self.unit.begin(access.gva());
         }
-        let WalkUnit { prefetcher, tape, .. } = &mut self.unit;
+        let WalkUnit { accelerator, tape, .. } = &mut self.unit;
         let refer = |line| {
             if D::FULL {
                 tape.entry(line, WalkEvents::ACCELERATOR, false, 0);
             }
         };
-        let found = prefetcher.look_up(access.gva().page(), access.is_store(), D::FULL, refer)?;
+        let found = accelerator.look_up(access.gva().page(), access.is_store(), D::FULL, refer)?;
         if found.first_store {
             walker.set_dirty(access.gva());
         }

@@ -8,11 +8,11 @@
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Gpa, Gva, Hpa, PageSize, PageTable, Pfn, Va};
 
+use crate::accelerator::Accelerator;
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
 use crate::memo::Memo;
-use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, leaf_of, set_dirty};
@@ -140,7 +140,7 @@ impl Walker for Segmented<'_> {
     type Hint = ();
 
     #[inline(always)]
-    fn walk<P: Prefetcher, S: Simd>(
+    fn walk<P: Accelerator, S: Simd>(
         &mut self,
         unit: &mut WalkUnit<P>,
         simd: S,

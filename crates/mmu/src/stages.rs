@@ -16,10 +16,11 @@
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Gpa, Gva, Level, NodeId, Va, Vpn};
 
+use crate::accelerator::Accelerator;
+use crate::accelerator::prefetch::Issue;
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
 use crate::memo::{LEVELS, LINE_ENTRIES_ORDER, Memo, NodeRecord};
-use crate::prefetcher::{Issue, Prefetcher};
 use crate::simd::Simd;
 use crate::tape::{Reference, Tape, WalkSpan};
 use crate::walk_unit::WalkUnit;
@@ -83,7 +84,7 @@ impl Task {
     const UNMARKED: u32 = 1;
     /// Says that it is no walk: `page` and `walk` are the range of the other references.
     const OTHERS: u32 = 2;
-    /// Says that it is the first of its walk; only kept for a prefetcher.
+    /// Says that it is the first of its walk; only kept where something prefetches.
     const FIRST: u32 = 4;
     const NODE: u32 = 3;
 
@@ -201,7 +202,7 @@ impl Writer<'_> {
     }
 }
 
-impl<P: Prefetcher> WalkUnit<P> {
+impl<P: Accelerator> WalkUnit<P> {
     /// Does all walks that were put off, whose nodes are prepared in `memo`. Whether [`WalkUnit::unmarked`] has something.
     #[inline(always)]
     pub(crate) fn run_stages<S: Simd>(&mut self, simd: S, memo: &Memo, mut ahead: impl FetchAhead) -> bool {
@@ -325,12 +326,12 @@ impl<P: Prefetcher> WalkUnit<P> {
         kinds & Task::UNMARKED != 0
     }
 
-    /// The same with what a prefetcher asks for.
+    /// The same with what is prefetched.
     #[inline(always)]
     fn host_stage_with_prefetches<S: Simd>(&mut self, simd: S, first: usize, base: Vpn) -> bool {
         let guest_cycles = if self.guest_pwc.exists() { u64::from(self.guest_pwc.latency_cycles()) } else { 0 };
         let host_cycles = if self.host_pwc.exists() { u64::from(self.host_pwc.latency_cycles()) } else { 0 };
-        let Self { pending: Pending { others, tasks, task_count, walks, .. }, tape, prefetcher, host_pwc, .. } = self;
+        let Self { pending: Pending { others, tasks, task_count, walks, .. }, tape, accelerator, host_pwc, .. } = self;
         let mut left_counts = [0_u64; LEVELS + 1];
         let (mut kinds, mut wait) = (0, 0);
         for task in &tasks[..*task_count] {
@@ -343,11 +344,11 @@ impl<P: Prefetcher> WalkUnit<P> {
             if task.kind & Task::FIRST != 0 {
                 tape.walks[span].begin = tape.len() as u32;
                 wait = 0;
-                prefetcher.walk_starts(walks[task.walk as usize].gva, &mut Issue { tape, wait: &mut wait });
+                accelerator.walk_starts(walks[task.walk as usize].gva, &mut Issue { tape, wait: &mut wait });
                 wait += guest_cycles;
             }
             let gpa = Gpa((task.page.0 - base.0) << PAGE_SHIFT);
-            prefetcher.host_walk_starts(gpa, &mut Issue { tape, wait: &mut wait });
+            accelerator.host_walk_starts(gpa, &mut Issue { tape, wait: &mut wait });
             let left = host_pwc.levels_left(simd, task.page, ROOT);
             left_counts[left] += 1;
             wait += host_cycles;

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a walk runs on: page-walk caches, the nested TLB, the prefetcher, and the [tape](crate::tape) of its references.
+//! What a walk runs on: page-walk caches, the nested TLB, the accelerator, and the [tape](crate::tape) of its references.
 //!
 //! The latency of a walk is the sum of
 //! - the latency of the level that served each of its references,
 //! - one page-walk-cache latency per look-up: once for the guest's table and once for each host walk, where the core has such caches,
 //! - one nested-TLB latency per look-up, before each host walk, where the core has one.
 //!
-//! A reference to a line that a prefetcher asked for in the same walk waits for what is left of its latency, and at least
+//! A reference to a line that was prefetched in the same walk waits for what is left of its latency, and at least
 //! for an L1-D hit.
 //!
 //! A walk that ends in a page fault leaves no trace in the counters but its own two.
 
 use nestwalk_mem::{Gpa, Gva, Hpa};
 
+use crate::accelerator::Accelerator;
+use crate::accelerator::prefetch::Issue;
 use crate::config::MmuConfig;
 use crate::counters::{Counters, Served, Table, WalkEvents};
 use crate::error::MmuError;
-use crate::prefetcher::{Issue, Prefetcher};
 use crate::stages::Pending;
 use crate::tape::{Tape, WalkSpan};
 use crate::walk_cache::{NestedTlb, WalkCache};
@@ -27,24 +28,24 @@ pub struct WalkUnit<P> {
     pub(crate) guest_pwc: WalkCache,
     pub(crate) host_pwc: WalkCache,
     pub(crate) nested_tlb: Option<NestedTlb>,
-    pub(crate) prefetcher: P,
+    pub(crate) accelerator: P,
     pub(crate) counters: Counters,
     pub(crate) tape: Tape,
     pub(crate) pending: Pending,
     walk: WalkSpan,
     /// Counts of look-ups before the walk: they stand again if it ends in a page fault.
     lookups_before: [u64; WalkEvents::LOOKUPS_LEN],
-    /// Cycles of look-ups since its last reference. Only kept for a prefetcher.
+    /// Cycles of look-ups since its last reference. Only kept where something prefetches.
     wait: u64,
 }
 
-impl<P: Prefetcher> WalkUnit<P> {
-    pub(crate) fn new(config: &MmuConfig, prefetcher: P) -> Result<Self, MmuError> {
+impl<P: Accelerator> WalkUnit<P> {
+    pub(crate) fn new(config: &MmuConfig, accelerator: P) -> Result<Self, MmuError> {
         Ok(Self {
             guest_pwc: WalkCache::new("guest_pwc", &config.guest_pwc)?,
             host_pwc: WalkCache::new("host_pwc", &config.host_pwc)?,
             nested_tlb: config.nested_tlb.as_ref().map(NestedTlb::new).transpose()?,
-            prefetcher,
+            accelerator,
             counters: Counters::default(),
             tape: Tape::default(),
             pending: Pending::default(),
@@ -61,7 +62,7 @@ impl<P: Prefetcher> WalkUnit<P> {
         self.lookups_before = *self.counters.walk_events.lookups();
         if P::ACTIVE {
             self.wait = 0;
-            self.prefetcher.walk_starts(gva, &mut Issue { tape: &mut self.tape, wait: &mut self.wait });
+            self.accelerator.walk_starts(gva, &mut Issue { tape: &mut self.tape, wait: &mut self.wait });
         }
     }
 
@@ -69,7 +70,7 @@ impl<P: Prefetcher> WalkUnit<P> {
     #[inline(always)]
     pub(crate) fn begin_host_walk(&mut self, gpa: Gpa) {
         if P::ACTIVE {
-            self.prefetcher.host_walk_starts(gpa, &mut Issue { tape: &mut self.tape, wait: &mut self.wait });
+            self.accelerator.host_walk_starts(gpa, &mut Issue { tape: &mut self.tape, wait: &mut self.wait });
         }
     }
 

@@ -4,11 +4,11 @@
 use nestwalk_mem::addr::{ENTRY_BYTES, PAGE_SHIFT};
 use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Pfn, Va, Vpn};
 
+use crate::accelerator::Accelerator;
 use crate::clustered::Group;
 use crate::counters::Table;
 use crate::mapping::Mapping;
 use crate::memo::Memo;
-use crate::prefetcher::Prefetcher;
 use crate::simd::Simd;
 use crate::stages::Prepared;
 use crate::walk_unit::WalkUnit;
@@ -153,7 +153,7 @@ const WAY: usize = 8;
 ///
 /// Where the way ends is known and each node knows the one above it, so nothing is read but the last entry.
 #[inline(always)]
-pub(crate) fn descend<P: Prefetcher, S: Simd>(
+pub(crate) fn descend<P: Accelerator, S: Simd>(
     (table, which): (&PageTable, Table),
     unit: &mut WalkUnit<P>,
     simd: S,
@@ -200,7 +200,7 @@ pub trait Walker {
     ///
     /// # Errors
     /// The page fault that must be handled first. What the walk did to the caches up to there stays, as in hardware.
-    fn walk<P: Prefetcher, S: Simd>(
+    fn walk<P: Accelerator, S: Simd>(
         &mut self,
         unit: &mut WalkUnit<P>,
         simd: S,

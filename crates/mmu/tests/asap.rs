@@ -28,7 +28,7 @@ impl Rig {
     fn new(config: &MmuConfig, guest: &[u8], host: &[u8]) -> Self {
         let levels = |levels| Levels::new(levels).unwrap();
         let asap = Asap::new(16, levels(guest), levels(host)).unwrap();
-        Self { core: Core::with_prefetcher(config, asap).unwrap(), llc: Llc::new(config).unwrap() }
+        Self { core: Core::with_accelerator(config, asap).unwrap(), llc: Llc::new(config).unwrap() }
     }
 
     fn native(&mut self, table: &mut TestTable, page: u64) -> Counters {
@@ -81,7 +81,7 @@ fn a_native_walk_pays_for_the_longer_of_walk_and_prefetch() {
         (&[1, 2], LOOKUP + 2 * MEMORY + 2 * L1D, MEMORY + L1D),
     ] {
         let (mut table, mut rig) = (native_table(), Rig::new(&machine(), levels, &[]));
-        rig.core.prefetcher_mut().load(&native_nodes(), &[], Vpn(0));
+        rig.core.accelerator_mut().load(&native_nodes(), &[], Vpn(0));
         let first = rig.native(&mut table, 5);
         assert_eq!(first.walk_cycles, cold, "{levels:?}");
         // 16 nodes on: another line of the PMD node.
@@ -130,7 +130,7 @@ fn a_nested_walk_worked_out_by_hand() {
         // The guest's nodes as they lie in host memory.
         let guest_nodes = [sorted(1, 512, 0x8000 + 19), sorted(2, 1 << 18, 0x8000 + 18)];
         let host_nodes = [sorted(1, 512, 0x5003), sorted(2, 1 << 18, 0x5002)];
-        rig.core.prefetcher_mut().load(&guest_nodes, &host_nodes, Vpn(0));
+        rig.core.accelerator_mut().load(&guest_nodes, &host_nodes, Vpn(0));
         let counters = rig.nested(&mut tables, 5);
         assert_eq!(counters.walk_cycles, cycles, "guest {guest:?}, host {host:?}");
         assert_eq!(counters.walk_events.total_references(), 4 + 3 + 4 + 1, "the walk is the same");
@@ -147,7 +147,7 @@ fn a_prefetch_to_a_hole_changes_no_result() {
         table.table.relocate(hole, Frame(0x9999));
     }
     let mut with = Rig::new(&machine(), &[1, 2], &[]);
-    with.core.prefetcher_mut().load(&native_nodes(), &[], Vpn(0));
+    with.core.accelerator_mut().load(&native_nodes(), &[], Vpn(0));
     let mut without = Rig::new(&machine(), &[], &[]);
     for page in [7 * 512 + 5, 20 * 512 + 5, 7 * 512 + 5, 6 * 512 + 5] {
         let (with, without) = (with.native(&mut table, page), without.native(&mut other, page));
@@ -170,7 +170,7 @@ fn a_prefetch_to_a_hole_changes_no_result() {
 fn without_a_free_miss_register_a_prefetch_is_dropped() {
     let config = MmuConfig { l1d_miss_registers: Some(1), ..machine() };
     let (mut table, mut rig) = (native_table(), Rig::new(&config, &[1, 2], &[]));
-    rig.core.prefetcher_mut().load(&native_nodes(), &[], Vpn(0));
+    rig.core.accelerator_mut().load(&native_nodes(), &[], Vpn(0));
     let counters = rig.native(&mut table, 5);
     assert_eq!((counters.prefetch.issued, counters.prefetch.dropped), (1, 1));
     // The one that the walk needs first is made.
@@ -183,7 +183,7 @@ fn for_a_huge_page_the_prefetch_of_the_pte_is_wasted_and_that_of_the_pmd_is_not(
     table.map(0, 0x10_0000, PageSize::Huge, WRITABLE);
     let nodes = [sorted(1, 512, 0x1000), sorted(2, 1 << 18, 0x3002)];
     let mut rig = Rig::new(&machine(), &[1, 2], &[]);
-    rig.core.prefetcher_mut().load(&nodes, &[], Vpn(0));
+    rig.core.accelerator_mut().load(&nodes, &[], Vpn(0));
     let counters = rig.native(&mut table, 5);
     assert_eq!(counters.walk_cycles, LOOKUP + 2 * MEMORY + L1D);
     assert_eq!((counters.prefetch.issued, counters.prefetch.useful), (2, 1));
@@ -195,7 +195,7 @@ fn with_five_levels_a_third_one_can_be_prefetched() {
     table.map(5, 0x10_0000, PageSize::Small, WRITABLE);
     let nodes = [sorted(1, 512, 0x3004), sorted(2, 1 << 18, 0x3003), sorted(3, 1 << 27, 0x3002)];
     let mut rig = Rig::new(&machine(), &[1, 2, 3], &[]);
-    rig.core.prefetcher_mut().load(&nodes, &[], Vpn(0));
+    rig.core.accelerator_mut().load(&nodes, &[], Vpn(0));
     assert_eq!(rig.native(&mut table, 5).walk_cycles, LOOKUP + 2 * MEMORY + 3 * L1D);
 }
 
@@ -221,7 +221,7 @@ fn walks_in_stages_ask_for_the_same_lines_at_the_same_times() {
         let outcome = |stages: bool| {
             let mut rig = Rig::new(&config, &[1, 2], &[1, 2]);
             rig.core.set_stages(stages);
-            rig.core.prefetcher_mut().load(&guest_nodes, &host_nodes, Vpn(0));
+            rig.core.accelerator_mut().load(&guest_nodes, &host_nodes, Vpn(0));
             let (mut guest, mut host) = (guest.table.clone(), host.table.clone());
             let mut walker = Nested { guest: &mut guest, host: &mut host, base: Vpn(0) };
             assert_eq!(rig.core.run(&mut rig.llc, &mut walker, &accesses, &mut NoCoRunner), RunEnd::Done);

@@ -8,8 +8,8 @@ mod common;
 use common::{TestTable, WRITABLE, cycles_of_events, machine, machine_without_pwc};
 use nestwalk_mem::{Access, Entry, Geometry, Gva, Hpa, PageSize, Vpn, VpnRange};
 use nestwalk_mmu::{
-    Asid, Core, Counters, Fault, Llc, MmuConfig, Nested, NoCoRunner, NoPrefetch, PomTlb, PomTlbConfig, PomTlbCounters,
-    Prefetcher, RunEnd, TlbConfig,
+    Accelerator, Asid, Core, Counters, Fault, Llc, MmuConfig, Nested, NoAccelerator, NoCoRunner, PomTlb, PomTlbConfig,
+    PomTlbCounters, RunEnd, TlbConfig,
 };
 use proptest::prelude::*;
 
@@ -25,9 +25,9 @@ struct Rig<P> {
     tables: (TestTable, TestTable),
 }
 
-impl<P: Prefetcher> Rig<P> {
+impl<P: Accelerator> Rig<P> {
     fn new(config: &MmuConfig, hardware: P, tables: (TestTable, TestTable)) -> Self {
-        let mut core = Core::with_prefetcher(config, hardware).unwrap();
+        let mut core = Core::with_accelerator(config, hardware).unwrap();
         core.switch_to(Asid(1), Asid(0));
         Self { core, llc: Llc::new(config).unwrap(), tables }
     }
@@ -92,7 +92,7 @@ fn pom() -> PomTlb {
 #[test]
 fn a_hit_is_one_reference_and_a_miss_two_before_the_walk() {
     let config = small_tlbs(machine_without_pwc());
-    let mut plain = Rig::new(&config, NoPrefetch, tables());
+    let mut plain = Rig::new(&config, NoAccelerator, tables());
     let mut with = Rig::new(&config, pom(), tables());
     let (walk, first) = (plain.cold_load(5), with.cold_load(5));
     assert_eq!(walk.walk_events.total_references(), 24);
@@ -200,7 +200,7 @@ proptest! {
     ) {
         let config = small_tlbs(machine());
         let config = if clustered { config.with_clustered_tlb().unwrap() } else { config };
-        let mut plain = Rig::new(&config, NoPrefetch, mapped(&leaves));
+        let mut plain = Rig::new(&config, NoAccelerator, mapped(&leaves));
         let mut with = Rig::new(&config, PomTlb::new(&PomTlbConfig { size }, BASE), mapped(&leaves));
         for op in ops {
             match op {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The seam for prefetchers: a line in flight costs a walk what is left of its latency.
+//! The seam for accelerators that prefetch: a line in flight costs a walk what is left of its latency.
 
 mod common;
 
 use common::{TestTable, WRITABLE, machine};
 use nestwalk_mem::{Access, Geometry, Gpa, Gva, Hpa, PageSize};
-use nestwalk_mmu::{Core, Issue, Llc, Native, NoCoRunner, Prefetcher, RunEnd};
+use nestwalk_mmu::{Accelerator, Core, Issue, Llc, Native, NoCoRunner, RunEnd};
 
 /// Knows where the PTE node is, as ASAP's range registers do.
 struct PteNode(Hpa);
 
-impl Prefetcher for PteNode {
+impl Accelerator for PteNode {
     const ACTIVE: bool = true;
 
     fn walk_starts(&mut self, gva: Gva, issue: &mut Issue<'_>) {
@@ -28,7 +28,7 @@ fn a_walk_waits_for_what_is_left_of_a_prefetch() {
     [0, 8].iter().for_each(|&page| table.map(page, 64 + page, PageSize::Small, WRITABLE));
     let config = machine();
     // Nodes come from the top: the PTE node is the fourth.
-    let mut core = Core::with_prefetcher(&config, PteNode(Hpa(0x103 << 12))).unwrap();
+    let mut core = Core::with_accelerator(&config, PteNode(Hpa(0x103 << 12))).unwrap();
     let mut llc = Llc::new(&config).unwrap();
     let mut walk = |page: u64| {
         let before = core.counters();

@@ -16,9 +16,10 @@ use nestwalk_mem::keys::{Key, key, limit};
 use nestwalk_mem::{Gpa, Gva, Hpa, Level, Va, Vpn, VpnRange};
 use serde::{Deserialize, Serialize};
 
+use crate::accelerator::Accelerator;
+use crate::accelerator::prefetch::Issue;
 use crate::counters::Counters;
 use crate::error::MmuError;
-use crate::prefetcher::{Issue, Prefetcher};
 use crate::walker::INDEX_BITS;
 
 /// The numbers of a scenario that are this technique's.
@@ -245,7 +246,7 @@ impl Asap {
     }
 }
 
-impl Prefetcher for Asap {
+impl Accelerator for Asap {
     const ACTIVE: bool = true;
 
     #[inline(always)]

@@ -22,10 +22,10 @@ use nestwalk_mem::keys::{Key, assumed, key};
 use nestwalk_mem::{Gvn, Hpa, PageSize, VpnRange};
 use serde::{Deserialize, Serialize};
 
+use crate::accelerator::{Accelerator, Found};
 use crate::config::LINE_BYTES;
 use crate::counters::{Counters, Served, WalkEvents};
 use crate::mapping::Mapping;
-use crate::prefetcher::{Found, Prefetcher};
 use crate::processor::Asid;
 use crate::sets::Sets;
 
@@ -182,7 +182,7 @@ impl PomTlb {
     }
 }
 
-impl Prefetcher for PomTlb {
+impl Accelerator for PomTlb {
     const TRANSLATES: bool = true;
 
     fn look_up(&mut self, page: Gvn, store: bool, counted: bool, mut refer: impl FnMut(Hpa)) -> Option<Found> {

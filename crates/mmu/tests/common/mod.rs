@@ -84,7 +84,7 @@ pub fn load_nested(rig: &mut Rig, guest: &mut PageTable, host: &mut PageTable, g
     rig.core.counters().minus(&before)
 }
 
-/// Cycles of all walks, worked out from the events and the machine's latencies. There must be no prefetcher.
+/// Cycles of all walks, worked out from the events and the machine's latencies. There must be no accelerator.
 pub fn cycles_of_events(config: &MmuConfig, counters: &Counters) -> u64 {
     let latencies =
         [config.l1d.latency_cycles, config.l2.latency_cycles, config.llc.latency_cycles, config.memory_latency_cycles];

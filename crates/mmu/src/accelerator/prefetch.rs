@@ -1,100 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The seam for hardware that sees TLB misses and walks ([`accelerator`](crate::accelerator)): it prefetches page-table lines
-//! while a walk goes on (ASAP), or answers in place of it (POM-TLB).
+//! Prefetches of page-table lines while a walk goes on.
 //!
-//! Prefetched lines go through the caches like any request. What has not arrived when the walk reaches it costs the walk only the
-//! rest of the wait.
+//! Prefetched lines go through the caches like any request. What has not arrived when the walk reaches it costs the walk
+//! only the rest of the wait.
 
-use nestwalk_mem::{Gpa, Gva, Gvn, Hpa, VpnRange};
+use nestwalk_mem::Hpa;
 
-use crate::counters::{Counters, Served};
-use crate::mapping::Mapping;
-use crate::processor::Asid;
+use crate::counters::Served;
 use crate::tape::Tape;
-
-/// Hardware that sees TLB misses and walks: what it is told, and what it may do. All of it is compiled away where there is
-/// none.
-pub trait Prefetcher {
-    /// Whether it ever prefetches.
-    const ACTIVE: bool = false;
-    /// Whether it ever answers in place of a walk.
-    const TRANSLATES: bool = false;
-
-    /// A walk for `gva` begins. `issue` takes the lines to prefetch.
-    #[inline(always)]
-    fn walk_starts(&mut self, gva: Gva, issue: &mut Issue<'_>) {
-        let _ = (gva, issue);
-    }
-
-    /// Inside a nested walk, the host walk for `gpa` begins.
-    #[inline(always)]
-    fn host_walk_starts(&mut self, gpa: Gpa, issue: &mut Issue<'_>) {
-        let _ = (gpa, issue);
-    }
-
-    /// The TLBs have no translation of `page` for a load, or a `store`. Each line that it reads goes to `refer`. What it
-    /// does is counted if `counted`; where only the TLBs are simulated it is not.
-    #[inline(always)]
-    fn look_up(&mut self, page: Gvn, store: bool, counted: bool, refer: impl FnMut(Hpa)) -> Option<Found> {
-        let _ = (page, store, counted, refer);
-        None
-    }
-
-    /// A walk found `mapping` for `page`, which it had no translation of.
-    #[inline(always)]
-    fn learn(&mut self, page: Gvn, mapping: Mapping, counted: bool) {
-        let _ = (page, mapping, counted);
-    }
-
-    /// The core switches to another process (`guest`) and another VM (`host`).
-    fn switch_to(&mut self, guest: Asid, host: Asid) {
-        let _ = (guest, host);
-    }
-
-    /// Translations of `pages` of the process in use go.
-    fn invalidate(&mut self, pages: VpnRange) {
-        let _ = pages;
-    }
-
-    /// All translations of the process in use go.
-    fn flush(&mut self) {}
-
-    /// All translations go.
-    fn flush_all(&mut self) {}
-
-    /// Writes what it counted into a core's snapshot.
-    fn count(&self, counters: &mut Counters) {
-        let _ = counters;
-    }
-
-    /// Exchanges what it counted with its part of `counters`.
-    fn exchange_counters(&mut self, counters: &mut Counters) {
-        let _ = counters;
-    }
-
-    /// Moves the events that are its own from where a core counts them to its part of a snapshot.
-    fn take_events(counters: &mut Counters) {
-        let _ = counters;
-    }
-
-    /// Checks what must always hold.
-    fn check_invariants(&self) {}
-}
-
-/// What an accelerator answers in place of a walk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
-    /// The translation; of a store, with its dirty bit.
-    pub mapping: Mapping,
-    /// Whether this is the first store to it, as far as is known here: the dirty bits of the leaves behind it are to be set.
-    pub first_store: bool,
-}
-
-/// No such hardware.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoPrefetch;
-
-impl Prefetcher for NoPrefetch {}
 
 nestwalk_mem::counters! {
     /// What became of a prefetcher's requests. Those of walks that end in a page fault are in here, too: they were made.
