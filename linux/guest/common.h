@@ -40,7 +40,10 @@ static inline uint64_t next_random(uint64_t *state)
 	return *state = s;
 }
 
-/* Anonymous 4 KiB-page memory that starts on a 2 MiB boundary. */
+/*
+ * Anonymous memory that starts on a 2 MiB boundary, of 4 KiB pages. With NESTWALK_FOLIOS in the
+ * environment the kernel may use the larger folios that it is set to use.
+ */
 static inline char *map_aligned(size_t bytes)
 {
 	char *p = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE,
@@ -54,7 +57,7 @@ static inline char *map_aligned(size_t bytes)
 		die("munmap");
 	if (munmap(a + bytes, p + HUGE - a))
 		die("munmap");
-	if (madvise(a, bytes, MADV_NOHUGEPAGE) && errno != EINVAL)
+	if (!getenv("NESTWALK_FOLIOS") && madvise(a, bytes, MADV_NOHUGEPAGE) && errno != EINVAL)
 		die("madvise(MADV_NOHUGEPAGE)");
 	return a;
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * opbench MIB ROUNDS TAG
+ * opbench MIB ROUNDS TAG [BIG]
  *
  * One thread takes MIB MiB of anonymous memory through its life, ROUNDS times:
  * first touch, mprotect, fork, copy on write in the child, mremap, DONTNEED,
  * munmap, exit of a process, and the same with one page of eight touched. Each
  * step stands between two marks, no-ops that harness/insncount.c knows, which
  * counts the instructions of the whole machine between them. Prints how many
- * pages each step has been through.
+ * pages each step has been through. BIG is how many times MIB the big steps have
+ * (12); 0: there are none.
  */
 #include "common.h"
 #include "marks.h"
@@ -23,10 +24,7 @@ static const char * const name[STEPS] = {
 	"sparse_touch", "sparse_drop", "big_touch", "big_drop",
 };
 
-/* The big steps have so many times the memory. */
-#define BIG	12
-
-static size_t pages;
+static size_t pages, big = 12;
 
 static void touch_pages(char *p, size_t n, size_t every)
 {
@@ -125,13 +123,15 @@ static void life(void)
 	munmap(p, bytes);
 	END(SPARSE_DROP);
 
+	if (!big)
+		return;
 	/* More than the per-CPU lists of the page allocator keep. */
-	p = map_aligned(BIG * bytes);
+	p = map_aligned(big * bytes);
 	BEGIN(BIG_TOUCH);
-	touch_pages(p, BIG * pages, 1);
+	touch_pages(p, big * pages, 1);
 	END(BIG_TOUCH);
 	BEGIN(BIG_DROP);
-	munmap(p, BIG * bytes);
+	munmap(p, big * bytes);
 	END(BIG_DROP);
 }
 
@@ -139,23 +139,25 @@ int main(int argc, char **argv)
 {
 	size_t rounds, i;
 
-	if (argc != 4) {
-		fprintf(stderr, "usage: opbench MIB ROUNDS TAG\n");
+	if (argc != 4 && argc != 5) {
+		fprintf(stderr, "usage: opbench MIB ROUNDS TAG [BIG]\n");
 		return 2;
 	}
 	pages = strtoul(argv[1], NULL, 0) << 8;
 	rounds = strtoul(argv[2], NULL, 0);
+	if (argc == 5)
+		big = strtoul(argv[4], NULL, 0);
 	for (i = 0; i < rounds; i++)
 		life();
 	REPORT();
 	printf("STEPS {\"tag\":\"%s\",\"pages\":{", argv[3]);
-	for (i = 0; i < STEPS; i++) {
+	for (i = 0; i < (big ? STEPS : BIG_TOUCH); i++) {
 		size_t n = pages * rounds;
 
 		if (i == SPARSE_TOUCH || i == SPARSE_DROP)
 			n /= GROUP_PAGES;
 		if (i == BIG_TOUCH || i == BIG_DROP)
-			n *= BIG;
+			n *= big;
 		printf("%s\"%s\":%zu", i ? "," : "", name[i], n);
 	}
 	printf("}}\n");

@@ -39,7 +39,7 @@ KINDS = {
 UNPATCHED = ("stock", "hugetlb")
 # Directory of the patched and of the stock tree.
 TREES = ("linux-source-6.1", "source-stock")
-PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe", "record", "superpages"]
+PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe", "record", "superpages", "folios"]
 DIRECTORIES = ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")
 JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
 # Logs of so many finished suites are kept.

@@ -42,10 +42,15 @@ def measure(kind, path=None, append=""):
     # -icount makes the guest's clock follow the count, so that timer interrupts are the same.
     lines = qemu.boot(f"instructions-{kind}", build.kernel(kind), build.initramfs(), "instructions", cpus=1, icount=0, timeout=1800, append=append,
                       extra=["-plugin", f"{build.plugin('insncount')}{profile}"])
+    return counted(lines)
+
+
+def counted(lines):
+    """[(tag, {step: (instructions, pages)})] of the runs of guest/opbench.c on a console."""
     counts = [json.loads(l[6:]) for l in lines if l.startswith("INSNS ")]
     runs = [json.loads(l[6:]) for l in lines if l.startswith("STEPS ")]
     if len(counts) != len(runs) or not runs:
-        raise qemu.Failure(f"instructions {kind}: {len(counts)} counts for {len(runs)} runs")
+        raise qemu.Failure(f"instructions: {len(counts)} counts for {len(runs)} runs")
     return [(r["tag"], {s: (c[i], pages) for i, (s, pages) in enumerate(r["pages"].items())}) for c, r in zip(counts, runs)]
 
 

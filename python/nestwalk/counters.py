@@ -195,6 +195,81 @@ class CountersCorunner(TypedDict):
     """The co-runner's accesses, by what served them. (accesses)"""
 
 
+class CountersCuckooWalkCacheHits(TypedDict):
+    """Counters by name."""
+
+    guest_pmd: int
+    """Look-ups in the walk caches that hit, for walks that found their translation. (look-ups)"""
+
+    guest_pud: int
+    """Look-ups in the walk caches that hit, for walks that found their translation. (look-ups)"""
+
+    host_pmd: int
+    """Look-ups in the walk caches that hit, for walks that found their translation. (look-ups)"""
+
+    host_pte: int
+    """Look-ups in the walk caches that hit, for walks that found their translation. (look-ups)"""
+
+    host_pud: int
+    """Look-ups in the walk caches that hit, for walks that found their translation. (look-ups)"""
+
+
+class CountersCuckooWalkCacheMisses(TypedDict):
+    """Counters by name."""
+
+    guest_pmd: int
+    """Look-ups in the walk caches that missed: the walk table is read beside the walk. (look-ups)"""
+
+    guest_pud: int
+    """Look-ups in the walk caches that missed: the walk table is read beside the walk. (look-ups)"""
+
+    host_pmd: int
+    """Look-ups in the walk caches that missed: the walk table is read beside the walk. (look-ups)"""
+
+    host_pte: int
+    """Look-ups in the walk caches that missed: the walk table is read beside the walk. (look-ups)"""
+
+    host_pud: int
+    """Look-ups in the walk caches that missed: the walk table is read beside the walk. (look-ups)"""
+
+
+class CountersCuckooWalkTableReferences(TypedDict):
+    """Counters by name."""
+
+    l1d: int
+    """References to walk tables, by what served them. Those before a page fault are not in here. (references)"""
+
+    l2: int
+    """References to walk tables, by what served them. Those before a page fault are not in here. (references)"""
+
+    llc: int
+    """References to walk tables, by what served them. Those before a page fault are not in here. (references)"""
+
+    memory: int
+    """References to walk tables, by what served them. Those before a page fault are not in here. (references)"""
+
+
+class CountersCuckoo(TypedDict):
+    """Counters by name."""
+
+    beside: int
+    """References of walks to hashed tables that no step waited for, as another line had what was looked for.
+    (references)
+    """
+
+    moved: int
+    """Lines of hashed tables that were moved, by insertions and by resizes. (lines)"""
+
+    resizes: int
+    """Resizes of hashed tables that began. (resizes)"""
+
+    walk_cache_hits: CountersCuckooWalkCacheHits
+
+    walk_cache_misses: CountersCuckooWalkCacheMisses
+
+    walk_table_references: CountersCuckooWalkTableReferences
+
+
 class CountersData(TypedDict):
     """Counters by name."""
 
@@ -410,6 +485,8 @@ class Counters(TypedDict):
     """Accesses of the program. (accesses)"""
 
     corunner: CountersCorunner
+
+    cuckoo: NotRequired[CountersCuckoo]
 
     data: CountersData
 

@@ -4,7 +4,7 @@
 A result counts which level served each step of its walks, and how often each walk cache was asked. The cycles of all
 walks are linear in these counts, so they follow exactly for other latencies, as what is in which cache does not depend
 on latencies. What does not follow is the distribution of walk latencies, which would need each walk's own steps
-together, and anything of a run with a prefetcher, whose references wait for what is left of a prefetch.
+together, and anything of a run whose references wait for what is left of a prefetch, or overlap.
 """
 
 from __future__ import annotations
@@ -63,11 +63,15 @@ def walk_cycles(result: Result, latencies: Latencies) -> int:
     """Cycles of all measured walks of ``result`` if latencies were these.
 
     Raises:
-        NestwalkError: When it prefetched page-table lines (ASAP): what a prefetch hides is not linear in latencies.
+        NestwalkError: When it prefetched page-table lines (ASAP), as what a prefetch hides is not linear in latencies;
+            or when it read lines in parallel (elastic cuckoo page tables), as most references took no time of a walk.
     """
     mmu = result.statistics["mmu"]
     if mmu["prefetches"]["issued"]:
         what = f"{result.name}: prefetches overlap with the walk, so other latencies need another run"
+        raise NestwalkError(f"{what}; change the machine file and run it again")
+    if "cuckoo" in mmu:
+        what = f"{result.name}: lines of hashed page tables are read in parallel, so other latencies need another run"
         raise NestwalkError(f"{what}; change the machine file and run it again")
     of_server: dict[str, int] = {server: getattr(latencies, server) for server in ("l1d", "l2", "llc", "memory")}
     references: int = sum(row["count"] * of_server[row["served_by"]] for row in result.statistics["references"])

@@ -101,6 +101,16 @@ RARE: dict[str, dict[str, Any]] = {
         "kernels": [{"manager": {"kind": "freebsd"}}, {"manager": {"kind": "freebsd"}}],
         "workload": {"generator": GUPS},
     },
+    "pom-tlb": {
+        "accelerator": {"kind": "pom-tlb", "size": "256 KiB"},
+        "kernels": [{}, {}],
+        "workload": {"generator": GUPS},
+    },
+    "elastic-cuckoo": {
+        "accelerator": {"kind": "elastic-cuckoo", "pmd_walk_cache": 1},
+        "kernels": [{}, {}],
+        "workload": {"generator": {**GUPS, "footprint": "1200 MiB"}},
+    },
     "shadow": {
         "kernels": [{"paging": {"kind": "shadow"}}, {"manager": THP}],
         "workload": {"generator": GUPS},

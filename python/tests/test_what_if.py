@@ -61,6 +61,9 @@ def test_what_a_prefetch_hides_is_not_guessed(tmp_path: Path) -> None:
         result.walk_latency(memory=300)
     with pytest.raises(NestwalkError, match="no latency is called 'dram'"):
         result.walk_latency(dram=300)
+    result = run(tmp_path, "[[kernels]]", more="accelerator = { kind = 'elastic-cuckoo' }")
+    with pytest.raises(NestwalkError, match="in parallel"):
+        result.walk_latency(memory=300)
 
 
 def test_the_levels_of_a_table_are_answered_for_as_often_as_walks_ask(tmp_path: Path) -> None:

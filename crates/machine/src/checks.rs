@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether the parts of a scenario go together: each refusal names the key and the remedy.
 
-use nestwalk_mmu::{AsapHardware, Segments};
+use nestwalk_mmu::{AcceleratorConfig, AsapHardware, Segments};
 use nestwalk_os::TablesConfig;
 
 use crate::colocated::{ColocatedConfig, CoresConfig, UntilConfig, VmConfig};
@@ -54,6 +54,26 @@ fn check_kernel(key: &str, levels: &[u8], kernel: &KernelScenario) -> Result<(),
         _ => Err(format!(
             "asap: {key} = {levels:?}, but that kernel's table nodes are not sorted: give it tables = {{ kind = \"asap\" }}"
         )),
+    }
+}
+
+/// Whether `accelerator` goes together with the rest of the scenario.
+///
+/// # Errors
+/// What does not fit, and what would.
+pub(crate) fn accelerator(accelerator: &AcceleratorConfig, scenario: &Scenario) -> Result<(), String> {
+    match accelerator {
+        AcceleratorConfig::PomTlb(_) => Ok(()),
+        AcceleratorConfig::ElasticCuckoo(_) if scenario.kernels.len() > 2 => Err(
+            "accelerator: with a VM on a VM the hardware walks a table that no kernel keeps; give two kernels at most"
+                .into(),
+        ),
+        AcceleratorConfig::ElasticCuckoo(_)
+            if scenario.kernels.iter().any(|kernel| kernel.paging != PagingConfig::Ept) =>
+        {
+            Err("accelerator: hashed page tables are those of a kernel; use paging = { kind = \"ept\" }".into())
+        }
+        AcceleratorConfig::ElasticCuckoo(_) => Ok(()),
     }
 }
 

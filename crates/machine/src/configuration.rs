@@ -104,6 +104,9 @@ impl Configuration {
         if let Some(asap) = &scenario.asap {
             checks::asap(asap, scenario, &self.machine).map_err(|what| self.scenario_error(what))?;
         }
+        if let Some(accelerator) = &scenario.accelerator {
+            checks::accelerator(accelerator, scenario).map_err(|what| self.scenario_error(what))?;
+        }
         if let Err(what) = checks::colocated(scenario) {
             return self.refuse(what);
         }

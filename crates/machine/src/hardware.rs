@@ -4,8 +4,8 @@
 
 use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
-    Accelerator, AcceleratorConfig, Account, Asap, Asid, Core, Counters, Llc, MmuConfig, MmuError, Native, Nested,
-    NoCoRunner, PomTlb, RandomCoRunner, RunEnd, Segmented,
+    Accelerator, AcceleratorConfig, Account, Asap, Asid, Core, Counters, Cuckoo, Llc, MmuConfig, MmuError, Native,
+    Nested, NoCoRunner, PomTlb, RandomCoRunner, RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
@@ -42,6 +42,8 @@ enum Cores {
     Asap(Vec<(Core<Asap>, Follower)>, Box<Asap>),
     /// Over one structure in memory.
     PomTlb(Vec<Core<PomTlb>>, Box<PomTlb>),
+    /// Over the same hashed tables.
+    Cuckoo(Vec<Core<Cuckoo>>, Box<Cuckoo>),
 }
 
 /// The accelerator that all cores of a machine have.
@@ -53,6 +55,8 @@ pub enum AnyAccelerator {
     Asap(Box<Asap>),
     /// A part-of-memory TLB.
     PomTlb(Box<PomTlb>),
+    /// Hashed page tables.
+    Cuckoo(Box<Cuckoo>),
 }
 
 impl AnyAccelerator {
@@ -68,7 +72,12 @@ impl AnyAccelerator {
         Ok(match &scenario.accelerator {
             None => (Self::None, memory_end),
             Some(config @ AcceleratorConfig::PomTlb(pom)) => {
-                (Self::PomTlb(Box::new(PomTlb::new(pom, memory_end))), memory_end + config.memory_bytes())
+                let end = memory_end + config.memory_bytes(memory_end);
+                (Self::PomTlb(Box::new(PomTlb::new(pom, memory_end))), end)
+            }
+            Some(config @ AcceleratorConfig::ElasticCuckoo(cuckoo)) => {
+                let end = memory_end + config.memory_bytes(memory_end);
+                (Self::Cuckoo(Box::new(Cuckoo::new(cuckoo, memory_end..end))), end)
             }
         })
     }
@@ -90,6 +99,10 @@ macro_rules! with_core {
                 let $core = &mut list[$number];
                 $act
             }
+            Cores::Cuckoo(list, _) => {
+                let $core = &mut list[$number];
+                $act
+            }
         }
     };
 }
@@ -102,6 +115,7 @@ impl Cores {
                 list.push((Core::with_accelerator(config, (**asap).clone())?, Follower::default()));
             }
             Self::PomTlb(list, pom) => list.push(Core::with_accelerator(config, (**pom).clone())?),
+            Self::Cuckoo(list, cuckoo) => list.push(Core::with_accelerator(config, (**cuckoo).clone())?),
         }
         Ok(())
     }
@@ -115,6 +129,7 @@ impl Cores {
             Self::Plain(list) => of(&list[number], account),
             Self::Asap(list, _) => of(&list[number].0, account),
             Self::PomTlb(list, _) => of(&list[number], account),
+            Self::Cuckoo(list, _) => of(&list[number], account),
         }
     }
 }
@@ -179,6 +194,7 @@ impl Hardware {
             AnyAccelerator::None => Cores::Plain(Vec::new()),
             AnyAccelerator::Asap(asap) => Cores::Asap(Vec::new(), asap),
             AnyAccelerator::PomTlb(pom) => Cores::PomTlb(Vec::new(), pom),
+            AnyAccelerator::Cuckoo(cuckoo) => Cores::Cuckoo(Vec::new(), cuckoo),
         };
         let (uses, users) = (Vec::new(), Vec::new());
         Ok(Self { config: config.clone(), cores, uses, llc: Llc::new(config)?, corunner, users })
@@ -292,6 +308,7 @@ impl Hardware {
                 run_on(core, how, stack, chain, accesses)
             }
             Cores::PomTlb(list, _) => run_on(&mut list[core], how, stack, chain, accesses),
+            Cores::Cuckoo(list, _) => run_on(&mut list[core], how, stack, chain, accesses),
         }
     }
 

@@ -129,6 +129,45 @@ fn a_pom_tlb_answers_in_place_of_walks() {
     assert!(both.contains("give one of the two"), "{both}");
 }
 
+/// The guard for elastic cuckoo page tables: a walk has one step natively and three in a VM, each of parallel
+/// references, and nothing else of the run is other.
+#[test]
+fn hashed_page_tables_are_walked_in_place_of_radix_tables() {
+    let cuckoo = "[accelerator]\nkind = 'elastic-cuckoo'";
+    let thp = "manager = { kind = 'thp' }";
+    let large = GUPS.replace("128 MiB", "4 GiB");
+    let cases = [
+        (&[""][..], 1, &*large),
+        (&["", ""], 3, &large),
+        (&[thp, thp], 3, &large),
+        (&["levels = 5", "levels = 5"], 3, GUPS),
+    ];
+    for (kernels, steps, workload) in cases {
+        let (plain, with) = (run(workload, kernels, "").unwrap(), run(workload, kernels, cuckoo).unwrap());
+        let own = &with.statistics.mmu.cuckoo;
+        let walks = with.statistics.total.walks;
+        let references = with.statistics.mmu.walk_events.total_references();
+        assert_eq!(references - own.beside, steps * walks, "{kernels:?}: one reference a step has what is looked for");
+        assert!(own.walk_cache_hits[0] > walks * 9 / 10, "{kernels:?}: {own:?}");
+        assert_eq!(
+            own.beside == 0,
+            kernels == [thp, thp],
+            "the way of a large page is known, as long as the caches know its section"
+        );
+        assert_eq!(with.statistics.mmu.tlb, plain.statistics.mmu.tlb, "the TLBs see the same");
+        assert_eq!(with.statistics.mmu.guest_pwc, Default::default());
+        assert_ne!(with.row.walk_latency_cycles, plain.row.walk_latency_cycles);
+        if workload == large && kernels[0] != thp {
+            // No cache has all lines of either table.
+            assert!(with.row.walk_latency_cycles < plain.row.walk_latency_cycles, "{:?}", with.row);
+        }
+        let counts =
+            |result: &RunResult| result.statistics.kernels.iter().map(|k| k.counters.clone()).collect::<Vec<_>>();
+        assert_eq!(counts(&with), counts(&plain), "the kernels do the same");
+        assert_eq!(plain.statistics.mmu.cuckoo, Default::default());
+    }
+}
+
 #[test]
 fn asap_beside_neighbours_walks_as_often_as_without_it() {
     // Each mapping of theirs has the host make table nodes contiguous: that is no reason to flush
@@ -230,6 +269,10 @@ fn mixes_that_cannot_be_are_refused_with_the_reason() {
     refused(&[sorted, sorted, sorted], prefetch, "with a VM on a VM the hardware walks a table that no kernel sorts");
     refused(&[&segments(0), ""], "", "give 1 to 8 segments");
     refused(&[&segments(9), ""], "", "give 1 to 8 segments");
+    let cuckoo = "accelerator = { kind = 'elastic-cuckoo' }";
+    refused(&[shadow, ""], cuckoo, "hashed page tables are those of a kernel");
+    refused(&[&segments(1), ""], cuckoo, "hashed page tables are those of a kernel");
+    refused(&["", "", ""], cuckoo, "a table that no kernel keeps");
     let xen = "paging = { kind = 'segments', max = 1, allocator = 'xen' }";
     refused(&[xen, ""], "", "give one of compromis-opt1, compromis-opt2, best-fit, first-fit");
     refused(&["", "manager = { kind = 'ptemagnet', size = '2 MiB' }"], "", "unknown");

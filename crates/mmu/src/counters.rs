@@ -9,6 +9,7 @@ use nestwalk_mem::Level;
 use nestwalk_mem::counters::Counted;
 
 use crate::accelerator::asap::RegisterCounters;
+use crate::accelerator::cuckoo::CuckooCounters;
 use crate::accelerator::pom_tlb::PomTlbCounters;
 use crate::accelerator::prefetch::PrefetchCounters;
 use crate::hierarchy::CacheCounters;
@@ -200,6 +201,8 @@ nestwalk_mem::counters! {
         prefetch: PrefetchCounters [group at "prefetches"],
         /// A part-of-memory TLB.
         pom_tlb: PomTlbCounters [optional at "pom_tlb"],
+        /// Hashed page tables.
+        cuckoo: CuckooCounters [optional at "cuckoo"],
         /// The prefetcher's range registers.
         registers: RegisterCounters [group at "prefetches"],
     }

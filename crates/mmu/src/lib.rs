@@ -47,8 +47,10 @@ mod walk_unit;
 mod walker;
 
 pub use accelerator::asap::{Asap, AsapHardware, Levels, RegisterCounters, SortedNodes};
+pub use accelerator::cuckoo::{Cuckoo, CuckooConfig, CuckooCounters};
 pub use accelerator::pom_tlb::{PomTlb, PomTlbConfig, PomTlbCounters};
 pub use accelerator::prefetch::{InFlight, Issue, PrefetchCounters};
+pub use accelerator::tables::{Lookups, Probe, Tables};
 pub use accelerator::{Accelerator, AcceleratorConfig, Found, NoAccelerator};
 pub use cache::Cache;
 pub use clustered::Group;

@@ -4,6 +4,7 @@
 use nestwalk_mem::{Gva, PageTable, Va};
 
 use crate::accelerator::Accelerator;
+use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
@@ -55,6 +56,10 @@ impl Walker for Native<'_> {
             Some(found) if found.allows(store) => Ok(self.finish(gva, found, store)),
             _ => Err(Fault::Guest { gva, store }),
         }
+    }
+
+    fn tables(&mut self) -> Tables<'_> {
+        Tables::One(self.table)
     }
 
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault> {

@@ -57,7 +57,7 @@ impl Player {
     /// Plays `tape` and clears it. If `P` never does anything there must be no prefetches on it.
     pub fn play<P: Accelerator>(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
         #[cfg(target_arch = "x86_64")]
-        if !P::ACTIVE && self.level_by_level(llc, tape, counters) {
+        if !P::ACTIVE && !P::WALKS && self.level_by_level(llc, tape, counters) {
             tape.clear();
             return;
         }
@@ -104,9 +104,11 @@ impl Player {
             || tape.highest_line(),
         );
         if P::ACTIVE {
-            caches.with(llc, highest, Playing::<S, true> { simd, tape, counters, in_flight });
+            caches.with(llc, highest, Playing::<S, PREFETCH> { simd, tape, counters, in_flight });
+        } else if P::WALKS {
+            caches.with(llc, highest, Playing::<S, PARALLEL> { simd, tape, counters, in_flight });
         } else {
-            caches.with(llc, highest, Playing::<S, false> { simd, tape, counters, in_flight });
+            caches.with(llc, highest, Playing::<S, SERIAL> { simd, tape, counters, in_flight });
         }
     }
 }
@@ -160,15 +162,21 @@ struct Waited {
     host_cycles: u64,
 }
 
-/// A tape that is being played.
-struct Playing<'a, S, const PREFETCH: bool> {
+/// A walk waits for each of its references, for what is left of it if it was prefetched, or for some of them: a
+/// reference with a wait goes on beside the walk.
+const SERIAL: u8 = 0;
+const PREFETCH: u8 = 1;
+const PARALLEL: u8 = 2;
+
+/// A tape that is being played, of walks of this `KIND`.
+struct Playing<'a, S, const KIND: u8> {
     simd: S,
     tape: &'a Tape,
     counters: &'a mut Counters,
     in_flight: &'a mut InFlight,
 }
 
-impl<S: Simd, const PREFETCH: bool> Task for Playing<'_, S, PREFETCH> {
+impl<S: Simd, const KIND: u8> Task for Playing<'_, S, KIND> {
     type Output = ();
 
     #[inline(always)]
@@ -181,7 +189,7 @@ impl<S: Simd, const PREFETCH: bool> Task for Playing<'_, S, PREFETCH> {
     }
 }
 
-impl<'a, S: Simd, const PREFETCH: bool> Playing<'a, S, PREFETCH> {
+impl<'a, S: Simd, const KIND: u8> Playing<'a, S, KIND> {
     #[inline(always)]
     fn play<A: Level, B: Level, C: Level>(mut self, mut caches: Hierarchy<'_, A, B, C>) {
         let tape = self.tape;
@@ -200,7 +208,7 @@ impl<'a, S: Simd, const PREFETCH: bool> Playing<'a, S, PREFETCH> {
 
     /// The references in `part`, each with one further on.
     #[inline(always)]
-    fn part(&self, part: Range<usize>) -> impl Iterator<Item = (Reference, Reference)> + use<'a, S, PREFETCH> {
+    fn part(&self, part: Range<usize>) -> impl Iterator<Item = (Reference, Reference)> + use<'a, S, KIND> {
         let tape = self.tape;
         let ahead = &tape.references()[part.start + AHEAD..part.end + AHEAD];
         tape.references()[part].iter().copied().zip(ahead.iter().copied())
@@ -225,13 +233,13 @@ impl<'a, S: Simd, const PREFETCH: bool> Playing<'a, S, PREFETCH> {
     ) -> Waited {
         let mut waited = Waited::default();
         let mut now = 0;
-        if PREFETCH {
+        if KIND == PREFETCH {
             self.in_flight.clear();
         }
         for (reference, ahead) in self.part(part) {
             caches.hint(ahead.line());
             let line = reference.line();
-            if PREFETCH {
+            if KIND == PREFETCH {
                 now += reference.wait();
                 if reference.code() == WalkEvents::PREFETCH {
                     self.prefetch(caches, line, now);
@@ -240,7 +248,12 @@ impl<'a, S: Simd, const PREFETCH: bool> Playing<'a, S, PREFETCH> {
             }
             let served = caches.access(self.simd, line);
             let mut latency = caches.latency(served);
-            if PREFETCH && let Some(arrival) = self.in_flight.arrival(line) {
+            if KIND == PARALLEL && reference.wait() > 0 {
+                latency = 0;
+            }
+            if KIND == PREFETCH
+                && let Some(arrival) = self.in_flight.arrival(line)
+            {
                 latency = latency.max(arrival.saturating_sub(now));
                 self.counters.walk_events.0[usize::from(WalkEvents::prefetch_hit_code())] += 1;
             }
@@ -265,12 +278,12 @@ impl<'a, S: Simd, const PREFETCH: bool> Playing<'a, S, PREFETCH> {
     #[cold]
     fn aborted<A: Level, B: Level, C: Level>(&mut self, caches: &mut Hierarchy<'_, A, B, C>, begin: usize) {
         let mut now = 0;
-        if PREFETCH {
+        if KIND == PREFETCH {
             self.in_flight.clear();
         }
         for reference in &self.tape.references()[begin..self.tape.len()] {
             now += reference.wait();
-            if PREFETCH && reference.code() == WalkEvents::PREFETCH {
+            if KIND == PREFETCH && reference.code() == WalkEvents::PREFETCH {
                 self.prefetch(caches, reference.line(), now);
             } else {
                 let served = caches.access(self.simd, reference.line());

@@ -9,6 +9,7 @@ use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Gpa, Gva, Hpa, PageSize, PageTable, Pfn, Va};
 
 use crate::accelerator::Accelerator;
+use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
 use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
@@ -175,6 +176,10 @@ impl Walker for Segmented<'_> {
         unit.segment_translation(segments.latency_cycles);
         let hpa = segments.translate(gpa).ok_or(Fault::Boundary { gpa })?;
         Ok(self.finish(gva, found, hpa, store))
+    }
+
+    fn tables(&mut self) -> Tables<'_> {
+        Tables::Other
     }
 
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault> {

@@ -5,6 +5,7 @@ use nestwalk_mem::addr::{ENTRY_BYTES, PAGE_SHIFT};
 use nestwalk_mem::{Entry, Gpa, Gva, Level, NodeId, Pa, PageSize, PageTable, Pfn, Va, Vpn};
 
 use crate::accelerator::Accelerator;
+use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
 use crate::counters::Table;
 use crate::mapping::Mapping;
@@ -222,6 +223,9 @@ pub trait Walker {
 
     /// Sets the bits of the page of a guest's node in the host's table, which `memo` has prepared.
     fn mark_node(&mut self, _: &mut Memo, _: NodeId) {}
+
+    /// The tables that it walks.
+    fn tables(&mut self) -> Tables<'_>;
 
     /// Finds the same translation and sets the same accessed and dirty bits, without references.
     ///

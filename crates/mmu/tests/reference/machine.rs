@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A whole machine said plainly: one access after the other, one reference after the other, no batches.
+//! A whole machine said plainly: one access after the other, one reference after the other, no
+//! batches.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use nestwalk_mmu::{
 };
 
 use crate::caches::Caches;
+use crate::pom::{Pom, User};
 use crate::tables::{Step, Table, number};
 use crate::tlbs::{Found, Mapping, Tlbs};
 
@@ -112,6 +114,7 @@ struct Core {
     guest_pwc: WalkCaches,
     host_pwc: WalkCaches,
     nested_tlb: Option<NestedTlb>,
+    pom_user: User,
     counted: Counted,
 }
 
@@ -120,6 +123,8 @@ struct Core {
 struct Walk {
     /// References by guest and host level, and what served each.
     references: Vec<(u8, u8, Served)>,
+    /// Those to lines of the part-of-memory TLB.
+    pom_references: Vec<Served>,
     lookups: Vec<String>,
     guest_cycles: u64,
     host_cycles: u64,
@@ -131,6 +136,8 @@ pub struct Machine {
     latencies: [u64; 4],
     caches: Caches,
     cores: Vec<Core>,
+    /// Of all cores.
+    pom: Option<Pom>,
 }
 
 /// The tables of a program: its own, and in a VM the host's.
@@ -138,6 +145,17 @@ pub struct Machine {
 pub struct Tables {
     pub own: Table,
     pub host: Option<Table>,
+}
+
+impl Tables {
+    /// The first store to `page` through an entry that a load had brought.
+    fn set_dirty(&mut self, page: u64) {
+        let gfn = self.own.frame(page);
+        self.own.leaf_mut(page).expect("it is mapped").mark(true);
+        if let Some(host) = &mut self.host {
+            host.leaf_mut(gfn).expect("it is mapped").mark(true);
+        }
+    }
 }
 
 fn count(counted: &mut Counted, name: impl Into<String>, by: u64) {
@@ -149,7 +167,7 @@ fn name_of_step(guest: u8, host: u8, served: Served) -> String {
 }
 
 impl Machine {
-    pub fn new(config: &MmuConfig, cores: usize) -> Self {
+    pub fn new(config: &MmuConfig, cores: usize, pom: Option<Pom>) -> Self {
         let core = || Core {
             tlbs: Tlbs::new(config),
             guest_pwc: WalkCaches::new(&config.guest_pwc),
@@ -160,6 +178,7 @@ impl Machine {
                 ways: nested.ways as usize,
                 asid: 0,
             }),
+            pom_user: User::default(),
             counted: Counted::new(),
         };
         let latencies = [
@@ -169,7 +188,7 @@ impl Machine {
             config.memory_latency_cycles,
         ];
         let cores: Vec<_> = (0..cores).map(|_| core()).collect();
-        Self { latencies: latencies.map(u64::from), caches: Caches::new(config, cores.len()), cores }
+        Self { latencies: latencies.map(u64::from), caches: Caches::new(config, cores.len()), cores, pom }
     }
 
     fn latency(&self, served: Served) -> u64 {
@@ -247,7 +266,38 @@ impl Machine {
         Ok(mapping)
     }
 
-    /// The walk for an access; with `detail` its references are made. What it finds, marks and counts.
+    /// Asks the part-of-memory TLB. What it finds, and marks.
+    fn ask(
+        &mut self,
+        core: usize,
+        walk: &mut Walk,
+        tables: &mut Tables,
+        access: Access,
+        detail: bool,
+    ) -> Option<Mapping> {
+        let (page, store) = (access.gva().page().0, access.is_store());
+        let Core { pom_user, counted, .. } = &mut self.cores[core];
+        let (read, hit) = self.pom.as_mut()?.find(pom_user, page, store);
+        if detail {
+            if let Some(hit) = &hit {
+                count(counted, format!("POM hit {}", hit.part), 1);
+                count(counted, "POM other size", u64::from(!hit.predicted));
+            }
+            for address in read {
+                let served = self.caches.refer(core, address);
+                walk.pom_references.push(served);
+                walk.guest_cycles += self.latency(served);
+            }
+        }
+        let mapping = hit?.mapping;
+        if store && !mapping.dirty {
+            tables.set_dirty(page);
+        }
+        Some(Mapping { dirty: mapping.dirty || store, ..mapping })
+    }
+
+    /// The walk for an access; with `detail` its references are made. What it finds, marks and
+    /// counts.
     fn walk(
         &mut self,
         core: usize,
@@ -344,14 +394,19 @@ impl Machine {
             Found::L2(mapping, size) => (mapping, format!("{mode} l2 {size:?}")),
             Found::Miss => {
                 let mut walk = Walk::default();
-                let end = self.walk(core, &mut walk, tables, access, detail);
-                let Core { tlbs, counted, .. } = &mut self.cores[core];
+                let answer = self.ask(core, &mut walk, tables, access, detail);
+                let end = match answer {
+                    Some(mapping) => Ok(mapping),
+                    None => self.walk(core, &mut walk, tables, access, detail),
+                };
+                let Core { tlbs, pom_user, counted, .. } = &mut self.cores[core];
                 let mapping = match end {
                     Ok(mapping) => mapping,
                     Err(fault) => {
                         if detail {
                             count(counted, "aborted walks", 1);
-                            count(counted, "aborted references", walk.references.len() as u64);
+                            let references = walk.references.len() + walk.pom_references.len();
+                            count(counted, "aborted references", references as u64);
                         }
                         return Err(fault);
                     }
@@ -359,7 +414,12 @@ impl Machine {
                 walk.references
                     .iter()
                     .for_each(|&(guest, host, served)| count(counted, name_of_step(guest, host, served), 1));
+                walk.pom_references.iter().for_each(|served| count(counted, format!("POM {served:?}"), 1));
                 walk.lookups.into_iter().for_each(|lookup| count(counted, lookup, 1));
+                if let Some(pom) = self.pom.as_mut().filter(|_| answer.is_none()) {
+                    pom.insert(pom_user, page, mapping);
+                    count(counted, "POM miss", detail.into());
+                }
                 if detail {
                     count(counted, "guest cycles", walk.guest_cycles);
                     count(counted, "host cycles", walk.host_cycles);
@@ -370,17 +430,17 @@ impl Machine {
                     );
                 }
                 let clustered = tlbs.is_clustered() && mapping.size == PageSize::Small;
-                let group = clustered.then(|| Self::group(tables, page));
+                // An answer has no line of leaf entries beside it.
+                let group = clustered.then(|| match answer {
+                    Some(mapping) => std::array::from_fn(|place| (place as u64 == page & 7).then_some(mapping.frame)),
+                    None => Self::group(tables, page),
+                });
                 (tlbs.insert(page, mapping, group), format!("{mode} miss {:?}", mapping.size))
             }
         };
         let Core { tlbs, counted, .. } = &mut self.cores[core];
         if access.is_store() && !mapping.dirty {
-            let gfn = tables.own.frame(page);
-            tables.own.leaf_mut(page).expect("it is mapped").mark(true);
-            if let Some(host) = &mut tables.host {
-                host.leaf_mut(gfn).expect("it is mapped").mark(true);
-            }
+            tables.set_dirty(page);
             tlbs.set_dirty(page);
         }
         count(counted, what, 1);
@@ -400,19 +460,24 @@ impl Machine {
 
     /// See [`nestwalk_mmu::Core::invalidate`].
     pub fn invalidate(&mut self, core: usize, pages: std::ops::Range<u64>) {
-        self.cores[core].tlbs.invalidate(pages);
-        self.cores[core].guest_pwc.flush(false);
+        let Core { tlbs, guest_pwc, pom_user, .. } = &mut self.cores[core];
+        self.pom.iter_mut().for_each(|pom| pom.remove(Some(pom_user.asid), &pages));
+        tlbs.invalidate(pages);
+        guest_pwc.flush(false);
     }
 
     /// See [`nestwalk_mmu::Core::flush_guest`].
     pub fn flush_guest(&mut self, core: usize) {
-        self.cores[core].tlbs.flush(false);
-        self.cores[core].guest_pwc.flush(false);
+        let Core { tlbs, guest_pwc, pom_user, .. } = &mut self.cores[core];
+        self.pom.iter_mut().for_each(|pom| pom.remove(Some(pom_user.asid), &(0..u64::MAX)));
+        tlbs.flush(false);
+        guest_pwc.flush(false);
     }
 
     /// See [`nestwalk_mmu::Core::flush_all`].
     pub fn flush_all(&mut self, core: usize) {
         let Core { tlbs, guest_pwc, host_pwc, nested_tlb, .. } = &mut self.cores[core];
+        self.pom.iter_mut().for_each(|pom| pom.remove(None, &(0..u64::MAX)));
         tlbs.flush(true);
         guest_pwc.flush(true);
         host_pwc.flush(true);
@@ -421,8 +486,9 @@ impl Machine {
 
     /// See [`nestwalk_mmu::Core::switch_to`].
     pub fn switch_to(&mut self, core: usize, guest: u16, host: u16) {
-        let Core { tlbs, guest_pwc, host_pwc, nested_tlb, .. } = &mut self.cores[core];
+        let Core { tlbs, guest_pwc, host_pwc, nested_tlb, pom_user, .. } = &mut self.cores[core];
         (tlbs.asid, guest_pwc.asid, host_pwc.asid) = (guest, guest, host);
+        (pom_user.asid, pom_user.vm) = (guest, host);
         nested_tlb.iter_mut().for_each(|nested| nested.asid = host);
     }
 
@@ -451,6 +517,7 @@ pub fn counted_by(counters: &Counters) -> Counted {
         for (guest, host) in (0..6).flat_map(|guest| (0..6).map(move |host| (guest, host))) {
             count(&mut counted, name_of_step(guest, host, served), events.step(guest, host, served));
         }
+        count(&mut counted, format!("POM {served:?}"), counters.pom_tlb.references[served as usize]);
         count(&mut counted, format!("data {served:?}"), counters.caches.data[served as usize]);
         count(&mut counted, format!("co-runner {served:?}"), counters.caches.corunner[served as usize]);
     }
@@ -460,6 +527,11 @@ pub fn counted_by(counters: &Counters) -> Counted {
             count(&mut counted, format!("pwc {which:?} {level}"), pwc.hits_at(nestwalk_mem::Level(level)));
         }
     }
+    for (part, &hits) in counters.pom_tlb.hits.iter().enumerate() {
+        count(&mut counted, format!("POM hit {part}"), hits);
+    }
+    count(&mut counted, "POM other size", counters.pom_tlb.size_mispredicted);
+    count(&mut counted, "POM miss", counters.pom_tlb.misses);
     count(&mut counted, "nested TLB true", counters.nested_tlb.hits);
     count(&mut counted, "nested TLB false", counters.nested_tlb.misses);
     count(&mut counted, "guest cycles", counters.guest_walk_cycles);

@@ -10,6 +10,7 @@ mod captured;
 #[path = "../common/mod.rs"]
 mod common;
 mod machine;
+mod pom;
 mod tables;
 mod tlbs;
 
@@ -17,9 +18,11 @@ use common::{TestTable, WRITABLE, machine};
 use machine::{Machine, Tables, counted_by};
 use nestwalk_mem::{Access, Geometry, Gva, Hpa, PageCount, PageSize, Vpn, VpnRange};
 use nestwalk_mmu::{
-    Asid, CacheConfig, CoRunner, Core, Fault, Llc, LlcConfig, LlcPolicy, MmuConfig, Native, Nested, NestedTlbConfig,
-    NoCoRunner, PwcConfig, RandomCoRunner, RunEnd, TlbConfig, WaysConfig,
+    Accelerator, Asid, CacheConfig, CoRunner, Core, Fault, Llc, LlcConfig, LlcPolicy, MmuConfig, Native, Nested,
+    NestedTlbConfig, NoAccelerator, NoCoRunner, PomTlb, PomTlbConfig, PwcConfig, RandomCoRunner, RunEnd, TlbConfig,
+    WaysConfig,
 };
+use pom::Pom;
 use proptest::prelude::*;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -34,6 +37,9 @@ const HOST_NODES: u64 = 1 << 24;
 
 /// Above all frames.
 const MEMORY_END: Hpa = Hpa(1 << 38);
+
+/// Where a part-of-memory TLB begins: above the co-runner's memory.
+const POM: Hpa = Hpa((1 << 38) + (1 << 30));
 
 fn below(random: &mut Xoshiro256PlusPlus, limit: u64) -> u64 {
     random.next_u64() % limit
@@ -116,7 +122,7 @@ impl Program {
     }
 
     /// The kernel in question handles a fault: maps the page, or makes it writable.
-    fn handle(&mut self, fault: Fault, core: &mut Core, reference: &mut Machine, number: usize) {
+    fn handle<P: Accelerator>(&mut self, fault: Fault, core: &mut Core<P>, reference: &mut Machine, number: usize) {
         let next = self.next_frame;
         self.next_frame += 1;
         let (page, table, model, guest) = match fault {
@@ -146,9 +152,9 @@ impl Program {
     }
 
     /// Runs `accesses` on a core and on the model's.
-    fn run(
+    fn run<P: Accelerator>(
         &mut self,
-        rig: &mut Rig,
+        rig: &mut Rig<P>,
         number: usize,
         accesses: &[Access],
         detail: bool,
@@ -206,8 +212,8 @@ fn clear_of(table: &TestTable, first: u64, size: PageSize) -> bool {
 }
 
 /// The machine and its model.
-struct Rig {
-    cores: Vec<Core>,
+struct Rig<P = NoAccelerator> {
+    cores: Vec<Core<P>>,
     llc: Llc,
     reference: Machine,
 }
@@ -217,7 +223,19 @@ impl Rig {
         Self {
             cores: (0..CORES).map(|_| Core::new(config).unwrap()).collect(),
             llc: Llc::new(config).unwrap(),
-            reference: Machine::new(config, CORES),
+            reference: Machine::new(config, CORES, None),
+        }
+    }
+}
+
+impl Rig<PomTlb> {
+    /// With a part-of-memory TLB of so many bytes above all else.
+    fn with_pom(config: &MmuConfig, size: u64) -> Self {
+        let pom = PomTlb::new(&PomTlbConfig { size }, POM);
+        Self {
+            cores: (0..CORES).map(|_| Core::with_accelerator(config, pom.clone()).unwrap()).collect(),
+            llc: Llc::new(config).unwrap(),
+            reference: Machine::new(config, CORES, Some(Pom::new(size, POM.0))),
         }
     }
 }
@@ -368,7 +386,7 @@ fn geometry() -> impl Strategy<Value = Geometry> {
 
 /// Both cores learn what the last-level cache has evicted. Of more than 4096 evictions since it last ran a core learns
 /// only which of its lines are there no more, and keeps one that went and came back.
-fn hear_of_evictions(rig: &mut Rig) {
+fn hear_of_evictions<P: Accelerator>(rig: &mut Rig<P>) {
     let mut nothing = TestTable::new(Geometry::X86_4, HOST_NODES, 1).table;
     for core in &mut rig.cores {
         assert_eq!(core.run(&mut rig.llc, &mut Native { table: &mut nothing }, &[], &mut NoCoRunner), RunEnd::Done);
@@ -376,7 +394,7 @@ fn hear_of_evictions(rig: &mut Rig) {
 }
 
 /// Does all of `ops` on both, and checks that both have counted the same.
-fn check(rig: &mut Rig, programs: &mut [Program], ops: &[Op], corunner: Option<RandomCoRunner>) {
+fn check<P: Accelerator>(rig: &mut Rig<P>, programs: &mut [Program], ops: &[Op], corunner: Option<RandomCoRunner>) {
     let mut corunner = corunner;
     for op in ops {
         match *op {
@@ -433,13 +451,38 @@ proptest! {
         tables in any::<u64>(),
         ops in ops(),
         beside in prop::option::weighted(0.3, any::<u64>()),
+        // Of few lines, so that entries push each other out; of an odd number of them; of many.
+        pom in prop::option::weighted(0.4, prop::sample::select(vec![128_u64, 64 * 2 * 3, 64 * 2 * 37, 1 << 16])),
     ) {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(tables);
         let mut programs = [Program::new((1, 1), geometries, &mut random), Program::new((2, 1), geometries, &mut random)];
         // Programs of one VM share their host's table; here each VM has one program.
         programs[1].asid.1 = 2;
         let corunner = beside.map(|seed| RandomCoRunner::new(MEMORY_END, 1 << 16, seed));
-        check(&mut Rig::new(&config), &mut programs, &ops, corunner);
+        match pom {
+            Some(size) => check(&mut Rig::with_pom(&config, size), &mut programs, &ops, corunner),
+            None => check(&mut Rig::new(&config), &mut programs, &ops, corunner),
+        }
+    }
+}
+
+/// The same with a part-of-memory TLB that all entries fit into, or hardly any.
+#[test]
+fn a_long_run_with_a_part_of_memory_tlb_is_equal_too() {
+    use PageSize::{Giant, Huge, Small};
+    let (l1_tlb, l2_tlb) = (vec![tlb(&[Small], 8, 4), tlb(&[Huge, Giant], 2, 2)], vec![tlb(&[Small, Huge], 24, 4)]);
+    let config = MmuConfig { l1_tlb, l2_tlb, ..machine() };
+    for (size, hits) in [(1 << 20, 10_000), (1 << 12, 100)] {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
+        let geometries = (Geometry::X86_4, Some(Geometry::X86_4));
+        let mut programs = [(1, 1), (2, 2)].map(|asid| Program::new(asid, geometries, &mut random));
+        let run = |program, seed| Op::Run { core: 0, program, bursts: 10_000, detail: true, seed };
+        let mut rig = Rig::with_pom(&config, size);
+        check(&mut rig, &mut programs, &[run(0, 1), run(1, 2), run(0, 3)], None);
+        let counted = rig.reference.counted(0);
+        let of = |name: &str| counted.get(name).copied().unwrap_or_default();
+        assert!(of("POM hit 0") > hits && of("POM miss") > 10_000, "{counted:?}");
+        assert!(size < 1 << 20 || of("POM hit 1") > 10 && of("POM other size") > 10, "{counted:?}");
     }
 }
 

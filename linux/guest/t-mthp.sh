@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0
+# One way to have neighbouring frames, or none, on a fresh machine: nw.way=none|mthp|ptemagnet. See harness/mthp.py.
+# nw.cost=1: only instructions, with the plugin harness/insncount.c.
+T=/sys/kernel/mm/transparent_hugepage
+# The programs' memory may have folios.
+export NESTWALK_FOLIOS=1
+echo never > $T/enabled
+for f in $T/hugepages-*/enabled; do [ -e "$f" ] && echo never > "$f"; done
+case "$NW_way" in
+mthp)
+	echo always > $T/hugepages-32kB/enabled
+	check "32 KiB folios are on" grep -q '\[always\]' $T/hugepages-32kB/enabled
+	;;
+ptemagnet)
+	echo 2 > /proc/sys/vm/ptemagnet
+	check "reservations are on" [ "$(cat /proc/sys/vm/ptemagnet)" = 2 ]
+	;;
+none)
+	# A kernel without the knob of either has neither.
+	check "both are off" [ "$(cat /proc/sys/vm/ptemagnet 2>/dev/null || echo 0)" = 0 ]
+	;;
+esac
+if [ -n "$NW_cost" ]; then
+	# As in t-instructions.sh.
+	echo 0 > /proc/sys/kernel/randomize_va_space
+	# Until the threads of a kernel that has just booted are done. Virtual time: it costs nothing.
+	sleep 60
+	opbench 16 1 warm 0
+	opbench 16 1 "$NW_way" 0
+	opbench 16 1 "$NW_way" 0
+	return
+fi
+S=${NW_seed:-1}
+folios 64 fresh
+start_corunners 12 8 $((S * 100 + 50))
+frag 128 seq corunners
+frag 128 rand corunners
+stop_corunners
+frag 128 seq aged
+folios 64 aged
+grower 1 dense
+grower 8 sparse
+toucher 256 8 600 > /tmp/touched &
+HOLDER=$!
+while ! grep -q TOUCH /tmp/touched; do sleep 0.2; done
+grower 1 "dense beside sparse"
+kill $HOLDER
+for f in anon_fault_alloc anon_fault_fallback split_deferred; do
+	[ -e $T/hugepages-32kB/stats/$f ] && echo "COUNTER $f $(cat $T/hugepages-32kB/stats/$f)"
+done
+grep ptemagnet /proc/vmstat | sed 's/^/COUNTER /'
