@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Does the work of one benchmark a few times: `repeat NAME TIMES TRACES [full]`. Prints how much one
-//! repetition does. It is of small scale, for instruction counts: what two repetitions execute more
-//! than one is the work itself, without set-up. With `full` it has the scale of `nestwalk bench`, for
-//! profilers. `repeat --list` prints the names, but for that of the one that is large at every scale.
+//! Does the work of one benchmark a few times: `repeat NAME TIMES TRACES [full]`. Prints how much
+//! one repetition does. It is of small scale, for instruction counts: what two repetitions execute
+//! more than one is the work itself, without set-up. With `full` it has the scale of `nestwalk
+//! bench`, for profilers. `repeat --list` prints the names, but for that of the one that is large
+//! at every scale.
 
 use std::path::Path;
 use std::process::ExitCode;

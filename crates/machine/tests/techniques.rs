@@ -129,8 +129,8 @@ fn a_pom_tlb_answers_in_place_of_walks() {
     assert!(both.contains("give one of the two"), "{both}");
 }
 
-/// The guard for elastic cuckoo page tables: a walk has one step natively and three in a VM, each of parallel
-/// references, and nothing else of the run is other.
+/// The guard for elastic cuckoo page tables: a walk has one step natively and three in a VM, each
+/// of parallel references, and nothing else of the run differs.
 #[test]
 fn hashed_page_tables_are_walked_in_place_of_radix_tables() {
     let cuckoo = "[accelerator]\nkind = 'elastic-cuckoo'";

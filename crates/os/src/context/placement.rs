@@ -111,8 +111,8 @@ pub trait TablePlacement: fmt::Debug + Send {
         0
     }
 
-    /// Counters of its own, which its file [declares](nestwalk_mem::counters). All of them, whatever
-    /// it has done.
+    /// Counters of its own, which its file [declares](nestwalk_mem::counters). All of them,
+    /// whatever it has done.
     fn counters(&self) -> Vec<Counter> {
         Vec::new()
     }

@@ -182,8 +182,8 @@ pub trait MemoryManager: fmt::Debug + Send {
         PageCount(0)
     }
 
-    /// Counters of its own, which its file [declares](nestwalk_mem::counters). All of them, whatever
-    /// it has done.
+    /// Counters of its own, which its file [declares](nestwalk_mem::counters). All of them,
+    /// whatever it has done.
     fn counters(&self) -> Vec<Counter> {
         Vec::new()
     }
