@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Says which engine this is, for `src/model.rs`: of a release nothing (`NESTWALK_RELEASE=1`, as the builders of wheels set
-//! it), of any other build a number that changes with the engine's sources.
+//! Says which engine this is, for `src/model.rs`: of a release nothing (`NESTWALK_RELEASE=1`, as
+//! the builders of wheels set it), of any other build a number that changes with the engine's
+//! sources.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};

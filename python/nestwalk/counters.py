@@ -574,6 +574,135 @@ class Cycles(TypedDict):
     """The program's own instructions."""
 
 
+class ManagerCounters(TypedDict):
+    """Counters of memory managers: a kernel has those of its own manager."""
+
+    broken_under_pressure: NotRequired[int]
+    """`freebsd`, `quicksilver`: Reservations broken because memory was short. (reservations)"""
+
+    completed: NotRequired[int]
+    """`ptemagnet`: Reservations that have no frame left to give. `quicksilver`: Superpages made in a fault before
+    all their pages had been touched. (2 MiB pages, reservations)
+    """
+
+    completed_64k: NotRequired[int]
+    """`quicksilver`: Groups of 64 KiB that were mapped before all their pages had been touched. (64 KiB groups)"""
+
+    evicted: NotRequired[int]
+    """`quicksilver`: Reservations that the daemon emptied. (reservations)"""
+
+    evicted_pages: NotRequired[int]
+    """`quicksilver`: Pages that the daemon moved to empty reservations. (pages)"""
+
+    fallbacks: NotRequired[int]
+    """`ptemagnet`: Faults that were to make a reservation, and got a single page for want of a block. `mthp`: Faults
+    that were to map a folio, and got a single page for want of a block. (faults)
+    """
+
+    faults_from_parents: NotRequired[int]
+    """`ptemagnet`: Faults of forked children served from a reservation of their parent. (faults)"""
+
+    faults_from_reservations: NotRequired[int]
+    """`ptemagnet`, `freebsd`, `quicksilver`: Faults served from a reservation, without those that made one. (faults)"""
+
+    folios: NotRequired[int]
+    """`mthp`: Folios mapped. (folios)"""
+
+    prepared_ahead: NotRequired[int]
+    """`quicksilver`: Untouched pages prepared to complete superpages and groups. (pages)"""
+
+    promoted: NotRequired[int]
+    """`hawkeye`: Regions of 2 MiB promoted. (2 MiB pages)"""
+
+    promoted_by_scan: NotRequired[int]
+    """`ingens`: Regions promoted because its scan found them. (2 MiB pages)"""
+
+    promoted_on_request: NotRequired[int]
+    """`ingens`: Requested regions that the daemon promoted. (2 MiB pages)"""
+
+    promotions_failed_mixed: NotRequired[int]
+    """`freebsd`: Promotions that failed because some pages were dirty and some were not. (promotions)"""
+
+    promotions_without_block: NotRequired[int]
+    """`ingens`, `hawkeye`: Promotions that found no free block. (promotions)"""
+
+    regions: NotRequired[int]
+    """`hawkeye`: Regions of 2 MiB of small pages known at the end. (regions)"""
+
+    regions_densest_bin: NotRequired[int]
+    """`hawkeye`: Regions in the densest bin at the end. (regions)"""
+
+    requests: NotRequired[int]
+    """`ingens`: Regions of 2 MiB that faults asked the daemon to promote. (requests)"""
+
+    reservations: NotRequired[int]
+    """`ptemagnet`: Groups of 8 frames reserved. `freebsd`, `quicksilver`: Reservations of 2 MiB made. (reservations)"""
+
+    returned_under_pressure: NotRequired[int]
+    """`ptemagnet`: Unmapped frames of reservations given back because memory was short or a process exited. (frames)"""
+
+    samples: NotRequired[int]
+    """`hawkeye`: Samples of accessed bits taken. (samples)"""
+
+
+class TableCounters(TypedDict):
+    """Counters of table placements: a kernel has those of its own placement."""
+
+    extensions: NotRequired[int]
+    """`asap`: Times that a region was to grow where it was. (regions)"""
+
+    fallbacks: NotRequired[int]
+    """`hugegpt`: Nodes put elsewhere, for want of a free block of 2 MiB. (nodes)"""
+
+    frames_given_back: NotRequired[int]
+    """`asap`: Frames of regions given back. (frames)"""
+
+    frames_not_had: NotRequired[int]
+    """`asap`: Frames that a region was to get and that were in use. (frames)"""
+
+    holes: NotRequired[int]
+    """`asap`: Places in the regions that have no frame at the end. (frames)"""
+
+    huge_regions: NotRequired[int]
+    """`hugegpt`: Regions made that the host backs by a huge page. (regions)"""
+
+    made_contiguous: NotRequired[int]
+    """`asap`: Requests for contiguous memory that the host granted. (requests)"""
+
+    nodes_moved: NotRequired[int]
+    """`asap`: Nodes moved into a region that grew or moved. (nodes)"""
+
+    not_contiguous: NotRequired[int]
+    """`asap`: Requests for contiguous memory that the host refused. (requests)"""
+
+    pages_moved: NotRequired[int]
+    """`asap`: Pages of programs moved to make room. (pages)"""
+
+    placed: NotRequired[int]
+    """`asap`: Nodes put in their place in a region. `hugegpt`: Nodes put into regions. (nodes)"""
+
+    placed_elsewhere: NotRequired[int]
+    """`asap`: Nodes of the sorted levels put elsewhere. (nodes)"""
+
+    region_frames: NotRequired[int]
+    """`asap`: Frames that the regions have at the end. (frames)"""
+
+    regions: NotRequired[int]
+    """`asap`: Regions of sorted nodes at the end. (regions)"""
+
+    regions_failed: NotRequired[int]
+    """`asap`: Regions that could not be made, for want of contiguous memory. (regions)"""
+
+    regions_given_back: NotRequired[int]
+    """`hugegpt`: Regions without nodes given back. (regions)"""
+
+    regions_made: NotRequired[int]
+    """`asap`: Regions made. `hugegpt`: Regions of 2 MiB for nodes made. (regions)"""
+
+    regions_moved: NotRequired[int]
+    """`asap`: Regions moved to a larger place. (regions)"""
+
+
 class KernelStatistics(TypedDict):
     """A kernel's counters."""
 
@@ -589,7 +718,7 @@ class KernelStatistics(TypedDict):
     manager: str
     """Its memory manager."""
 
-    manager_counters: dict[str, int]
+    manager_counters: ManagerCounters
     """The manager's own counters, by name."""
 
     paging: str | None
@@ -601,7 +730,7 @@ class KernelStatistics(TypedDict):
     role: str
     """`host`, `middle`, `guest` or `native`."""
 
-    table_counters: dict[str, int]
+    table_counters: TableCounters
     """The table placement's own counters, by name."""
 
     table_nodes: int

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from nestwalk.counters import Cycles
+
+Part = Literal["work", "data", "walk", "os"]
+"""What cycles are spent on."""
 
 
 def by_part(cycles: Cycles) -> dict[str, int]:

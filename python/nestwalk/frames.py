@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from nestwalk.counted import named
+from nestwalk.counters import Cycles
 from nestwalk.cycles import by_part
 from nestwalk.result import LEVEL_NAMES, Result
 from nestwalk.whole_run import KINDS, own_cycles_per_access
@@ -24,6 +26,7 @@ PREFIXES = {"guest": "", "host": "h"}
 """What stands before a level's name in pictures."""
 PARTS = {"work": "instructions", "data": "waiting for data", "walk": "page walks", "os": "kernel work"}
 """What time is spent on, in the order of stacking, by its key in the statistics."""
+named(Cycles, *PARTS)
 OWN = "program and walks"
 LARGE_KINDS = ("page faults", "zeroing pages", "VM exits")
 OTHER = "other kernel work"

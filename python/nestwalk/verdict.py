@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from nestwalk import advice, intervals, techniques, whole_run
 from nestwalk.advice import measured
-from nestwalk.cycles import by_part, total
+from nestwalk.cycles import total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nestwalk.comparisons import Comparison
+    from nestwalk.cycles import Part
     from nestwalk.intervals import Estimate
     from nestwalk.result import Result
 
@@ -372,7 +373,7 @@ def _group(done: Comparison, variant: str) -> Group | None:
     )
 
 
-def _part_gain(run: Result | None, plain: Result, part: str) -> float:
+def _part_gain(run: Result | None, plain: Result, part: Part) -> float:
     """How much less an access of ``run`` takes of a part of the time, as a share of an access of ``plain``."""
     if run is None:
         return 0.0
@@ -380,8 +381,8 @@ def _part_gain(run: Result | None, plain: Result, part: str) -> float:
     whole = total(before["cycles"])
     if not whole or not after["accesses"]:
         return 0.0
-    own: float = by_part(after["cycles"])[part] / after["accesses"] * before["accesses"]
-    saved: float = by_part(before["cycles"])[part] - own
+    own: float = after["cycles"][part] / after["accesses"] * before["accesses"]
+    saved: float = before["cycles"][part] - own
     return saved / whole
 
 

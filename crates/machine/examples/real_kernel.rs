@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Prints the fragmentation of the patterns of `linux/data` on the simulated kernel, boot by boot: `real_kernel [BOOTS]`.
+//! Prints the fragmentation of the patterns of `linux/data` on the simulated kernel, boot by boot:
+//! `real_kernel [BOOTS]`.
 
 use nestwalk_machine::patterns::boot;
 use nestwalk_os::ManagerConfig;

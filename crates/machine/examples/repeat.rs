@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Does the work of one benchmark a few times at small scale, for instruction counts: `repeat NAME TIMES TRACES`. Prints how much
-//! one repetition does. What two repetitions execute more than one is the work itself, without set-up. `repeat --list` prints the names, but for
-//! that of the one that is large at every scale.
+//! Does the work of one benchmark a few times: `repeat NAME TIMES TRACES [full]`. Prints how much one
+//! repetition does. It is of small scale, for instruction counts: what two repetitions execute more
+//! than one is the work itself, without set-up. With `full` it has the scale of `nestwalk bench`, for
+//! profilers. `repeat --list` prints the names, but for that of the one that is large at every scale.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,15 +15,19 @@ fn main() -> ExitCode {
         NAMES.iter().filter(|&&name| name != LARGE).for_each(|name| println!("{name}"));
         return ExitCode::SUCCESS;
     }
-    let [name, times, traces] = &arguments[..] else {
-        eprintln!("usage: repeat NAME TIMES TRACES | repeat --list");
-        return ExitCode::from(2);
+    let (name, times, traces, scale) = match &arguments[..] {
+        [name, times, traces] => (name, times, traces, Scale::SMALL),
+        [name, times, traces, full] if full == "full" => (name, times, traces, Scale::FULL),
+        _ => {
+            eprintln!("usage: repeat NAME TIMES TRACES [full] | repeat --list");
+            return ExitCode::from(2);
+        }
     };
     let Ok(times) = times.parse() else {
         eprintln!("repeat: TIMES is no number: {times}");
         return ExitCode::from(2);
     };
-    match work(name, Scale::SMALL, times, Path::new(traces), &mut Unwatched) {
+    match work(name, scale, times, Path::new(traces), &mut Unwatched) {
         Ok((count, _)) => println!("{count}"),
         Err(error) => {
             eprintln!("repeat: {error}");

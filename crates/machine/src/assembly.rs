@@ -42,7 +42,7 @@ pub(crate) fn machine(
     let scenario = &configuration.scenario;
     check_limit(configuration, scenario.cgroup_limit, facts.footprint)?;
     let (mut stack, chain) = build::stack(configuration, facts, &plans.needs())?;
-    let started_ns = stack.clock(&chain);
+    let started = stack.clock(&chain);
     let threads = facts.threads.max(1);
     let hardware = hardware(configuration, &stack, &chain, threads)?;
     let family = ProcessFamily::new(scenario.name.clone(), chain)
@@ -54,7 +54,7 @@ pub(crate) fn machine(
         meter: Meter::new(configuration.costs.weights()?),
         timing: configuration.machine.timing.clone(),
     };
-    let mut machine = Machine::new(platform, started_ns, configuration.machine.frequency_mhz);
+    let mut machine = Machine::new(platform, started, configuration.machine.frequency_mhz);
     machine.add(Tenant::new(family, workload, Some(Hardware::FIRST)).measured());
     if !plans.is_empty() {
         machine.share(schedule(configuration, &machine.platform.stack, &chain)?);

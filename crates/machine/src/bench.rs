@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast the simulator is on this machine. Each benchmark builds what it needs, runs it a few times and keeps the best. How fast
-//! the processor itself was meanwhile is measured beside it ([`pace`]): the rest of a shared machine decides about that.
+//! How fast the simulator is on this machine. Each benchmark builds what it needs, runs it a few
+//! times and keeps the best. The processor's own speed is measured before and after each repetition
+//! ([`pace`]), because other programs on a shared machine change it.
 //!
-//! The accesses are made beforehand, so that only the simulation is timed: data caches on, `broadwell-asap`, a 16 GiB guest
-//! with 4 KiB pages on both sides, one core.
+//! Benchmarks of the engine generate their accesses beforehand, so that only the simulation is
+//! timed: data caches on, `broadwell-asap`, a 16 GiB guest with 4 KiB pages on both sides, one
+//! core. Those of real programs ([`traces`]) time a run as a user makes it, decoding included.
 
 mod colocated;
 pub mod imports;
 mod pace;
+mod traces;
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -48,16 +51,19 @@ pub struct BenchResult {
     pub value: f64,
     /// Of what.
     pub unit: &'static str,
-    /// The processor's clock in effect, in GHz: the median of what was measured right before and after each repetition. `None` on
-    /// processors for which that is not known how.
+    /// The processor's clock in effect, in GHz: the median of measurements right before and after
+    /// each repetition. `None` on processors where Nestwalk cannot measure it.
     pub clock_ghz: Option<f64>,
-    /// Cycles of that clock for one of what is counted: the median of the repetitions. It moves less than `value` with what else the
-    /// machine does, but it moves: another thread of the same core takes its share of each cycle, see `width`.
+    /// Cycles of that clock for each counted item: the median of the repetitions. Other load on the
+    /// machine changes it less than `value`, but does change it: another thread of the same core
+    /// takes its share of each cycle, see `width`.
     pub cycles: Option<f64>,
-    /// Additions that the processor did in a cycle when they needed nothing of each other: median as that of the clock. Half as many as
-    /// elsewhere on the same kind of processor say that another thread of the core was busy; then it takes more cycles, too.
+    /// Independent additions that the processor did in a cycle: a median like that of the clock.
+    /// Half as many as elsewhere on the same kind of processor show that another thread of the core
+    /// was busy; then `cycles` are higher, too.
     pub width: Option<f64>,
-    /// Memory of this process, in bytes, at the end of a repetition: the most. `None` where the system does not tell.
+    /// The most memory that this process had at the end of a repetition, in bytes. `None` where the
+    /// system does not report it.
     pub memory_bytes: Option<u64>,
 }
 
@@ -70,7 +76,7 @@ pub trait Watch {
     fn end(&mut self, count: u64);
 }
 
-/// Nobody measures.
+/// Without measurements.
 #[derive(Debug)]
 pub struct Unwatched;
 
@@ -95,7 +101,7 @@ impl Lap {
     }
 }
 
-/// The clock that the processor has in effect now, GHz; `None` on processors for which it is not known how to measure it.
+/// The processor's current clock, in GHz; `None` on processors where Nestwalk cannot measure it.
 #[must_use]
 pub fn clock_ghz() -> Option<f64> {
     pace::clock_ghz()
@@ -136,14 +142,21 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     Some((middle(sorted.len().checked_sub(1)? / 2)? + middle(sorted.len() / 2)?) / 2.0)
 }
 
-/// The names of all benchmarks but [`imports::NAMES`], whose instructions are not counted: two threads share the work.
-pub const NAMES: [&str; 17] = [
+/// All benchmarks except [`imports::NAMES`], whose instructions are not counted because two threads
+/// share the work.
+pub const NAMES: [&str; 23] = [
     "nested_all_walks",
     "nested_tenth_walks",
     "nested_sequential",
     "faults_two_level",
     "faults_colocated",
     "trace_decode",
+    "trace_redis",
+    "trace_redis_native",
+    "trace_xz",
+    "trace_xz_native",
+    "trace_bfs",
+    "trace_bfs_native",
     "nested_tenth_walks_asap",
     "nested_tenth_walks_clustered",
     "nested_tenth_walks_hugegpt",
@@ -157,8 +170,8 @@ pub const NAMES: [&str; 17] = [
     LARGE,
 ];
 
-/// The one that takes gigabytes and seconds at every scale, so is done once: page faults until a guest of 400 GiB is populated. Its
-/// instructions are those of `faults_two_level`.
+/// Page faults until a guest of 400 GiB is populated. It takes gigabytes and seconds at every
+/// scale, so it runs once. Its instructions are those of `faults_two_level`.
 pub const LARGE: &str = "faults_400_gib";
 
 /// How large a benchmark is.
@@ -168,15 +181,17 @@ pub struct Scale {
     pub footprint: PageCount,
     /// Accesses where every one walks; the cheaper cases have 4 and 16 times as many.
     pub accesses: usize,
+    /// Accesses of a bundled trace that a repetition runs; all of them if `None`.
+    pub trace_stretch: Option<u64>,
 }
 
 impl Scale {
     /// The one whose speeds are reported.
-    pub const FULL: Self = Self { footprint: PageCount(16 << 18), accesses: 4 << 20 };
+    pub const FULL: Self = Self { footprint: PageCount(16 << 18), accesses: 4 << 20, trace_stretch: None };
     /// The guest of [`LARGE`].
-    const LARGE: Self = Self { footprint: PageCount(400 << 18), accesses: 0 };
+    const LARGE: Self = Self { footprint: PageCount(400 << 18), accesses: 0, trace_stretch: None };
     /// Small enough to count instructions.
-    pub const SMALL: Self = Self { footprint: PageCount(1 << 18), accesses: 1 << 16 };
+    pub const SMALL: Self = Self { footprint: PageCount(1 << 18), accesses: 1 << 16, trace_stretch: Some(1 << 18) };
 
     /// The guest's memory holds page tables besides.
     const fn guest(self) -> PageCount {
@@ -190,7 +205,8 @@ impl Scale {
 
 const FIRST_PAGE: Vpn = Vpn(0x10_0000);
 
-/// Runs the benchmark `name` at full scale `repetitions` times and keeps the best. Traces lie in the folder `traces`.
+/// Runs the benchmark `name` at full scale `repetitions` times and keeps the best. Traces lie in
+/// the folder `traces`.
 ///
 /// # Errors
 /// When there is no such benchmark, or the bundled trace cannot be read.
@@ -211,8 +227,8 @@ pub fn run(name: &str, repetitions: u32, traces: &Path) -> Result<BenchResult, M
     })
 }
 
-/// Does the work of the benchmark `name` `repetitions` times, at any scale, each before the eyes of `watch`. Returns how much one
-/// repetition does, and of what.
+/// Does the work of the benchmark `name` `repetitions` times, at any scale, each time observed by
+/// `watch`. Returns how many items one repetition does, and their unit.
 ///
 /// # Errors
 /// As [`run`].
@@ -237,6 +253,10 @@ pub fn work(
             return imports::import(name, traces, repetitions, watch).map(|count| (count, "records/s"));
         }
         "trace_decode" => return decode(traces, repetitions, watch).map(|count| (count, "accesses/s")),
+        name if traces::has(name) => {
+            let done = traces::simulate(name, scale.trace_stretch, traces, repetitions, watch);
+            return done.map(|count| (count, "accesses/s"));
+        }
         "nested_all_walks" => random_pages(scale),
         "nested_sequential" => sequential(scale),
         _ => one_in_ten(scale),
@@ -276,7 +296,8 @@ impl Technique {
             "nested_tenth_walks_shadow" => Self { paging: PagingConfig::Shadow, ..plain },
             "faults_ptemagnet" => Self { guest_manager: ManagerConfig::PteMagnet(PteMagnetConfig::default()), ..plain },
             "faults_freebsd" => Self { guest_manager: ManagerConfig::FreeBsd, ..plain },
-            // So that each page is a fault, as with the others: the threshold is never reached before the last page.
+            // Each page is a fault, as with the other managers: the threshold is not reached before
+            // the last page.
             "faults_quicksilver" => {
                 let config = QuicksilverConfig { threshold: 512, ..QuicksilverConfig::default() };
                 Self { guest_manager: ManagerConfig::Quicksilver(config), ..plain }
@@ -357,7 +378,8 @@ fn populate(stack: &mut Stack, chain: &KernelChain, scale: Scale) -> Result<(), 
     Ok(())
 }
 
-/// Does `work` `repetitions` times, each time on what `prepare` makes; only `work` is watched. How much the last one did.
+/// Does `work` `repetitions` times, each time on what `prepare` makes; `watch` sees `work` only.
+/// Returns how much the last one did.
 fn repeat<T>(
     repetitions: u32,
     watch: &mut dyn Watch,

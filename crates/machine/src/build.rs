@@ -30,7 +30,8 @@ pub(crate) struct Needs {
     pub vm_memory: PageCount,
 }
 
-/// The kernels of `configuration` under the measured program, with a process for it on top, and for what stands beside it.
+/// The kernels of `configuration` under the measured program, with a process for it on top and one
+/// for each program beside it.
 ///
 /// # Errors
 /// When a kernel cannot be made, or does not have room for what runs on it.
@@ -134,8 +135,8 @@ pub(crate) fn start_of(
     Ok(kernel)
 }
 
-/// The lowest kernel, with a VM of `above` frames in at most `max` segments, which `allocator` chooses and which are returned if
-/// that was possible.
+/// The lowest kernel, with a VM of `above` frames in at most `max` segments. `allocator` chooses
+/// them; they are returned if it could.
 pub(crate) fn add_vm_in_segments(
     stack: &mut Stack,
     mut kernel: Kernel,
@@ -153,7 +154,8 @@ pub(crate) fn registers(segments: &[FrameRange], latency_cycles: u32) -> Result<
     Segments::new(&segments, latency_cycles)
 }
 
-/// Adds a kernel that stands on `under`, with a process for the program, or for the VM of `above` frames, that runs on it.
+/// Adds a kernel above `under`, with a process for the program that runs on it, or for the VM of
+/// `above` frames.
 pub(crate) fn add_kernel(
     stack: &mut Stack,
     under: &[Floor],
@@ -177,7 +179,8 @@ fn add_made(
     add_process(stack, &[under, &[floor]].concat(), above)
 }
 
-/// A process on the topmost of `floors`: a program, or a VM of `above` frames. Returns that floor with the process.
+/// A process on the topmost of `floors`: a program, or a VM of `above` frames. Returns that floor
+/// with the process.
 pub(crate) fn add_process(stack: &mut Stack, floors: &[Floor], above: Option<PageCount>) -> Result<Floor, OsError> {
     let place = KernelChain::new(floors);
     let (process, base) = stack.with(&place, place.top(), Cpu(0), |kernel, _, below| {
@@ -204,8 +207,8 @@ fn found_table(configuration: &Configuration) -> Result<Option<Dumped>, MachineE
     top.map(|path| dump::read_whole(&configuration.base.join(path))).transpose()
 }
 
-/// The memory of each kernel, bottom first. Where the scenario says nothing, half as much again as what runs there (huge pages may
-/// need more than the program touches), in whole GiB.
+/// The memory of each kernel, bottom first. By default one and a half times what runs there, in
+/// whole GiB, because huge pages may need more than the program touches.
 fn memory_sizes(
     configuration: &Configuration,
     facts: &WorkloadFacts,

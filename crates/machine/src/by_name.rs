@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counters in results and in their schema: tables of numbers by name, made from what each structure
-//! [declares](nestwalk_mem::counters).
+//! Counters in results and in their schema: tables of numbers by name, made from what each
+//! structure [declares](nestwalk_mem::counters).
 
 use std::borrow::Cow;
-use std::ops::Deref;
+use std::collections::{BTreeMap, BTreeSet};
+use std::marker::PhantomData;
+use std::ops::{Deref, Index};
 
-use nestwalk_mem::counters::{Shown, list, list_all};
+use nestwalk_mem::counters::{Counter, Shown, list, list_all};
+use nestwalk_os::{ManagerConfig, TablesConfig};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -24,16 +27,20 @@ impl<C> Deref for ByName<C> {
 
 impl<C: Shown> Serialize for ByName<C> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut table = Map::new();
-        for counter in list(&self.0) {
-            let (inner, name) = enter(&mut table, &counter.path);
-            inner.insert(name, counter.value.into());
-        }
-        table.serialize(serializer)
+        table_of(&list(&self.0)).serialize(serializer)
     }
 }
 
-/// The table that a counter stands in, and its name there.
+fn table_of(counters: &[Counter]) -> Map<String, Value> {
+    let mut table = Map::new();
+    for counter in counters {
+        let (inner, name) = enter(&mut table, &counter.path);
+        inner.insert(name, counter.value.into());
+    }
+    table
+}
+
+/// The table that a counter is in, and its name there.
 fn enter<'t>(table: &'t mut Map<String, Value>, path: &str) -> (&'t mut Map<String, Value>, String) {
     let (outer, name) = path.rsplit_once('.').unwrap_or(("", path));
     let mut at = table;
@@ -61,6 +68,94 @@ impl<C: Shown + Default> JsonSchema for ByName<C> {
             inner.insert(name, about);
         }
         table_schema(properties).try_into().expect("an object is a schema")
+    }
+}
+
+/// A choice between kinds, each of which declares counters of its own.
+pub trait Kind {
+    /// Name and meaning of the table of these counters.
+    const TABLE: (&'static str, &'static str);
+
+    /// Each kind's name, and all its counters.
+    fn all() -> Vec<(&'static str, Vec<Counter>)>;
+}
+
+impl Kind for ManagerConfig {
+    const TABLE: (&'static str, &'static str) =
+        ("ManagerCounters", "Counters of memory managers: a kernel has those of its own manager.");
+
+    fn all() -> Vec<(&'static str, Vec<Counter>)> {
+        let managers = Self::all().into_iter().map(|config| config.build());
+        managers.map(|manager| (manager.facts().name, manager.counters())).collect()
+    }
+}
+
+impl Kind for TablesConfig {
+    const TABLE: (&'static str, &'static str) =
+        ("TableCounters", "Counters of table placements: a kernel has those of its own placement.");
+
+    fn all() -> Vec<(&'static str, Vec<Counter>)> {
+        let placements = Self::all().into_iter().map(|config| config.build());
+        placements.map(|placement| (placement.name(), placement.counters())).collect()
+    }
+}
+
+/// The counters of one kind of `K`, written as a table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnCounters<K>(Vec<Counter>, PhantomData<K>);
+
+impl<K> From<Vec<Counter>> for OwnCounters<K> {
+    fn from(counters: Vec<Counter>) -> Self {
+        Self(counters, PhantomData)
+    }
+}
+
+impl<K> Index<&str> for OwnCounters<K> {
+    type Output = u64;
+
+    /// The count of that name. Panics if this kind has no such counter.
+    fn index(&self, name: &str) -> &u64 {
+        let found = self.0.iter().find(|counter| counter.path == name).and_then(|counter| counter.value.as_ref());
+        found.unwrap_or_else(|| panic!("no counter {name}"))
+    }
+}
+
+impl<K> Serialize for OwnCounters<K> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        table_of(&self.0).serialize(serializer)
+    }
+}
+
+impl<K: Kind> JsonSchema for OwnCounters<K> {
+    fn schema_name() -> Cow<'static, str> {
+        K::TABLE.0.into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        // By counter: the kinds that have it by what it means and its unit there.
+        let mut found: BTreeMap<String, BTreeMap<(&str, &str), Vec<String>>> = BTreeMap::new();
+        for (kind, counters) in K::all() {
+            for counter in counters {
+                let meanings = found.entry(counter.path).or_default();
+                meanings.entry((counter.text, counter.unit)).or_default().push(format!("`{kind}`"));
+            }
+        }
+        let about = |meanings: BTreeMap<(&str, &str), Vec<String>>| {
+            let texts: Vec<String> =
+                meanings.iter().map(|((text, _), kinds)| format!("{}: {text}", kinds.join(", "))).collect();
+            let units: BTreeSet<&str> = meanings.keys().map(|&(_, unit)| unit).collect();
+            let unit = units.into_iter().collect::<Vec<_>>().join(", ");
+            json!({ "type": "integer", "description": texts.join(" "), "x-unit": unit })
+        };
+        let properties: Map<String, Value> =
+            found.into_iter().map(|(path, meanings)| (path, about(meanings))).collect();
+        let schema = json!({
+            "type": "object",
+            "description": K::TABLE.1,
+            "additionalProperties": false,
+            "properties": properties,
+        });
+        schema.try_into().expect("an object is a schema")
     }
 }
 
@@ -122,6 +217,23 @@ mod tests {
         let mut sum = counters.minus(&counters);
         sum.add(&counters);
         assert_eq!(sum, *counters);
+    }
+
+    #[test]
+    fn counters_of_several_kinds_name_their_kinds() {
+        let schema = schemars::schema_for!(OwnCounters<ManagerConfig>).to_value();
+        assert_eq!(schema.get("required"), None, "none is there with every manager");
+        let fallbacks = &schema["properties"]["fallbacks"];
+        assert_eq!(fallbacks["x-unit"], json!("faults"));
+        let text = fallbacks["description"].as_str().unwrap();
+        assert!(text.contains("`mthp`: Faults that") && text.contains("`ptemagnet`: Faults that"), "{text}");
+        let reservations = schema["properties"]["reservations"]["description"].as_str().unwrap();
+        assert!(reservations.contains("`freebsd`, `quicksilver`: Reservations of 2 MiB made."), "{reservations}");
+        for (kind, counters) in <ManagerConfig as Kind>::all().into_iter().chain(<TablesConfig as Kind>::all()) {
+            let own = OwnCounters::<ManagerConfig>::from(counters.clone());
+            assert_eq!(serde_json::to_value(&own).unwrap().as_object().unwrap().len(), counters.len(), "{kind}");
+            assert!(counters.iter().all(|counter| own[&counter.path] == 0 && !counter.text.is_empty()), "{kind}");
+        }
     }
 
     #[test]

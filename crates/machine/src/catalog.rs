@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What comes with Nestwalk, by name: machines, costs and scenarios, which are files and compiled in, and managers and workloads.
+//! What Nestwalk includes, by name: machines, costs and scenarios (files that are compiled in), and
+//! managers and workloads.
 //!
-//! Wherever a name is asked for, a path that ends in `.toml` (or, for a trace, names an existing file) does as well.
+//! Where a name is expected, a path that ends in `.toml` (or, for a trace, names an existing file)
+//! works as well.
 
 use std::path::Path;
 
@@ -97,7 +99,8 @@ impl Shelf {
             .collect()
     }
 
-    /// The text behind `name`, or of the file `name` (relative to `base`) if it ends in `.toml`; and what to call it in messages.
+    /// The text of the bundled file `name`, or of the file at that path (relative to `base`) if it
+    /// ends in `.toml`; and its name in messages.
     ///
     /// # Errors
     /// When there is no such name or the file cannot be read.

@@ -16,16 +16,18 @@ pub struct ColocatedConfig {
     /// How many of it run; each has a seed of its own.
     #[serde(default = "one")]
     pub count: u16,
-    /// Whether it is a process of the measured program's kernel, or has a VM of its own on the same host.
+    /// Whether it is a process of the measured program's kernel, or has a VM of its own on the same
+    /// host.
     #[serde(default)]
     pub vm: VmConfig,
     /// The kernel of its VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelScenario>,
-    /// The cores on which its accesses run. If nothing is said, cores of its own.
+    /// The cores on which its accesses run. By default cores of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<CoresConfig>,
-    /// The memory limit of its cgroup, if it has one: `ptemagnet` may look at it. The program must fit into it.
+    /// The memory limit of its cgroup, if it has one: `ptemagnet` may look at it. The program must
+    /// fit into it.
     #[serde(default, with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub cgroup_limit: Option<PageCount>,
@@ -55,7 +57,8 @@ pub enum VmConfig {
 pub enum CoresConfig {
     /// A core for each thread; with the measured program they share the last-level cache.
     Own,
-    /// The second hardware threads of the measured program's cores: caches, TLBs and page-walk caches are shared.
+    /// The second hardware threads of the measured program's cores: caches, TLBs and page-walk
+    /// caches are shared.
     Smt,
     /// None: its page faults are simulated, its accesses are not.
     None,

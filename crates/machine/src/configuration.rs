@@ -38,7 +38,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Reads `text`, the scenario of the file `path` (used in messages and, its folder, for relative paths), and all that it names.
+    /// Reads `text`, the scenario of the file `path` (used in messages and, its folder, for
+    /// relative paths), and all that it names.
     ///
     /// # Errors
     /// When it, or a file it names, is not what it should be.
@@ -149,7 +150,8 @@ impl Configuration {
     }
 }
 
-/// What is wrong with the structures of the machine `name`. Such a sentence begins with a part of the file in brackets.
+/// The error `what` about the structures of the machine `name`. It begins with a part of the file
+/// in brackets.
 fn refuse_machine(name: &str, base: &Path, what: &str) -> MachineError {
     let (path, text) = match Shelf::Machines.text(name, base) {
         Ok(found) => found,

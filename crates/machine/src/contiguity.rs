@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How much of each kernel's memory is free, and in blocks of which size: at three moments of a run.
+//! How much of each kernel's memory is free, and in blocks of which sizes, at three moments of a
+//! run.
 
 use nestwalk_mem::{Order, PhysicalMemory};
 use serde::Serialize;
@@ -14,8 +15,9 @@ pub struct FreeMemory {
     pub frames: u64,
     /// Free blocks of each order, 4 KiB first (as in `/proc/buddyinfo`).
     pub blocks: [u64; 11],
-    /// The external fragmentation index for 2 MiB, in thousandths (`__fragmentation_index`, Linux's `extfrag_index`): towards 0
-    /// such a request fails for want of memory, towards 1000 for fragmentation; -1000 where it would succeed.
+    /// The external fragmentation index for 2 MiB, in thousandths (`__fragmentation_index`, Linux's
+    /// `extfrag_index`): towards 0 such a request fails for want of memory, towards 1000 for
+    /// fragmentation; -1000 where it would succeed.
     pub fragmentation_index_permille: i64,
 }
 

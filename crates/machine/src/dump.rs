@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Page tables that were dumped from a running machine (`nestwalk vm tables`, [`crate::guest`]; the format is described in
-//! `docs/whole-vms.md`).
+//! Page tables that were dumped from a running machine (`nestwalk vm tables`, [`crate::guest`]; the
+//! format is described in `docs/whole-vms.md`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ const WRITABLE: u64 = 1 << 1;
 const LARGE: u64 = 1 << 7;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// What a dump holds. The root is in the user half's nodes; pages of the kernel's half have as many bits as the tables
-/// translate (the sign bits are left out).
+/// What a dump holds. The root is in the user half's nodes; pages of the kernel's half have as many
+/// bits as the tables translate (the sign bits are left out).
 #[derive(Clone, Debug, Default)]
 pub struct Dumped {
     /// The user half.
@@ -171,7 +171,8 @@ fn add_leaves(node: &Node<'_>, leaves: &mut Vec<FrozenLeaf>) -> Result<(), Strin
     Ok(())
 }
 
-/// Every node but the root is pointed to once, from the entry that its place says; every pointer has its node.
+/// Every node but the root is pointed to once, from the entry that its place says; every pointer
+/// has its node.
 ///
 /// `followed`: entries of the root that the dump follows.
 fn check_tree(nodes: &[Node<'_>], root: Level, followed: usize) -> Result<(), String> {

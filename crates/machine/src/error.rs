@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong before or during a run, each said in one line that names the place and the remedy.
+//! Errors before or during a run: each is one line that names the place and the remedy.
 
 use std::path::{Path, PathBuf};
 
@@ -83,7 +83,7 @@ pub enum MachineError {
     /// The workload cannot be read or made.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// Somebody asked the run to stop.
+    /// The caller asked the run to stop.
     #[error("interrupted after {accesses} accesses; nothing was written")]
     Interrupted {
         /// How far it got.
@@ -110,7 +110,8 @@ impl MachineError {
         Self::Unknown { kind, name: name.into(), nearest: nearest(name, &known_names), known_names }
     }
 
-    /// What the TOML reader says of `text`, with file, line and column, and the nearest key where one is unknown.
+    /// The TOML reader's error about `text`, with file, line and column, and with the nearest key
+    /// where one is unknown.
     pub(crate) fn toml(path: &Path, text: &str, error: &toml::de::Error) -> Self {
         let (line, column) = error.span().map_or((1, 1), |span| line_and_column(text, span.start));
         let message = plain(&error.message().replace('\n', " "));
@@ -159,7 +160,8 @@ fn plain(message: &str) -> String {
     message.rsplit_once("expected struct ").map_or(message.clone(), |(before, _)| format!("{before}expected a table"))
 }
 
-/// From serde's "unknown field `x`, expected one of `a`, `b`": the expected name nearest to the unknown one.
+/// From serde's "unknown field `x`, expected one of `a`, `b`": the expected name nearest to the
+/// unknown one.
 fn unknown_key(message: &str) -> Option<String> {
     let rest = message.strip_prefix("unknown field ").or_else(|| message.strip_prefix("unknown variant "))?;
     let mut names = rest.split('`').skip(1).step_by(2).map(str::to_owned);
@@ -167,7 +169,8 @@ fn unknown_key(message: &str) -> Option<String> {
     nearest(&unknown, &names.collect::<Vec<_>>())
 }
 
-/// The name that the fewest slips of the pen turn into `name`, if they are few: one, and one more for every four letters.
+/// The name with the fewest typing errors between it and `name`, if they are few: one, and one more
+/// for every four letters.
 fn nearest(name: &str, names: &[String]) -> Option<String> {
     let slips = |other: &&String| strsim::damerau_levenshtein(name, other);
     names.iter().min_by_key(slips).filter(|other| slips(other) <= 1 + name.chars().count() / 4).cloned()

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ratios over sampled windows, with their confidence intervals. Floats are allowed here: these numbers are only reported.
+//! Ratios over sampled windows, with their confidence intervals. Floats are allowed here because
+//! these numbers are only reported.
 
 /// A ratio of two totals over all windows, such as walk cycles a walk.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Estimate {
     /// The ratio of the totals.
     pub value: f64,
-    /// Half the width of its 95 % confidence interval; `None` where fewer than three windows leave it unknown.
+    /// Half the width of its 95 % confidence interval; `None` where fewer than three windows leave
+    /// it unknown.
     pub ci95: Option<f64>,
 }
 
 /// Batches that are enough to take windows together.
 const BATCHES_MIN: usize = 4;
 
-/// The ratio of the sums of `(numerator, denominator)` over windows, in the order of the program: the classical ratio
-/// estimator, whose variance is that of the residuals `y - R x` (Cochran, Sampling Techniques, section 6.4), with Student's t
-/// for few windows. `None` where the denominators sum to nothing, since then the ratio is not known.
+/// The ratio of the sums of `(numerator, denominator)` over windows, in the order of the program:
+/// the classical ratio estimator, whose variance is that of the residuals `y - R x` (Cochran,
+/// Sampling Techniques, section 6.4), with Student's t for few windows. `None` where the
+/// denominators sum to nothing, since then the ratio is not known.
 ///
-/// Windows that follow each other are not independent: a phase of the program is longer than a window. So the interval is also
-/// computed over batches of 2, 4, 8 ... neighbouring windows, as long as there are [`BATCHES_MIN`] of them (batch means:
-/// Law and Kelton, Simulation Modeling and Analysis, section 9.5.3), and the widest is taken.
+/// Consecutive windows are not independent: a phase of the program is longer than a window. So the
+/// interval is also computed over batches of 2, 4, 8 ... neighbouring windows, as long as there are
+/// [`BATCHES_MIN`] of them (batch means: Law and Kelton, Simulation Modeling and Analysis, section
+/// 9.5.3), and the widest is taken.
 ///
-/// For the ratio of two runs of the same program, windows are pairs: the numerator is one run's and the denominator the other's.
+/// For the ratio of two runs of the same program, windows are pairs: numerators come from one run,
+/// denominators from the other.
 pub fn ratio(windows: &[(u64, u64)]) -> Option<Estimate> {
     let (y, x) = sum(windows);
     if x == 0 {
@@ -96,8 +101,8 @@ mod tests {
 
     #[test]
     fn the_interval_covers_the_mean_of_a_process_with_memory() {
-        // An autoregressive process (0.8 a window) around 1000, 64 windows a run: a 95 % interval that ignores the memory covers
-        // the mean in about half of all runs.
+        // An autoregressive process (0.8 a window) around 1000, 64 windows a run: a 95 % interval
+        // that ignores the memory covers the mean in about half of all runs.
         let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
         let mut noise = move || (random.next_u64() >> 40) as f64 / f64::from(1 << 24) - 0.5;
         let (mut covered, mut covered_alone) = (0, 0);

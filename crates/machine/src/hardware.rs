@@ -60,8 +60,8 @@ pub enum AnyAccelerator {
 }
 
 impl AnyAccelerator {
-    /// What `scenario` says, over a memory that ends at `memory_end`; and where memory ends with
-    /// it.
+    /// The accelerator of `scenario`, over a memory that ends at `memory_end`; and where memory
+    /// ends with the accelerator's own part of it.
     ///
     /// # Errors
     /// What is impossible about it.
@@ -206,7 +206,7 @@ impl Hardware {
     /// When a core cannot be built.
     pub fn add(&mut self, chain: &KernelChain, threads: u16) -> Result<Asid, MmuError> {
         let first = self.uses.len();
-        // Of no user yet: whoever is first switches it over.
+        // No user has it yet: the first one switches it over.
         let unused = Use { space: Asid(u16::MAX), counting: self.next(), accounts: Vec::new() };
         for _ in 0..threads {
             self.cores.push(&self.config)?;

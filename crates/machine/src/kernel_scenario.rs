@@ -14,13 +14,14 @@ pub(crate) const KERNELS_MAX: usize = 3;
 #[derive(Clone, Debug, Default, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KernelScenario {
-    /// Its physical memory; as much as what runs on it needs if nothing is said.
+    /// Its physical memory; by default as much as what runs on it needs.
     #[serde(with = "nestwalk_mem::size::optional_pages")]
     #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub memory: Option<PageCount>,
-    /// Levels of its page tables: 4 or 5; as a dump has, else 4, if nothing is said.
+    /// Levels of its page tables: 4 or 5; by default as many as a dump has, else 4.
     pub levels: Option<u8>,
-    /// Processors, each with its lists of free pages; the threads of the program if nothing is said.
+    /// Processors, each with its lists of free pages; by default as many as the program has
+    /// threads.
     pub cpus: Option<u16>,
     /// Its memory manager.
     pub manager: ManagerConfig,
@@ -28,16 +29,18 @@ pub struct KernelScenario {
     pub tables: TablesConfig,
     /// What its memory looks like before anything runs.
     pub start: StartState,
-    /// A memory that `nestwalk memory` has saved: the file (relative to the scenario). It begins in that state, in place of `start`.
+    /// A memory that `nestwalk memory` has saved: the file (relative to the scenario). The kernel's
+    /// memory begins in that state, in place of `start`.
     pub saved: Option<String>,
-    /// Memory that is kept free (sysctl `min_free_kbytes`); as much as Linux keeps if nothing is said.
+    /// Memory that is kept free (sysctl `min_free_kbytes`); by default as much as Linux keeps.
     #[serde(with = "nestwalk_mem::size::optional_pages")]
     #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub min_free: Option<PageCount>,
-    /// Page tables of a real process, dumped from a running machine: the file (relative to the scenario). The program's process
-    /// then begins with them, frame by frame, and its memory events change nothing. Of the topmost kernel only.
+    /// Page tables of a real process, dumped from a running machine: the file (relative to the
+    /// scenario). The program's process then begins with them, frame by frame, and its memory
+    /// events change nothing. Of the topmost kernel only.
     pub dump: Option<String>,
-    /// Swap space; none if nothing is said.
+    /// Swap space; none by default.
     #[serde(with = "nestwalk_mem::size::optional_pages")]
     #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub swap: Option<PageCount>,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The keys of each sort of file, as JSON Schema: generated from the types that read the files, whose doc comments are the texts.
+//! The keys of each sort of file, as JSON Schema: generated from the types that read the files,
+//! with their doc comments as descriptions.
 //!
-//! Ranges and units come from [`ranges`](crate::ranges), which is also what checks them: `minimum`, `maximum`, `x-unit`, and
-//! `x-upper`, which says whether the upper end is a limit or an assumption.
+//! Ranges and units come from [`ranges`](crate::ranges), which also checks them: `minimum`,
+//! `maximum`, `x-unit`, and `x-upper`: whether the upper end is a limit or an assumption.
 
 use nestwalk_mem::keys::Key;
 use nestwalk_mem::size;
@@ -75,7 +76,8 @@ impl FileKind {
     fn add_ranges(self, schema: &mut Value) -> Vec<&'static str> {
         let mut missed = Vec::new();
         for key in self.file().keys() {
-            // A preset's changes are keys of its generator, which the schema of a scenario cannot know.
+            // A preset's changes are keys of its generator, which the schema of a scenario cannot
+            // know.
             let of_any_generator = key.path.contains("workload.preset.");
             let found = places(schema, &key);
             if found.is_empty() && !of_any_generator {
@@ -84,7 +86,7 @@ impl FileKind {
             for pointer in found {
                 if let Some(Value::Object(place)) = schema.pointer_mut(&pointer) {
                     let (least, most) = match key.unit {
-                        "bytes" => (0.into(), Value::Null), // may be a text; its range is for people
+                        "bytes" => (0.into(), Value::Null), // may be a text
                         _ => (key.least.into(), key.most.into()),
                     };
                     place.insert("minimum".into(), least);

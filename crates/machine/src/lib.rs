@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machine that runs a program over one or more kernels, and what comes out.
 //!
-//! [`run`] takes a scenario (TOML, see [`Scenario`]) and returns a [`RunResult`]. The same scenario gives the same result to
-//! the last bit.
+//! [`run`] takes a scenario (TOML, see [`Scenario`]) and returns a [`RunResult`]. The same scenario
+//! gives the same result to the last bit.
 
 use std::path::Path;
 
@@ -80,12 +80,13 @@ pub use timing::{Cost, Costs, Timing};
 pub use traces::{bundled_traces, trace_path};
 pub use workloads::workload;
 
-/// Makes the run that `text` describes. `path` is the file that it comes from: it is named in messages, and its folder is where
-/// relative paths begin. Bundled traces lie in the folder `traces`.
+/// Makes the run that `text` describes. `path` is the file that it comes from: it is named in
+/// messages, and its folder is where relative paths begin. Bundled traces lie in the folder
+/// `traces`.
 ///
 /// # Errors
-/// When the scenario, or what it names, is not what it should be; when a simulated kernel is out of memory; when
-/// `on_progress` breaks.
+/// When the scenario, or what it names, is not what it should be; when a simulated kernel is out of
+/// memory; when `on_progress` breaks.
 pub fn run(
     text: &str,
     path: &Path,

@@ -24,11 +24,12 @@ pub struct LiveReport {
     pub warning: Option<String>,
 }
 
-/// Runs what comes from `source`, the plugin's stream, under each of the scenarios `runs` (their texts and the files that they
-/// come from; what they name as workload is not looked at). `hear` is called now and then.
+/// Runs the accesses from `source`, the plugin's stream, under each of the scenarios `runs` (their
+/// texts and files; their workloads are ignored). `hear` is called now and then.
 ///
 /// # Errors
-/// As for [`run`](crate::run) of any of them; when the source is damaged, or `hear` said [`Answer::Abandon`].
+/// As for [`run`](crate::run) of any of them; when the source is damaged, or `hear` answered
+/// [`Answer::Abandon`].
 pub fn run(
     source: &Path,
     runs: &[(String, PathBuf)],
@@ -57,7 +58,8 @@ pub fn run(
             .collect();
         (read, results)
     });
-    // What went wrong first: a machine that failed ends the reading, and a reading that failed ends the machines.
+    // The first failure: a machine that fails ends the reading, and a reading that fails ends the
+    // machines.
     let (mut done, mut ended) = (Vec::new(), None);
     for result in results {
         match result {

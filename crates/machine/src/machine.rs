@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use nestwalk_mem::{Cycles, Nanoseconds};
 use nestwalk_mmu::Counters;
 use nestwalk_workload::Step;
 
@@ -41,7 +42,7 @@ impl Turns {
         self.seats.push(id);
     }
 
-    fn charge(&mut self, id: TenantId, cycles: u64) {
+    fn charge(&mut self, id: TenantId, cycles: Cycles) {
         if let Some(seat) = self.seat_of(id) {
             self.schedule.charge(seat, cycles);
         }
@@ -63,9 +64,9 @@ impl Machine {
     /// The only tenant, or the measured one: the first to be added.
     pub const FIRST: TenantId = TenantId(0);
 
-    /// A machine of `frequency_mhz` without tenants, whose kernels' clocks say `started_ns`.
-    pub fn new(platform: Platform, started_ns: u64, frequency_mhz: u64) -> Self {
-        let (clock, reserved) = (Clock::from(started_ns), ReservedSeries::default());
+    /// A machine of `frequency_mhz` without tenants, whose kernels' clocks read `started`.
+    pub fn new(platform: Platform, started: Nanoseconds, frequency_mhz: u64) -> Self {
+        let (clock, reserved) = (Clock::from(started), ReservedSeries::default());
         Self { platform, tenants: Vec::new(), turns: None, clock, reserved, frequency_mhz }
     }
 
@@ -140,8 +141,8 @@ impl Machine {
         self.platform.hardware.as_ref().map(|hardware| hardware.counters(user))
     }
 
-    /// What `work` of the kernels for a tenant cost, in cycles.
-    pub fn cycles_of(&self, id: TenantId, work: &Work) -> u64 {
+    /// What `work` of the kernels for a tenant cost.
+    pub fn cycles_of(&self, id: TenantId, work: &Work) -> Cycles {
         let Platform { stack, meter, .. } = &self.platform;
         meter.cycles(stack, self.tenants[id.0].family.chain(), work)
     }
@@ -152,17 +153,16 @@ impl Machine {
         self.tenants[id.0].family.read(meter, stack);
     }
 
-    /// One step of a tenant, on processor `at` of the machine: how it went, and what it cost, in
-    /// cycles.
+    /// One step of a tenant, on processor `at` of the machine: its outcome and its cost.
     ///
     /// # Errors
     /// When its stream cannot be read on, or a kernel is out of memory.
-    pub fn step(&mut self, id: TenantId, at: usize, budget: Budget) -> Result<(StepOutcome, u64), MachineError> {
+    pub fn step(&mut self, id: TenantId, at: usize, budget: Budget) -> Result<(StepOutcome, Cycles), MachineError> {
         self.tenants[id.0].step(at, budget, &mut self.platform)
     }
 
-    /// The next step of whoever's turn it is, and how it went. `None` when it is the turn of the
-    /// measured tenant, which is stepped by its run, or nobody is there.
+    /// The next step of the tenant whose turn it is, and its outcome. `None` when it is the turn of
+    /// the measured tenant, which its run steps, or when no tenant is left.
     ///
     /// # Errors
     /// As [`Machine::step`].
@@ -180,7 +180,7 @@ impl Machine {
             tenant.stream.end_warm_up();
         }
         // A step that cost nothing would be chosen again and again before everybody else's.
-        turns.schedule.charge(seat, cycles.max(1));
+        turns.schedule.charge(seat, cycles.max(Cycles(1)));
         if outcome != StepOutcome::Ended {
             self.prepare(id)?;
         }
@@ -242,14 +242,14 @@ impl Machine {
         self.platform.hardware.as_ref().map(Hardware::llc_fill).unwrap_or_default()
     }
 
-    /// Lets tenants run until it is `until_cycles`, for some steps. Whether there is more to run.
+    /// Lets tenants run until it is `until`, for some steps. Whether there is more to run.
     ///
     /// # Errors
     /// As [`Machine::step`].
-    pub fn lead(&mut self, until_cycles: u64, steps: usize) -> Result<bool, MachineError> {
+    pub fn lead(&mut self, until: Cycles, steps: usize) -> Result<bool, MachineError> {
         for _ in 0..steps {
-            let now = self.turns.as_ref().map_or(u64::MAX, |turns| turns.schedule.now());
-            if now >= until_cycles || self.step_next(Detail::TlbOnly)?.is_none() {
+            let now = self.turns.as_ref().map_or(Cycles(u64::MAX), |turns| turns.schedule.now());
+            if now >= until || self.step_next(Detail::TlbOnly)?.is_none() {
                 return Ok(false);
             }
         }
@@ -272,7 +272,8 @@ impl Machine {
         self.tenants[id.0].kill(&mut self.platform)
     }
 
-    /// The measured tenant has touched all its memory: those that were to run until then are killed.
+    /// The measured tenant has touched all its memory: those that were to run until then are
+    /// killed.
     ///
     /// # Errors
     /// When nothing below a kernel backs a frame.
@@ -286,10 +287,10 @@ impl Machine {
         Ok(())
     }
 
-    /// Lets `ns` pass in which the measured tenant goes on as it does, for the daemons of the
-    /// kernels: their clocks go on, and no work is charged to anybody.
-    pub fn pass(&mut self, ns: u64) {
-        self.clock.pass(ns);
+    /// Lets `time` pass for the kernels' daemons: their clocks advance, and no tenant is charged
+    /// for work.
+    pub fn pass(&mut self, time: Nanoseconds) {
+        self.clock.pass(time);
     }
 
     /// Wakes the daemons that are due, and looks at the memory in reserve of the tenant's kernel.
@@ -301,14 +302,14 @@ impl Machine {
             self.wake_daemons(id)?;
         }
         let chain = self.tenants[id.0].family.chain();
-        self.reserved.sample(self.clock.now_ns(), self.platform.stack.top_kernel(chain));
+        self.reserved.sample(self.clock.now(), self.platform.stack.top_kernel(chain));
         Ok(())
     }
 
     fn wake_daemons(&mut self, id: TenantId) -> Result<(), MachineError> {
         self.clock.ticked();
-        let now_ns = self.clock.now_ns();
-        self.tenants[id.0].family.tick(&mut self.platform.stack, now_ns)?;
+        let now = self.clock.now();
+        self.tenants[id.0].family.tick(&mut self.platform.stack, now)?;
         self.platform.shoot_down();
         let Some(turns) = &mut self.turns else { return Ok(()) };
         // What the daemons did for the tenant's kernels is the tenant's; what they do for other VMs
@@ -318,7 +319,7 @@ impl Machine {
         for (number, tenant) in self.tenants.iter_mut().enumerate() {
             let has_own_vm = tenant.company().is_some_and(|company| company.vm == VmConfig::Own);
             if has_own_vm && tenant.is_alive() {
-                tenant.family.tick_top(&mut self.platform.stack, now_ns)?;
+                tenant.family.tick_top(&mut self.platform.stack, now)?;
                 self.platform.shoot_down();
                 let Platform { stack, meter, .. } = &mut self.platform;
                 turns.charge(TenantId(number), tenant.family.read(meter, stack));

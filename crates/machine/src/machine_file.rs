@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine file by itself: checked without a run, and taken apart into keys, values and the comments beside them, which say
-//! where the values come from.
+//! A machine file by itself: checked without a run, and split into keys, values and the comments
+//! beside them, which give the values' sources.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub struct Line {
 /// What is wrong with it, and where.
 pub fn check(name: &str, base: &Path) -> Result<MachineConfig, MachineError> {
     let machine: MachineConfig = Shelf::Machines.load(name, base)?;
-    // A run's own checks, so that there is one place for them: the smallest scenario on this machine.
+    // The checks of a run, on the smallest scenario for this machine, so that they exist once.
     let mut scenario = toml::Table::new();
     scenario.insert("schema".into(), 1.into());
     scenario.insert("name".into(), "check".into());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose work the kernels did: their counters are read after each program's turn, and what is new belongs to that program.
+//! Which program the kernels worked for: their counters are read after each program's turn, and
+//! what is new belongs to that program.
 
+use nestwalk_mem::Cycles;
 use nestwalk_os::OsCounters;
 
 use crate::chain::KernelChain;
@@ -19,13 +21,13 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Reads nothing yet: what the kernels have done so far belongs to the first program that is read for.
+    /// Reads nothing yet: the kernels' work so far belongs to the first program that is read for.
     pub fn new(weights: CostWeights) -> Self {
         Self { weights, seen: Vec::new() }
     }
 
-    /// Adds to `work` what the kernels of `chain` did since they were read last. Returns what that cost, in cycles.
-    pub fn read(&mut self, stack: &Stack, chain: &KernelChain, work: &mut Work) -> u64 {
+    /// Adds to `work` what the kernels of `chain` did since they were last read. Returns its cost.
+    pub fn read(&mut self, stack: &Stack, chain: &KernelChain, work: &mut Work) -> Cycles {
         let mut cycles = 0;
         for (layer, floor) in chain.floors().iter().enumerate() {
             if self.seen.len() <= floor.kernel {
@@ -35,23 +37,24 @@ impl Meter {
             let now = stack.kernel(floor).counters();
             work[layer].take_news(now, &mut self.seen[floor.kernel], |counter, more| cycles += more * weights[counter]);
         }
-        cycles
+        Cycles(cycles)
     }
 
-    /// What one event of the counter at that place costs: by itself, and for the exit that comes with it under a guest.
+    /// The cost of one event of the counter at that place: of the event, and of the exit that comes
+    /// with it under a guest.
     pub fn costs(&self, counter: usize, under_guest: bool) -> [u64; 2] {
         self.weights.parts(counter, under_guest)
     }
 
-    /// What `work` of a program on `chain` cost, in cycles.
-    pub fn cycles(&self, stack: &Stack, chain: &KernelChain, work: &Work) -> u64 {
+    /// What `work` of a program on `chain` cost.
+    pub fn cycles(&self, stack: &Stack, chain: &KernelChain, work: &Work) -> Cycles {
         let layers = work.iter().take(chain.depth()).enumerate();
         layers.map(|(layer, done)| self.weights.cycles(done, faults_exit(stack, chain, layer))).sum()
     }
 }
 
-/// Whether each fault that the kernel of `layer` takes is a VM exit of its own. Under shadow paging it comes within that of the fill
-/// that needs it.
+/// Whether each fault that the kernel of `layer` takes is a VM exit of its own. Under shadow paging
+/// it is part of the exit of the fill that needs it.
 #[inline]
 pub(crate) fn faults_exit(stack: &Stack, chain: &KernelChain, layer: usize) -> bool {
     layer < chain.top() && !(chain.depth() == 2 && stack.shadows(chain))

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which model of a machine this engine computes: two engines of the same model give the same results to the last bit.
+//! Which model of a machine this engine computes: two engines of the same model give the same
+//! results to the last bit.
 //!
-//! Results are kept under a name that holds it (`nestwalk results`), so that those of another model are never taken for its own.
+//! Results are stored under a name that includes it (`nestwalk results`), so that those of another
+//! model are not mistaken for its own.
 
-/// The number of the model. Each change that may change any counter of any run takes the next one:
-/// `python/tests/test_golden.py` fails when the stored counters were changed under a number that has been in use.
+/// The number of the model. A change that may change any counter of any run takes the next one:
+/// `python/tests/test_golden.py` fails when stored counters change under a number that has been in
+/// use.
 pub const MODEL: u32 = 1;
 
-/// A number of the engine's sources in a build that is no release, where the code may be ahead of [`MODEL`]; else empty.
+/// A checksum of the engine's sources in builds that are no release, where the code may be ahead of
+/// [`MODEL`]; else empty.
 const BUILD: &str = env!("NESTWALK_BUILD");
 
-/// The model, as results are kept under: `1` of a release, `1+0123456789abcdef` of a build from a developer's tree.
+/// The model in the names of results: `1` in a release, `1+0123456789abcdef` in a build from a
+/// developer's tree.
 pub fn model() -> String {
     if BUILD.is_empty() { MODEL.to_string() } else { format!("{MODEL}+{BUILD}") }
 }

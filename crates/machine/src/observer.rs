@@ -2,6 +2,7 @@
 //! What makes a tenant the measured one: it says which of its accesses are looked at closely, and
 //! keeps what was counted meanwhile.
 
+use nestwalk_mem::{Cycles, Nanoseconds};
 use nestwalk_mmu::Counters;
 use nestwalk_workload::{Phase, WorkloadFacts};
 
@@ -36,27 +37,29 @@ pub(crate) struct Observed {
     pub warm_up: WarmUp,
 }
 
-/// Accesses of the warm-up over which [`Sampling::lapse_ms`](crate::scenario::Sampling::lapse_ms) is spread: four for each
-/// page of 1 GiB, so that daemons that sample accessed bits see what the program uses.
+/// Accesses of the warm-up over which [`Sampling::lapse_ms`](crate::scenario::Sampling::lapse_ms)
+/// is spread: four for each page of 1 GiB, so that daemons that sample accessed bits see what the
+/// program uses.
 const LAPSE_ACCESSES: u64 = 1 << 20;
 
 /// Time that is still to pass, and the accesses over which it is spread.
 struct Lapse {
-    ns: u64,
+    time: Nanoseconds,
     accesses: u64,
 }
 
 impl Lapse {
     /// The part of it that passes with so many accesses.
-    fn take(&mut self, accesses: u64) -> u64 {
+    fn take(&mut self, accesses: u64) -> Nanoseconds {
         let done = accesses.min(self.accesses);
-        if self.ns == 0 || done == 0 {
-            return 0;
+        if self.time == Nanoseconds(0) || done == 0 {
+            return Nanoseconds(0);
         }
-        let ns = (u128::from(self.ns) * u128::from(done) / u128::from(self.accesses)) as u64;
-        self.ns -= ns;
+        let ns = u128::from(self.time.0) * u128::from(done) / u128::from(self.accesses);
+        let passed = Nanoseconds(ns as u64);
+        self.time = self.time - passed;
         self.accesses -= done;
-        ns
+        passed
     }
 }
 
@@ -87,7 +90,7 @@ impl<'a> Observer<'a> {
             warm_accesses: 0,
             warming: None,
             warm_up: WarmUp { reached: Some(false), ..WarmUp::default() },
-            lapse: Lapse { ns: scenario.sampling.lapse_ms * 1_000_000, accesses: LAPSE_ACCESSES },
+            lapse: Lapse { time: Nanoseconds::from_ms(scenario.sampling.lapse_ms), accesses: LAPSE_ACCESSES },
             warm_accesses_max: facts.warms_until_told.then(accesses_max),
         }
     }
@@ -162,7 +165,8 @@ impl<'a> Observer<'a> {
 
     fn begin_warm_up(&mut self, machine: &Machine) {
         if self.warm_up.accesses > 0 {
-            // The windows of a sampled trace warm up one by one, over what skipped stretches have left.
+            // The windows of a sampled trace warm up one by one, from the state that skipped
+            // stretches have left.
             self.warm_up = WarmUp { reached: None, unavailable: Some(warm_up::WINDOWS), drift: None, ..self.warm_up };
             return;
         }
@@ -178,7 +182,8 @@ impl<'a> Observer<'a> {
         });
     }
 
-    /// A part of the warm-up is done. It ends if it has no length of its own, and is warm or too long.
+    /// A part of the warm-up is done. It ends if it has no length of its own, and is warm or too
+    /// long.
     fn go_on_warming(&mut self, part: Share, machine: &mut Machine) {
         let Some(warming) = &mut self.warming else { return };
         warming.accesses += part.represented;
@@ -186,13 +191,13 @@ impl<'a> Observer<'a> {
         if warming.accesses - warming.stepped >= warm_up::STEP {
             warming.stepped = warming.accesses;
             let counted = machine.counters(self.id).unwrap_or_default().minus(&warming.start);
-            let counted = window(&self.configuration.machine, &counted, warming.instructions, 0);
+            let counted = window(&self.configuration.machine, &counted, warming.instructions, Cycles(0));
             if warming.judge.step(counted) {
                 warming.found = warming.judge.check(machine.llc_fill());
             }
         }
         let is_warm = warming.found.is_some_and(|(warm, _)| warm);
-        let is_warm = is_warm && self.lapse.ns == 0;
+        let is_warm = is_warm && self.lapse.time == Nanoseconds(0);
         if self.warm_accesses_max.is_some_and(|most| is_warm || warming.accesses >= most) {
             machine.tenant_mut(self.id).stream.end_warm_up();
         }

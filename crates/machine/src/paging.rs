@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How the memory of a VM is translated: nested tables (EPT), a shadow table, or segment registers (DS-n).
+//! How the memory of a VM is translated: nested tables (EPT), a shadow table, or segment registers
+//! (DS-n).
 
 use nestwalk_mmu::Segments;
 use nestwalk_os::{AllocatorKind, Shadows};
@@ -9,8 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum PagingConfig {
-    /// The hardware walks the guest's table and the host's (EPT, NPT). In a VM on a VM the lowest hypervisor keeps the
-    /// composition of its own table and the middle one's for it, as KVM does.
+    /// The hardware walks the guest's table and the host's (EPT, NPT). In a VM on a VM the lowest
+    /// hypervisor keeps the composition of its own table and the middle one's for it, as KVM does.
     #[default]
     Ept,
     /// The hardware walks a table that the hypervisor keeps for it.
@@ -22,7 +23,8 @@ pub enum PagingConfig {
         /// What the VM gets if free memory is in too many pieces.
         #[serde(default)]
         fallback: Fallback,
-        /// By which rule the host chooses the segments: `compromis-opt1`, `compromis-opt2`, `best-fit` or `first-fit`.
+        /// By which rule the host chooses the segments: `compromis-opt1`, `compromis-opt2`,
+        /// `best-fit` or `first-fit`.
         #[serde(default, skip_serializing_if = "is_default")]
         allocator: AllocatorKind,
     },

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The allocation patterns that were measured on a real Linux 6.1 (`linux/data/README.md`), replayed on the simulated kernel.
+//! The allocation patterns that were measured on a real Linux 6.1 (`linux/data/README.md`),
+//! replayed on the simulated kernel.
 //!
-//! One boot: a program fills memory alone, beside 2 and beside 12 co-runners, and alone again after they were killed, each
-//! time in order and at random; each time the fragmentation of a host's page table under it is measured. All programs
-//! compete for two processors. Nothing here knows what the real kernel gave.
+//! One boot: a program fills memory alone, beside 2 and beside 12 co-runners, and alone again after
+//! they were killed, each time in order and at random; each time the fragmentation of a host's page
+//! table under it is measured. All programs compete for two processors. Nothing here depends on the
+//! real kernel's results.
 
 use nestwalk_mem::physical::huge_min_free;
-use nestwalk_mem::{Cpu, PageCount, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Nanoseconds, PageCount, Vpn, VpnRange};
 use nestwalk_os::fragmentation::Fragmentation;
 use nestwalk_os::{KernelConfig, ManagerConfig};
 use nestwalk_workload::churn::{Churn, ChurnConfig};
@@ -37,8 +39,9 @@ const MEASURED: PageCount = PageCount(1 << 15);
 const FIRST: Vpn = Vpn(0x7_f000_0000);
 /// Where its arrays lie: the order of the pages before, what it reads about them after.
 const ORDER_ARRAY: Vpn = Vpn(0x7_e000_0000);
-/// What QEMU's emulation makes of a processor, MHz: at this clock, the cost table's fault of 3200 cycles takes 16 us; alone in
-/// such a guest, the measured program sees 13 to 16 us (`fault_ns` of `linux/guest/frag.c`).
+/// The speed of a processor under QEMU's emulation, MHz: at this clock, the cost table's fault of
+/// 3200 cycles takes 16 us; alone in such a guest, the measured program sees 13 to 16 us
+/// (`fault_ns` of `linux/guest/frag.c`).
 const EMULATED_MHZ: u64 = 200;
 
 /// In which order the pages are touched.
@@ -61,7 +64,8 @@ pub struct Measurement {
     pub fragmentation: Fragmentation,
 }
 
-/// Runs all patterns one after the other on one kernel with that memory manager. `seed` is that of the boot.
+/// Runs all patterns one after the other on one kernel with that memory manager. `seed` is the
+/// boot's.
 ///
 /// # Errors
 /// When the kernel is out of memory.
@@ -100,7 +104,7 @@ impl Guest {
         let times = costs.scheduler.clone().expect("the bundled cost table has a scheduler");
         let meter = Meter::new(costs.weights()?);
         let platform = Platform { stack, hardware: None, meter, timing: config.timing };
-        let mut machine = Machine::new(platform, 0, EMULATED_MHZ);
+        let mut machine = Machine::new(platform, Nanoseconds(0), EMULATED_MHZ);
         machine.share(Schedule::new(CPUS.into(), times, EMULATED_MHZ));
         Ok(Self { machine, floor })
     }
@@ -113,14 +117,14 @@ impl Guest {
         self.machine.join(tenant, Some(0..usize::from(CPUS)))
     }
 
-    /// One step of whoever is next. Who ended with it.
+    /// One step of the tenant whose turn it is. Returns the tenant if that was its last.
     fn step(&mut self) -> Result<Option<TenantId>, MachineError> {
         let next = self.machine.step_next(Detail::TlbOnly)?;
         Ok(next.and_then(|(tenant, outcome)| (outcome == StepOutcome::Ended).then_some(tenant)))
     }
 
-    /// Runs until `tenant` has ended; its memory is still there then. Whoever else ends meanwhile is
-    /// gone.
+    /// Runs until `tenant` has ended; its memory is still there then. Other tenants that end
+    /// meanwhile are gone.
     fn run_to_end(&mut self, tenant: TenantId) -> Result<(), MachineError> {
         loop {
             match self.step()? {

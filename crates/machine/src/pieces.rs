@@ -1,26 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the measured stretches of a run counted, piece by piece.
+//! The counters of a run's measured stretches, piece by piece.
 //!
-//! A piece begins and ends with a snapshot of all counters; what the run counted is the sum of the differences.
+//! A piece begins and ends with a snapshot of all counters; the run's counters are the sum of the
+//! differences.
 
+use nestwalk_mem::Cycles;
 use nestwalk_mmu::Counters;
 
 use crate::configuration::Configuration;
 use crate::machine::{Machine, TenantId};
 use crate::meter::{Work, since};
 use crate::scenario::MachineConfig;
-use crate::windows::{Cycles, Window, Windows};
+use crate::windows::{CyclesByPart, Window, Windows};
 
-/// Windows into which a run without windows of its own is cut: enough for batches of several ([`crate::estimate`]).
+/// Windows into which a run without windows of its own is cut: enough for batches of several
+/// ([`crate::estimate`]).
 const PIECES: u64 = 80;
 
-/// Accesses of such a window when nobody knows how many there will be.
+/// Accesses of such a window when their total is not known.
 const PIECE_ACCESSES_UNKNOWN: u64 = 1 << 20;
 
 /// See the [module](self).
 pub(crate) struct Pieces {
     windows: Windows,
-    /// Whether the scenario says how long a piece is. Only then it is kept to the access: else a batch would be cut for nothing.
+    /// Whether the scenario gives a piece's length. Only then it is exact to the access; otherwise
+    /// cutting a batch would gain nothing.
     exact: bool,
     /// What had been counted when the present piece began.
     start: Option<Start>,
@@ -111,8 +115,8 @@ impl Pieces {
     }
 }
 
-/// What was counted, with the time that it took: `os` cycles of it in the kernels.
-pub(crate) fn window(machine: &MachineConfig, counted: &Counters, instructions: u64, os: u64) -> Window {
+/// What was counted, with the time that it took, `os` of it in the kernels.
+pub(crate) fn window(machine: &MachineConfig, counted: &Counters, instructions: u64, os: Cycles) -> Window {
     let timing = &machine.timing;
     let beyond_l1 = counted.caches.data_cycles - u64::from(machine.mmu.l1d.latency_cycles) * counted.tlb.accesses;
     Window {
@@ -121,11 +125,11 @@ pub(crate) fn window(machine: &MachineConfig, counted: &Counters, instructions: 
         walks: counted.tlb.walks(),
         walk_cycles: counted.walk_cycles,
         walk_references: counted.walk_events.total_references(),
-        cycles: Cycles {
-            work: timing.work(instructions),
-            data: timing.data(beyond_l1),
-            walk: timing.walk(counted.walk_cycles),
-            os,
+        cycles: CyclesByPart {
+            work: timing.work(instructions).0,
+            data: timing.data(Cycles(beyond_l1)).0,
+            walk: timing.walk(Cycles(counted.walk_cycles)).0,
+            os: os.0,
         },
     }
 }

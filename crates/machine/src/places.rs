@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lines of a TOML file and the paths of its keys, each from the other.
 //!
-//! A scenario that is made from parts of another file (a configuration of a matrix, a file changed by `--seed`) has lines that
-//! nobody wrote. The path of the key that a message is about leads from such a line to the user's own.
+//! A scenario that is made from parts of another file (a configuration of a matrix, a file changed
+//! by `--seed`) has lines that no user wrote. From such a line, the path of the key in a message
+//! leads to the user's own line.
 
 use std::ops::Range;
 use std::path::Path;
@@ -26,8 +27,8 @@ pub fn check_syntax(path: &Path, text: &str) -> Result<(), MachineError> {
     DeTable::parse(text).map(|_| ()).map_err(|error| MachineError::toml(path, text, &error))
 }
 
-/// Where the value at `path` of `text` is, or with `of_key` its key; of the deepest part of the path that is there. `None` if
-/// not even the first is, or `text` is no TOML.
+/// The position of the value at `path` of `text`, or with `of_key` of its key; of the deepest part
+/// of the path that exists. `None` if not even the first part does, or `text` is no TOML.
 pub fn position(text: &str, path: &[String], of_key: bool) -> Option<Position> {
     let document = DeTable::parse(text).ok()?;
     let mut found: Option<Range<usize>> = None;
@@ -48,7 +49,7 @@ pub fn position(text: &str, path: &[String], of_key: bool) -> Option<Position> {
     found.map(|span| line_and_column(text, span.start))
 }
 
-/// The path of the innermost key or value of `text` that is at a position; empty where there is none.
+/// The path of the innermost key or value of `text` at a position; empty where there is none.
 pub fn path_at(text: &str, position: Position) -> KeyPath {
     let Ok(document) = DeTable::parse(text) else { return KeyPath::new() };
     let mut best = KeyPath::new();

@@ -56,7 +56,7 @@ impl TenantPlans {
         Ok(Self { all })
     }
 
-    /// Whether there is nobody.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

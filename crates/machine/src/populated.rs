@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine whose program is about to make its first access: all memory that it touches before has been populated.
+//! A machine whose program is about to make its first access: all memory that it touches before is
+//! populated.
 //!
-//! Until then only first touches and memory events have come, which the kernels see and the cores do not. So machines of any
-//! hardware are alike there whose kernels, program and clock are ([`Configuration::populated_by`]), and one of them can be
-//! made, copied (`fork`) and run with the hardware of each.
+//! Until then there were only first touches and memory events, which kernels see and cores do not.
+//! So machines with the same kernels, program and clock are alike at that point, whatever their
+//! hardware ([`Configuration::populated_by`]): one of them can be made, copied (`fork`) and run
+//! with the hardware of each.
 
 use std::path::Path;
 
+use nestwalk_mem::Cycles;
 use nestwalk_workload::trace::FilterOptions;
 use nestwalk_workload::{FilteredWorkload, Phase, Step, Workload, WorkloadFacts};
 use serde::Serialize;
@@ -32,7 +35,7 @@ const LEAD_STEPS: usize = 1 << 12;
 pub struct Populated {
     pub(crate) machine: Machine,
     pub(crate) facts: WorkloadFacts,
-    /// The program's phase, as far as it has said.
+    /// The last phase that the program has announced.
     pub(crate) phase: Phase,
     /// What the kernels had done before the program began.
     pub(crate) boot: Work,
@@ -49,11 +52,12 @@ impl std::fmt::Debug for Populated {
 }
 
 impl Populated {
-    /// The machine of `configuration`, up to its program's first access. Bundled traces lie in the folder `traces`.
+    /// The machine of `configuration`, up to its program's first access. Bundled traces lie in the
+    /// folder `traces`.
     ///
     /// # Errors
-    /// When the parts of the configuration do not fit together, the workload cannot be read, a kernel is out of memory, or
-    /// `on_progress` breaks.
+    /// When the parts of the configuration do not fit together, the workload cannot be read, a
+    /// kernel is out of memory, or `on_progress` breaks.
     pub fn new(
         configuration: &Configuration,
         traces: &Path,
@@ -140,10 +144,10 @@ fn lead(
     if !machine.is_shared() {
         return Ok(());
     }
-    // What building the machine took is nobody's.
+    // No tenant is charged for building the machine.
     machine.read_work(Machine::FIRST);
-    let lead_cycles = configuration.scenario.colocated_lead_ms * 1000 * configuration.machine.frequency_mhz;
-    while machine.lead(lead_cycles, LEAD_STEPS)? {
+    let lead = Cycles::of_us(configuration.scenario.colocated_lead_ms * 1000, configuration.machine.frequency_mhz);
+    while machine.lead(lead, LEAD_STEPS)? {
         let progress = Progress { accesses: 0, accesses_total: None, populated_pages: 0 };
         if on_progress(progress).is_break() {
             return Err(MachineError::Interrupted { accesses: 0 });
@@ -168,12 +172,14 @@ struct PopulatedBy<'a> {
     costs: &'a Costs,
     /// What the segment registers of a VM were built with.
     segment_latency_cycles: Option<u32>,
-    /// Where programs beside it make accesses meanwhile: all of it, as they leave the cores as the hardware has it.
+    /// The whole configuration, where programs beside it run meanwhile: they change the state of
+    /// the cores, which depends on the hardware.
     with_company: Option<&'a Configuration>,
 }
 
 impl Configuration {
-    /// A text that two configurations share if, and only if, a machine that was populated for one of them serves the other.
+    /// A text that two configurations share if and only if a machine populated for one serves the
+    /// other.
     ///
     /// # Panics
     /// Never: what is read from TOML can be written.

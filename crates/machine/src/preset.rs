@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs by name: a generator with the parameters of a paper's program, from a file of `scenarios/workloads`.
+//! Programs by name: a generator with the parameters of a paper's program, from a file of
+//! `scenarios/workloads`.
 //!
 //! A scenario says `workload = { preset = "redis-50g" }`, or changes parameters:
 //! `preset = { name = "redis-50g", divide_footprint = 16, measured_accesses = 1000000 }`.
@@ -28,9 +29,10 @@ pub enum PresetChoice {
         name: String,
         /// The footprint is this many times smaller: the same program at another scale.
         divide_footprint: Option<u64>,
-        /// Accesses to data structures that are measured, and before them, if there are two numbers, those that warm up: if there is
-        /// one, a run warms up until what is measured no longer drifts. With the local ones between them there are more, so that programs
-        /// that seldom miss the TLB fill the caches as those do that always miss it.
+        /// Measured accesses to data structures; of two numbers, the first are those of the
+        /// warm-up. With one number, a run warms up until what is measured no longer drifts.
+        /// Accesses to locals come on top, so that programs that seldom miss the TLB fill the
+        /// caches as those do that always miss it.
         #[schemars(length(min = 1, max = 2))]
         data_accesses: Option<Vec<u64>>,
         /// Parameters of the generator that differ.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How far a run is, for whoever waits for it.
+//! How far a run is, for its caller.
 
 use std::ops::ControlFlow;
 

@@ -24,7 +24,7 @@ struct Loaded {
 }
 
 impl Follower {
-    /// Loads the registers of `core` anew if another program runs there now, or regions have changed.
+    /// Reloads the registers of `core` if another program runs there now, or regions have changed.
     #[inline]
     pub fn follow(&mut self, stack: &Stack, chain: &KernelChain, core: &mut Core<Asap>) {
         let ends = [*chain.bottom_floor(), *chain.top_floor()];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The range of every number in a file: one table a sort of file, and the one place where they are checked. Hardware
-//! techniques declare theirs themselves ([`accelerator::KEYS`]).
+//! The range of every number in a file: a table for each sort of file, and the one place where
+//! ranges are checked. Hardware techniques declare theirs themselves ([`accelerator::KEYS`]).
 //!
-//! A file is checked before it is read into its types, so that a message names its line and its key. What depends on two
-//! keys at once is checked by who reads them.
+//! A file is checked before it is read into its types, so that a message names line and key. The
+//! code that reads two keys checks what depends on both.
 
 use std::path::Path;
 
@@ -256,7 +256,8 @@ impl File {
     /// Says which number of `text`, the file `path`, is out of its range, if one is.
     ///
     /// # Errors
-    /// When it is no TOML; or the first number that is out of its range, with file, line, column and key.
+    /// When it is no TOML; or the first number that is out of its range, with file, line, column
+    /// and key.
     pub fn check(self, path: &Path, text: &str) -> Result<(), MachineError> {
         let document = DeTable::parse(text).map_err(|error| MachineError::toml(path, text, &error))?;
         for key in self.keys() {
@@ -267,8 +268,9 @@ impl File {
     }
 }
 
-/// How a message names the value at `path` (as [`Key::path`], without wildcards) of `text`, the file `file`: with line and
-/// column of it, or of the deepest table on the way that is there, if any is.
+/// How a message names the value at `path` (as [`Key::path`], without wildcards) of `text`, the
+/// file `file`: with line and column of it, or of the deepest table on the way that is there, if
+/// any is.
 pub(crate) fn place(file: &Path, text: &str, path: &str) -> String {
     let mut at = None;
     if let Ok(document) = DeTable::parse(text) {
@@ -306,7 +308,7 @@ fn visit_value(value: &Spanned<DeValue<'_>>, names: &[&str], visit: &mut Visitor
     match value.get_ref() {
         _ if names.is_empty() => visit(value),
         DeValue::Table(table) => visit_table(table, names, visit),
-        // What is of another sort than it should be is refused when the file is read into its types.
+        // A value of the wrong type is refused when the file is read into its types.
         _ => Ok(()),
     }
 }

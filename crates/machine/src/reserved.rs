@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How much memory the program's kernel holds in reserve and nobody uses, over the time of a run.
+//! How much unused memory the program's kernel holds in reserve, over the time of a run.
 
+use nestwalk_mem::Nanoseconds;
 use nestwalk_os::Kernel;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -50,10 +51,10 @@ pub(crate) struct ReservedSeries {
 
 impl ReservedSeries {
     /// Looks at `kernel` now.
-    pub fn sample(&mut self, time_ns: u64, kernel: &Kernel) {
+    pub fn sample(&mut self, now: Nanoseconds, kernel: &Kernel) {
         let reserved_frames = kernel.manager().reserved().0;
         let used = kernel.memory().frames().0 - kernel.memory().free_frames().0;
-        self.add(ReservedPoint { time_ns, reserved_frames, resident_frames: used - reserved_frames });
+        self.add(ReservedPoint { time_ns: now.0, reserved_frames, resident_frames: used - reserved_frames });
     }
 
     fn add(&mut self, point: ReservedPoint) {

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a run returns: the whole configuration, the counters, and the row of the comparison table that they make.
-
-use std::collections::BTreeMap;
+//! What a run returns: the whole configuration, the counters, and the row of the comparison table
+//! made from them.
 
 use nestwalk_mmu::Counters;
-use nestwalk_os::OsCounters;
 use nestwalk_os::alignment::Alignment;
+use nestwalk_os::{ManagerConfig, OsCounters, TablesConfig};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Serialize;
 
-use crate::by_name::ByName;
+use crate::by_name::{ByName, OwnCounters};
 use crate::configuration::Configuration;
 use crate::contiguity::Contiguity;
 use crate::estimate::{Estimate, ratio};
@@ -41,11 +40,13 @@ pub struct RunResult {
     pub warm_up: WarmUp,
     /// What the kernels did from beginning to end, populating included.
     pub whole_run: WholeRun,
-    /// The free memory of each kernel, bottom first: blocks by order and the fragmentation index, at three moments.
+    /// The free memory of each kernel, bottom first: blocks by order and the fragmentation index,
+    /// at three moments.
     pub contiguity: Vec<Contiguity>,
     /// How the program's pages lie in guest memory; `None` without a host table.
     pub host_pt_fragmentation: Option<Fragmentation>,
-    /// The sizes in which guest and host map the program's pages at the end; `None` without a host table.
+    /// The sizes in which guest and host map the program's pages at the end; `None` without a host
+    /// table.
     pub alignment: Option<Alignment>,
 }
 
@@ -78,7 +79,8 @@ pub struct Row {
     pub guest_walk_cycles_per_access: Option<f64>,
     /// Cycles an access in references to the host's table.
     pub host_walk_cycles_per_access: Option<f64>,
-    /// The largest share of the memory in use that the program's kernel held in reserve, and nobody used, at any time.
+    /// The largest share of the memory in use that the program's kernel held in reserve, unused, at
+    /// any time.
     pub reserved_share_max: Option<f64>,
     /// The mean of that share over the run.
     pub reserved_share_mean: Option<f64>,
@@ -112,7 +114,8 @@ pub struct Statistics {
     pub mmu: ByName<Counters>,
     /// All counters of each kernel since the start, bottom first.
     pub kernels: Vec<KernelStatistics>,
-    /// What ran beside the program, by `[[colocated]]` entry: all that it did, from beginning to end.
+    /// What ran beside the program, by `[[colocated]]` entry: all that it did, from beginning to
+    /// end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub colocated: Vec<ColocatedStatistics>,
     /// Frames that the program's kernel held in reserve, over the time of the run.
@@ -123,7 +126,8 @@ pub struct Statistics {
     pub warm_accesses: u64,
     /// Pages that were brought in by first touches of stretches that the trace skips.
     pub populated_pages: u64,
-    /// Pages that the program used though it had never mapped them (a trace that does not know all mappings).
+    /// Pages that the program used though it had never mapped them (a trace that does not know all
+    /// mappings).
     pub adopted_pages: u64,
     /// Memory events that the kernel refused, because the trace does not know what they refer to.
     pub refused_events: u64,
@@ -142,11 +146,12 @@ pub struct References {
     pub count: u64,
 }
 
-/// References at one step of a walk that one place served. A two-dimensional walk's steps have two co-ordinates (steps 1 to 24 of the
-/// papers' figures, row by row).
+/// References at one step of a walk that one place served. A two-dimensional walk's steps have two
+/// co-ordinates (steps 1 to 24 of the papers' figures, row by row).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StepReferences {
-    /// The level of the guest's entry that is wanted (natively: of the entry); 0 for the data page at the end.
+    /// The level of the guest's entry that is wanted (natively: of the entry); 0 for the data page
+    /// at the end.
     pub guest_level: u8,
     /// The level of the host's entry that is read on the way there; 0 for the guest's entry itself.
     pub host_level: u8,
@@ -170,7 +175,8 @@ pub struct LatencyHistogram {
 pub struct KernelStatistics {
     /// `host`, `middle`, `guest` or `native`.
     pub role: &'static str,
-    /// How the memory of the VM on it is translated: `ept`, `shadow`, or `segments` with their number.
+    /// How the memory of the VM on it is translated: `ept`, `shadow`, or `segments` with their
+    /// number.
     pub paging: Option<String>,
     /// Its memory manager.
     pub manager: String,
@@ -189,9 +195,9 @@ pub struct KernelStatistics {
     /// Frames that the manager has set aside and that nothing maps.
     pub reserved_frames: u64,
     /// The manager's own counters, by name.
-    pub manager_counters: BTreeMap<&'static str, u64>,
+    pub manager_counters: OwnCounters<ManagerConfig>,
     /// The table placement's own counters, by name.
-    pub table_counters: BTreeMap<&'static str, u64>,
+    pub table_counters: OwnCounters<TablesConfig>,
 }
 
 /// What the programs of one `[[colocated]]` entry did, added up.
@@ -213,14 +219,16 @@ pub struct ColocatedStatistics {
     pub kernels: Vec<ByName<OsCounters>>,
     /// All counters of their cores, by name; `None` where their accesses were not simulated.
     pub mmu: Option<ByName<Counters>>,
-    /// How the pages of those that are alive at the end lie in guest memory; `None` without a host table, or if none is.
+    /// How the pages of those that are alive at the end lie in guest memory; `None` without a host
+    /// table, or if none is.
     pub host_pt_fragmentation: Option<Fragmentation>,
 }
 
 /// How many lines the host PTEs of each group of 8 neighbouring guest pages fill.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Fragmentation {
-    /// Their average: 1 is perfect, 8 the worst. `None` when there is no whole group of 4 KiB pages.
+    /// Their average: 1 is perfect, 8 the worst. `None` when there is no whole group of 4 KiB
+    /// pages.
     pub value: Option<f64>,
     /// Groups on 1, 2, ... 8 lines.
     pub distribution: [u64; 8],
@@ -228,7 +236,8 @@ pub struct Fragmentation {
     pub groups: u64,
 }
 
-/// The JSON Schema of [`Statistics`], as results have it: with the meaning of each counter, and its unit as `x-unit`.
+/// The JSON Schema of [`Statistics`], as results have it: with the meaning of each counter, and its
+/// unit as `x-unit`.
 pub fn schema() -> serde_json::Value {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     settings.into_generator().into_root_schema_for::<Statistics>().to_value()

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which accesses of a measuring phase are looked at closely.
+//! Which accesses of a measuring phase are simulated in detail.
 //!
-//! Without a period all are measured. With one, every period has a stretch that only the TLBs see (so that their contents are exact), one
-//! that warms the caches and one that is measured; a seeded random start makes the sample unbiased by a program's own rhythm.
+//! Without a period all are measured. With one, every period has a stretch that only the TLBs see
+//! (so that their contents are exact), one that warms the caches and one that is measured. A seeded
+//! random start keeps a program's own period from biasing the sample.
 
 use nestwalk_workload::Phase;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -25,7 +26,7 @@ pub enum Stretch {
 #[derive(Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    /// Where in the period the next access of a measuring phase stands.
+    /// The position in the period of the next access of a measuring phase.
     position: u64,
     measured: u64,
 }
@@ -47,8 +48,8 @@ impl Sampler {
         }
     }
 
-    /// That was done with the next `length` accesses of `phase`. They may be more than were asked for, where accesses stand for
-    /// several.
+    /// Records that this was done with the next `length` accesses of `phase`. They may be more than
+    /// requested, where an access stands for several.
     pub fn advance(&mut self, phase: Phase, stretch: Stretch, length: u64) {
         if phase == Phase::Measure {
             self.position += length;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memories that were saved (`nestwalk memory`): a file that the state of a kernel's physical memory is in, packed by zstd.
+//! Saved memories (`nestwalk memory`): a file with the state of a kernel's physical memory, packed
+//! by zstd.
 //!
-//! The bytes are those of [`nestwalk_os::Kernel::save_memory`], with their checksum; the format is described in docs/scenarios.md.
+//! The bytes are those of [`nestwalk_os::Kernel::save_memory`], with their checksum; the format is
+//! described in docs/scenarios.md.
 
 use std::path::Path;
 
@@ -26,7 +28,8 @@ pub struct Saved {
     pub bytes: u64,
 }
 
-/// The memory with which kernel `layer` of the scenario begins, before the program or the VM on it, packed for a file.
+/// The memory with which kernel `layer` of the scenario begins, before the program or the VM on it,
+/// packed for a file.
 ///
 /// # Errors
 /// When the scenario cannot be made, or has no such kernel.

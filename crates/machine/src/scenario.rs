@@ -32,7 +32,8 @@ pub struct Scenario {
     pub seed: u64,
     /// The program.
     pub workload: WorkloadConfig,
-    /// The memory limit of the program's cgroup, if it has one: `ptemagnet` may look at it. The program must fit into it.
+    /// The memory limit of the program's cgroup, if it has one: `ptemagnet` may look at it. The
+    /// program must fit into it.
     #[serde(default, with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub cgroup_limit: Option<PageCount>,
@@ -50,13 +51,14 @@ pub struct Scenario {
     /// How much of a long run is simulated in detail.
     #[serde(default)]
     pub sampling: Sampling,
-    /// Hardware that prefetches page-table lines (ASAP); none if nothing is said.
+    /// Hardware that prefetches page-table lines (ASAP); none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asap: Option<AsapHardware>,
-    /// Hardware that the TLBs ask before a walk begins; none if nothing is said.
+    /// Hardware that the TLBs ask before a walk begins; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<AcceleratorConfig>,
-    /// Whether an entry of the second-level TLB may hold up to 8 neighbouring 4 KiB pages (Clustered TLB).
+    /// Whether an entry of the second-level TLB may hold up to 8 neighbouring 4 KiB pages
+    /// (Clustered TLB).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clustered_tlb: bool,
 }
@@ -86,8 +88,8 @@ pub enum CoRunnerConfig {
 pub struct Sampling {
     /// Stop after this many measured accesses.
     pub measured_accesses_max: Option<u64>,
-    /// A program's warm-up that goes on until what is measured no longer drifts ends after this many accesses, warm or not;
-    /// 600 million if nothing is said.
+    /// A warm-up that goes on until what is measured no longer drifts ends after this many
+    /// accesses, warm or not; by default 600 million.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm_accesses_max: Option<u64>,
     /// In every this many accesses of an unsampled workload's measuring phase ...
@@ -96,18 +98,19 @@ pub struct Sampling {
     pub warm: u64,
     /// ... and this many are measured.
     pub measure: u64,
-    /// Filters the accesses while the program runs: those that hit a small LRU filter over lines and one over pages are only
-    /// counted. Not quite the same (`docs/trace-format.md`, "Filtered stretches"); faster with a co-runner.
+    /// Filters the accesses while the program runs: those that hit a small LRU filter over lines
+    /// and one over pages are only counted. Results differ slightly (`docs/trace-format.md`,
+    /// "Filtered stretches"); faster with a co-runner.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub filter: Option<FilterOptions>,
-    /// Simulated time that passes for the daemons of the kernels while the program warms up, beyond what its accesses take: as
-    /// if it had run for so long before it is measured. Spread evenly over the first accesses of the warm-up; none of it
-    /// takes time of the program.
+    /// Simulated time that passes for the kernels' daemons while the program warms up, besides that
+    /// of its accesses, as if it had run for so long before it is measured. Spread evenly over the
+    /// first accesses of the warm-up; it is not charged to the program.
     #[serde(skip_serializing_if = "is_zero")]
     pub lapse_ms: u64,
-    /// Accesses of a window into which what is measured in one go is cut, such as those of a request; a twentieth of all if
-    /// nothing is said.
+    /// Accesses of a window: a contiguous measurement is cut into such windows, for example those
+    /// of a request. By default a twentieth of all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<u64>,
 }

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who runs when: programs share the machine's processors, and all of them go on in simulated time.
+//! Who runs when: programs share the machine's processors, and all of them advance in simulated
+//! time.
 //!
-//! Every processor has a clock. The next step of all is the one that begins first; it runs, and its processor's clock goes on
-//! by what it cost. Programs that share a processor take turns, a time slice each: the one that has waited longest comes
-//! first. A program that is not bound to a processor stays where it is until another one has nobody (`newidle_balance`), or
-//! has had fewer programs for a while (`load_balance`); a forked child begins where there are fewest (`find_idlest_cpu`).
-//! Of Linux's fair scheduler that is what decides who allocates beside whom; priorities, and who preempts whom when waking,
-//! are left out.
+//! Every processor has a clock. Of all next steps, the one that begins first runs, and its
+//! processor's clock advances by its cost. Programs that share a processor take turns, a time slice
+//! each: the one that has waited longest comes first. A program that is not bound to a processor
+//! stays where it is until another processor is idle (`newidle_balance`), or has had fewer programs
+//! for a while (`load_balance`); a forked child begins where there are fewest (`find_idlest_cpu`).
+//! These parts of Linux's fair scheduler decide which programs allocate beside each other;
+//! priorities and wake-up preemption are left out.
 //!
-//! Everything is counted in cycles and decided by numbers alone, so the same programs always interleave in the same way.
+//! All decisions depend on cycle counts and numbers of programs alone, so the same programs always
+//! interleave in the same way.
 
 use std::ops::Range;
+
+use nestwalk_mem::Cycles;
 
 use crate::timing::SchedulerTimes;
 
@@ -27,12 +32,12 @@ impl Seat {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Processor {
-    /// When it is free, in cycles.
-    free_at: u64,
+    /// When it is free.
+    free_at: Cycles,
     /// Whose turn it is.
     owner: Option<Seat>,
     /// When the turn ends.
-    turn_ends: u64,
+    turn_ends: Cycles,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +49,7 @@ struct Sitter {
     /// The one that it used before it began to wait for a child.
     before: usize,
     /// When its last step ended.
-    ready_at: u64,
+    ready_at: Cycles,
     /// The turn that it had last.
     turn: u64,
     alive: bool,
@@ -68,19 +73,21 @@ pub struct Schedule {
     times: SchedulerTimes,
     mhz: u64,
     /// When the step that was chosen last began.
-    now: u64,
+    now: Cycles,
     turns: u64,
     /// When processors were balanced last.
-    balanced_at: u64,
+    balanced_at: Cycles,
     /// Whether that would have moved the imbalance to another processor.
     failed: bool,
 }
 
 impl Schedule {
-    /// A machine with so many processors, of `mhz` MHz, and nobody on it.
+    /// A machine with so many processors of `mhz` MHz, without programs.
     pub fn new(cpus: usize, times: SchedulerTimes, mhz: u64) -> Self {
         let processors = vec![Processor::default(); cpus.max(1)];
-        Self { processors, sitters: Vec::new(), times, mhz, now: 0, turns: 0, balanced_at: 0, failed: false }
+        let beginning = Cycles(0);
+        let sitters = Vec::new();
+        Self { processors, sitters, times, mhz, now: beginning, turns: 0, balanced_at: beginning, failed: false }
     }
 
     /// A program begins that runs on any of the processors `cpus`, at least one.
@@ -148,15 +155,15 @@ impl Schedule {
         (cpus.0..cpus.1).min_by_key(|&cpu| self.count(cpu)).unwrap_or(cpus.0)
     }
 
-    /// The time, in cycles since the beginning: when the step that was chosen last began.
-    pub fn now(&self) -> u64 {
+    /// The time since the beginning: when the step that was chosen last began.
+    pub fn now(&self) -> Cycles {
         self.now
     }
 
-    /// Whose step begins next, and on which processor. `None` when nobody is there.
+    /// The program whose step begins next, and its processor. `None` when there are no programs.
     pub fn next(&mut self) -> Option<(Seat, usize)> {
         self.balance();
-        let mut best: Option<(u64, u64, Seat, usize)> = None;
+        let mut best: Option<(Cycles, u64, Seat, usize)> = None;
         for (number, sitter) in self.sitters.iter().enumerate().filter(|(_, sitter)| sitter.alive) {
             let seat = Seat(number);
             let Some((start, cpu)) = self.earliest(seat, sitter) else { continue };
@@ -171,10 +178,11 @@ impl Schedule {
         Some((seat, cpu))
     }
 
-    /// When and where a program's next step can begin; `None` while others have their turn wherever it can run.
-    fn earliest(&self, seat: Seat, sitter: &Sitter) -> Option<(u64, usize)> {
+    /// When and where a program's next step can begin; `None` while other programs have their turn
+    /// wherever it can run.
+    fn earliest(&self, seat: Seat, sitter: &Sitter) -> Option<(Cycles, usize)> {
         // The threads of a bound program do not wait for each other.
-        let ready_at = if sitter.is_bound() { 0 } else { sitter.ready_at };
+        let ready_at = if sitter.is_bound() { Cycles(0) } else { sitter.ready_at };
         let start = |cpu: usize| self.processors[cpu].free_at.max(ready_at).max(self.now);
         let own = self.is_open(sitter.at, seat).then(|| (start(sitter.at), sitter.at));
         if sitter.is_bound() || self.has_turn(sitter.at, seat) {
@@ -184,11 +192,12 @@ impl Schedule {
         idle.map(|cpu| (start(cpu), cpu)).chain(own).min_by_key(|&(start, cpu)| (start, cpu != sitter.at, cpu))
     }
 
-    /// From time to time, the program that has waited longest moves from the processor with the most to that with the
-    /// fewest. Where they differ by one only, every second time (`detach_tasks`: half a program's load must be too much,
-    /// which it is once balancing has failed).
+    /// From time to time, the program that has waited longest moves from the processor with the
+    /// most programs to the one with the fewest. Where they differ by one only, every second time
+    /// (`detach_tasks`: the imbalance is half a program's load, which is enough to move one only
+    /// once balancing has failed).
     fn balance(&mut self) {
-        let interval = self.times.balance_us * self.processors.len() as u64 * self.mhz;
+        let interval = Cycles::of_us(self.times.balance_us * self.processors.len() as u64, self.mhz);
         if self.now - self.balanced_at < interval || self.sitters.iter().all(Sitter::is_bound) {
             return;
         }
@@ -224,7 +233,7 @@ impl Schedule {
         processor.owner == Some(seat) && processor.free_at < processor.turn_ends
     }
 
-    /// Whether nobody else has the turn there.
+    /// Whether no other program has the turn there.
     fn is_open(&self, cpu: usize, seat: Seat) -> bool {
         let others = |owner: Seat| {
             let sitter = &self.sitters[owner.0];
@@ -244,13 +253,13 @@ impl Schedule {
         self.turns += 1;
         self.sitters[seat.0].turn = self.turns;
         let running = self.count(cpu);
-        let slice = self.times.slice_cycles(running, self.processors.len(), self.mhz);
+        let slice = self.times.slice(running, self.processors.len(), self.mhz);
         let processor = &mut self.processors[cpu];
         (processor.owner, processor.turn_ends) = (Some(seat), processor.free_at + slice);
     }
 
     /// The program's step took so many cycles.
-    pub fn charge(&mut self, seat: Seat, cycles: u64) {
+    pub fn charge(&mut self, seat: Seat, cycles: Cycles) {
         let sitter = &mut self.sitters[seat.0];
         let processor = &mut self.processors[sitter.at];
         processor.free_at += cycles;
@@ -271,7 +280,7 @@ mod tests {
         (0..steps)
             .map(|_| {
                 let (seat, cpu) = schedule.next().unwrap();
-                schedule.charge(seat, cost(seat));
+                schedule.charge(seat, Cycles(cost(seat)));
                 (seat.0, cpu)
             })
             .collect()
@@ -284,7 +293,7 @@ mod tests {
         schedule.join(1..2);
         let trail = trail(&mut schedule, 400, |seat| if seat == Seat(0) { 10 } else { 30 });
         assert_eq!(trail.iter().filter(|(seat, _)| *seat == 0).count(), 300);
-        assert_eq!(schedule.now(), 2990);
+        assert_eq!(schedule.now(), Cycles(2990));
         assert!(trail.iter().all(|(seat, cpu)| seat == cpu));
     }
 
@@ -329,7 +338,7 @@ mod tests {
         let mut schedule = Schedule::new(4, times(), 1);
         schedule.join(0..4);
         trail(&mut schedule, 10, |_| 10);
-        assert_eq!(schedule.now(), 90, "one program on four processors: its steps follow each other");
+        assert_eq!(schedule.now(), Cycles(90), "one program on four processors: its steps follow each other");
     }
 
     #[test]
@@ -339,7 +348,7 @@ mod tests {
         trail(&mut schedule, 10, |_| 10);
         let late = schedule.join(1..2);
         assert_eq!(trail(&mut schedule, 1, |_| 50), [(1, 1)]);
-        assert_eq!(schedule.now(), 90);
+        assert_eq!(schedule.now(), Cycles(90));
         schedule.leave(late);
         assert!(trail(&mut schedule, 20, |_| 10).iter().all(|&(seat, _)| seat == 0));
         schedule.leave(first);
@@ -353,8 +362,8 @@ mod tests {
         for step in 0..10 {
             schedule.bind(seat, step % 2);
             assert_eq!(schedule.next(), Some((seat, step % 2)));
-            schedule.charge(seat, 10);
+            schedule.charge(seat, Cycles(10));
         }
-        assert_eq!(schedule.now(), 40, "its threads work at the same time");
+        assert_eq!(schedule.now(), Cycles(40), "its threads work at the same time");
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is known of a batch as a whole only, such as its instructions, spread evenly over the accesses that it stands for.
+//! Counts that are known for a batch as a whole only, such as its instructions, spread evenly over
+//! the accesses that it stands for.
 
 /// See the [module's documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,7 +15,8 @@ impl Spread {
         Self { total, accesses }
     }
 
-    /// The share of `count` accesses after the first `done`. A difference of prefixes, so that none is lost.
+    /// The share of `count` accesses after the first `done`. It is a difference of prefix sums, so
+    /// that no count is lost.
     #[inline]
     pub fn of(self, done: u64, count: u64) -> u64 {
         if self.total == 0 || self.accesses == 0 {

@@ -5,7 +5,7 @@
 //! VMs. A program's [`KernelChain`] names the kernels under it. What the kernels below one of them
 //! are is looked up where it is needed: [`LowerKernels`].
 
-use nestwalk_mem::{Cpu, PageTable, Vpn};
+use nestwalk_mem::{Cpu, Nanoseconds, PageTable, Vpn};
 use nestwalk_mmu::Segments;
 use nestwalk_os::{Bare, Below, FaultKind, Filled, Invalidation, Kernel, Miss, OsError, ProcessId};
 
@@ -103,9 +103,9 @@ impl Stack {
         act(&mut host.kernel, floor.process, &mut LowerKernels::new(hosts, floors, cpu))
     }
 
-    /// The latest of the clocks of the kernels of `chain`, ns.
-    pub fn clock(&self, chain: &KernelChain) -> u64 {
-        chain.floors().iter().map(|floor| self.kernel(floor).clock().0).max().unwrap_or_default()
+    /// The latest of the clocks of the kernels of `chain`.
+    pub fn clock(&self, chain: &KernelChain) -> Nanoseconds {
+        chain.floors().iter().map(|floor| self.kernel(floor).clock()).max().unwrap_or_default()
     }
 
     /// A page fault in the kernel of floor `layer`, on that kernel's processor `cpu`.

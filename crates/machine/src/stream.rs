@@ -147,7 +147,8 @@ impl Stream {
         self.pending.is_some() && self.done < self.end
     }
 
-    /// Cuts off the next accesses of the batch, as many as stand for `wanted`: a stretch of its own.
+    /// Cuts off the next accesses of the batch, as many as stand for `wanted`, as a stretch of its
+    /// own.
     pub fn cut(&mut self, wanted: u64) -> Share {
         let (count, represented) = self.accesses(self.done..self.length()).standing_for(wanted);
         let share = self.of_batch.take(represented);

@@ -168,8 +168,8 @@ fn kernel_statistics(kernel: &Kernel, role: &'static str, process: ProcessId) ->
         vmas: count_vmas(kernel.vmas(process)?.map(|vma| vma.range.len()).collect()),
         counters: ByName(*kernel.counters()),
         reserved_frames: kernel.manager().reserved().0,
-        manager_counters: kernel.manager().statistics().into_iter().collect(),
-        table_counters: kernel.table_placement().statistics().into_iter().collect(),
+        manager_counters: kernel.manager().counters().into(),
+        table_counters: kernel.table_placement().counters().into(),
     })
 }
 

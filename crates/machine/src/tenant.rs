@@ -5,7 +5,7 @@
 //! A tenant goes on in steps. A step is what it does while no other tenant notices: one memory
 //! event, some first touches, or a run of accesses.
 
-use nestwalk_mem::{Cpu, Va};
+use nestwalk_mem::{Cpu, Cycles, Va};
 use nestwalk_mmu::{Asid, RunEnd};
 use nestwalk_workload::{MemoryEvent, Phase, Step, Workload};
 
@@ -26,7 +26,7 @@ pub(crate) struct Budget {
     pub touches: usize,
     pub accesses: u64,
     pub detail: Detail,
-    /// Nobody else runs. What kernels do for a memory event is then read with what comes next.
+    /// No other tenant runs. The kernels' work for a memory event is then read with the next step.
     pub is_alone: bool,
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum StepOutcome {
     Forked,
     /// The child is gone.
     Returned,
-    /// It has said in which phase it is.
+    /// It entered another phase.
     Entered(Phase),
     /// It has ended, and does not begin again. Its memory is still there.
     Ended,
@@ -192,8 +192,8 @@ impl Tenant {
         Ok(())
     }
 
-    /// One step, on processor `at` of the machine (which says where a program that moves is): how it
-    /// went, and what its instructions and the kernels' work for it cost, in cycles.
+    /// One step, on processor `at` of the machine (where a program that moves is). Returns its
+    /// outcome, and the cost of its instructions and of the kernels' work for it.
     ///
     /// # Errors
     /// When its stream cannot be read on, or a kernel is out of memory.
@@ -202,15 +202,15 @@ impl Tenant {
         at: usize,
         budget: Budget,
         platform: &mut Platform,
-    ) -> Result<(StepOutcome, u64), MachineError> {
+    ) -> Result<(StepOutcome, Cycles), MachineError> {
         let cpu = match self.first_cpu {
             Some(first) => platform.stack.cpu(self.family.chain(), (at - first) as u16),
             None => self.thread_cpu(&platform.stack),
         };
         if self.life == Life::Dying && !self.family.is_child() {
-            return Ok((StepOutcome::Ended, 0));
+            return Ok((StepOutcome::Ended, Cycles(0)));
         }
-        let mut cycles = 0;
+        let mut cycles = Cycles(0);
         let outcome = match self.stream.fetch()? {
             Step::Touches => {
                 cycles += self.touch(cpu, budget, platform)?;
@@ -230,7 +230,7 @@ impl Tenant {
             }
             Step::End => self.end(cpu, platform)?,
         };
-        // A flush may be an exit (shadow paging), which is the work of whoever made it.
+        // A flush may be an exit (shadow paging), which belongs to the tenant that caused it.
         platform.shoot_down();
         if outcome == StepOutcome::Worked || !budget.is_alone {
             cycles += self.family.read(&mut platform.meter, &platform.stack);
@@ -238,7 +238,7 @@ impl Tenant {
         Ok((outcome, cycles))
     }
 
-    fn touch(&mut self, cpu: Cpu, budget: Budget, platform: &mut Platform) -> Result<u64, MachineError> {
+    fn touch(&mut self, cpu: Cpu, budget: Budget, platform: &mut Platform) -> Result<Cycles, MachineError> {
         let (part, share) = self.stream.take_touches(budget.touches);
         for &(page, store) in self.stream.touches(part) {
             self.family.touch(&mut platform.stack, page, store, cpu)?;
@@ -254,7 +254,7 @@ impl Tenant {
     }
 
     /// The one way of accesses to a core, with all the faults that they need.
-    fn access(&mut self, cpu: Cpu, budget: Budget, platform: &mut Platform) -> Result<u64, MachineError> {
+    fn access(&mut self, cpu: Cpu, budget: Budget, platform: &mut Platform) -> Result<Cycles, MachineError> {
         let (part, share) = self.stream.take_accesses(budget.accesses);
         let mut accesses = self.stream.accesses(part);
         let thread = self.stream.thread().0;
@@ -283,7 +283,7 @@ impl Tenant {
         Ok(self.work(share.instructions, platform))
     }
 
-    fn work(&mut self, instructions: u64, platform: &Platform) -> u64 {
+    fn work(&mut self, instructions: u64, platform: &Platform) -> Cycles {
         self.tally.instructions += instructions;
         platform.timing.work(instructions)
     }
@@ -360,10 +360,10 @@ mod tests {
         let (mut whole, mut own) = tenant(&[mmap(8), Line::Touch(8, 8000)]);
         let alone = Budget::alone(Detail::TlbOnly);
         let (outcome, of_event) = whole.step(0, alone, &mut own).unwrap();
-        assert_eq!((outcome, of_event), (StepOutcome::Asked, 0), "read with what comes next");
+        assert_eq!((outcome, of_event), (StepOutcome::Asked, Cycles(0)), "read with what comes next");
         let (outcome, cycles) = whole.step(0, alone, &mut own).unwrap();
         assert_eq!((outcome, whole.tally), (StepOutcome::Worked, sliced.tally));
-        assert!(cycles > slices.iter().sum(), "with the event's cost: {cycles} > {slices:?}");
+        assert!(cycles > slices.into_iter().sum(), "with the event's cost: {cycles:?} > {slices:?}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(crate) fn machine_config() -> MachineConfig {
     Shelf::Machines.load("broadwell-asap", std::path::Path::new("")).unwrap()
 }
 
-/// A stack of `depth` kernels, each with half as much memory as the one below, and a program on top.
+/// A stack of `depth` kernels, each with half the memory of the one below, and a program on top.
 pub(crate) fn kernels(depth: usize) -> (Stack, KernelChain) {
     let (mut stack, mut floors) = (Stack::default(), Vec::<Floor>::new());
     for layer in 0..depth {

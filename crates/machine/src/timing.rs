@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use nestwalk_mem::Cycles;
 use nestwalk_os::OsCounters;
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +36,8 @@ pub struct Costs {
     pub description: String,
     /// By event.
     pub events: BTreeMap<String, Cost>,
-    /// How programs that share processors take turns. Only needed where programs run beside each other.
+    /// How programs that share processors take turns. Only needed where programs run beside each
+    /// other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<SchedulerTimes>,
 }
@@ -56,11 +58,13 @@ pub struct SchedulerTimes {
 }
 
 impl SchedulerTimes {
-    /// The turn (`sched_slice`) of one of `running` programs on a processor, in cycles of a machine with `cpus` processors of `mhz` MHz.
-    pub(crate) fn slice_cycles(&self, running: usize, cpus: usize, mhz: u64) -> u64 {
+    /// The turn (`sched_slice`) of one of `running` programs on a processor, in a machine with
+    /// `cpus` processors of `mhz` MHz.
+    pub(crate) fn slice(&self, running: usize, cpus: usize, mhz: u64) -> Cycles {
         // SCHED_TUNABLESCALING_LOG: both grow with the number of processors, up to 8.
         let factor = 1 + u64::from(cpus.clamp(1, 8).ilog2());
-        (self.latency_us * factor / running.max(1) as u64).max(self.granularity_us * factor).max(1) * mhz
+        let us = (self.latency_us * factor / running.max(1) as u64).max(self.granularity_us * factor).max(1);
+        Cycles::of_us(us, mhz)
     }
 }
 
@@ -73,12 +77,13 @@ pub struct Cost {
     /// Where the number comes from.
     #[serde(default)]
     pub source: String,
-    /// Or why it was taken, where nobody measured it.
+    /// Or why this value was chosen, where it was not measured.
     #[serde(default)]
     pub assumption: String,
 }
 
-/// Leaving the guest and coming back: comes with each fault that a guest makes its host take. (A hypercall's cost has it inside.)
+/// A VM exit and the entry after it: part of each fault that a guest causes in its host. (A
+/// hypercall's cost includes it.)
 pub(crate) const VM_EXIT: &str = "vm_exit";
 
 impl Costs {
@@ -170,38 +175,40 @@ pub(crate) struct CostWeights {
 }
 
 impl CostWeights {
-    /// The costs of what a kernel does, by counter. Under a guest, each fault that it takes is a VM exit, too.
+    /// The costs of what a kernel does, by counter. Under a guest, each fault that it takes is a VM
+    /// exit, too.
     #[inline]
     pub(crate) fn of(&self, under_guest: bool) -> &[u64] {
         if under_guest { &self.under_guest } else { &self.alone }
     }
 
-    /// What one event of the counter at that place costs: by itself, and for the exit that comes with it under a guest.
+    /// The cost of one event of the counter at that place: of the event, and of the exit that comes
+    /// with it under a guest.
     pub(crate) fn parts(&self, counter: usize, under_guest: bool) -> [u64; 2] {
         let own = self.alone[counter];
         [own, self.of(under_guest)[counter] - own]
     }
 
     /// Cycles of what a kernel did.
-    pub(crate) fn cycles(&self, done: &OsCounters, under_guest: bool) -> u64 {
-        done.values().zip(self.of(under_guest)).map(|(count, cycles)| count * cycles).sum()
+    pub(crate) fn cycles(&self, done: &OsCounters, under_guest: bool) -> Cycles {
+        Cycles(done.values().zip(self.of(under_guest)).map(|(count, cycles)| count * cycles).sum())
     }
 }
 
 impl Timing {
     /// Cycles of the program's own instructions.
-    pub(crate) fn work(&self, instructions: u64) -> u64 {
-        thousandths(instructions, self.base_cycles_per_kiloinstruction)
+    pub(crate) fn work(&self, instructions: u64) -> Cycles {
+        Cycles(thousandths(instructions, self.base_cycles_per_kiloinstruction))
     }
 
-    /// Cycles that the program waits for data, of `beyond_l1` cycles of latency above L1-D hits.
-    pub(crate) fn data(&self, beyond_l1: u64) -> u64 {
-        thousandths(beyond_l1, 1000 - self.data_overlap_permille)
+    /// Cycles that the program waits for data, of the latency `beyond_l1` above that of L1-D hits.
+    pub(crate) fn data(&self, beyond_l1: Cycles) -> Cycles {
+        Cycles(thousandths(beyond_l1.0, 1000 - self.data_overlap_permille))
     }
 
     /// Cycles that the program waits for walks.
-    pub(crate) fn walk(&self, walk_cycles: u64) -> u64 {
-        thousandths(walk_cycles, self.walk_critical_permille)
+    pub(crate) fn walk(&self, latency: Cycles) -> Cycles {
+        Cycles(thousandths(latency.0, self.walk_critical_permille))
     }
 }
 
@@ -222,8 +229,8 @@ mod tests {
     fn events_cost_what_the_table_says_and_a_host_fault_exits_the_vm() {
         let weights = costs("[events]\nfaults_4k = { cycles = 7 }\nvm_exit = { cycles = 100 }").weights().unwrap();
         let done = OsCounters { faults_4k: 3, splits: 9, ..Default::default() };
-        assert_eq!(weights.cycles(&done, false), 21);
-        assert_eq!(weights.cycles(&done, true), 321);
+        assert_eq!(weights.cycles(&done, false), Cycles(21));
+        assert_eq!(weights.cycles(&done, true), Cycles(321));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a program's memory is: the 2 MiB regions of its addresses that it touches until it is populated.
+//! Where a program's memory is: the 2 MiB regions of its addresses that it touches until it is
+//! populated.
 //!
-//! Page tables of another process can then be laid under the program ([`KernelScenario::dump`](crate::kernel_scenario)).
+//! Page tables of another process can then be put under the program
+//! ([`KernelScenario::dump`](crate::kernel_scenario)).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,8 +21,9 @@ const REGION_BITS: u32 = 9;
 /// Of a program that never says that it is populated, so many accesses are looked at.
 const ACCESSES_MAX: u64 = 100_000_000;
 
-/// Numbers (address >> 21) of the regions that the workload of `configuration` touches while it populates its memory;
-/// where it has no such phase, with its first accesses. Ascending. Bundled traces lie in the folder `traces`.
+/// Numbers (address >> 21) of the regions that the workload of `configuration` touches while it
+/// populates its memory or, where it has no such phase, with its first accesses. Ascending. Bundled
+/// traces are in the folder `traces`.
 ///
 /// # Errors
 /// When the workload cannot be made or read.

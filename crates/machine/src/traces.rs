@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::MachineError;
 
-/// The file of the trace `name`: a bundled one, or a path (relative to `base`), which is what has a folder or an extension.
+/// The file of the trace `name`: a bundled one, or a path (relative to `base`) if it has a folder
+/// or an extension.
 ///
 /// # Errors
 /// When it is neither.

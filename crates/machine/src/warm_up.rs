@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether TLBs and caches are warm: judged by what would be measured, and by the last-level cache.
 //!
-//! The warm-up is looked at in steps, and checked whenever it is twice as long as at the check before, so that most of the runs
-//! that are compared end it at the same access and measure the same ones. A check compares its third quarter with its fourth: cycles an access, walks an access
-//! and cycles a walk must agree within [`TOLERANCE`]; of walks and their cycles, also within what so few walks scatter.
-//! That alone is not enough: a cache that fills slowly drifts slowly, too. So the last-level cache must have stopped
-//! filling: it is full (under LRU it then holds what any longer history would have left there), or the lines that it took
-//! into places that were still empty since the check before cost next to nothing. (`docs/model.md`, "Warm-up")
+//! The warm-up is checked each time its length has doubled, so that most compared runs end it at
+//! the same access and measure the same accesses. A check compares its third quarter with its
+//! fourth: cycles an access, walks an access and cycles a walk must agree within [`TOLERANCE`], or
+//! within the scatter of so few walks. That alone is not enough: a cache that fills slowly drifts
+//! slowly, too. So the last-level cache must have stopped filling: it is full (under LRU it then
+//! holds what any longer history would have left there), or the lines that filled empty places
+//! since the last check cost next to nothing. (`docs/model.md`, "Warm-up")
 
 use serde::Serialize;
 
@@ -16,7 +17,8 @@ use crate::windows::Window;
 /// Change between the two quarters that is no drift.
 const TOLERANCE: f64 = 0.01;
 
-/// Cycles for lines that fill empty places, as a share of the walk cycles, from which on the cache is still filling.
+/// Cycles for lines that fill empty places, as a share of the walk cycles, from which on the cache
+/// is still filling.
 const FILLING_OF_WALKS: f64 = 0.01;
 
 /// The same as a share of all cycles: below it, a program that hardly walks is warm all the same.
@@ -42,9 +44,11 @@ pub(crate) const WINDOWS: &str = "unavailable, because each window of the trace 
 pub struct WarmUp {
     /// Accesses of the program that warmed up.
     pub accesses: u64,
-    /// After how many it would have ended though nothing was warm; `None` where the scenario says how long it is.
+    /// After how many it would have ended without being warm; `None` where the scenario gives its
+    /// length.
     pub accesses_max: Option<u64>,
-    /// Whether it was warm at the end. `None` where [`WarmUp::unavailable`] says why that is not known.
+    /// Whether it was warm at the end. `None` where [`WarmUp::unavailable`] says why that is not
+    /// known.
     pub reached: Option<bool>,
     /// Why it is not known: a sentence.
     pub unavailable: Option<&'static str>,
@@ -61,7 +65,8 @@ pub struct Drift {
     pub walks_per_access: Option<f64>,
     /// Of cycles a walk; `None` where there were none.
     pub cycles_per_walk: Option<f64>,
-    /// Cycles for lines that came into empty places of the last-level cache since the check before, as a share of all cycles.
+    /// Cycles for lines that came into empty places of the last-level cache since the check before,
+    /// as a share of all cycles.
     pub llc_filling: f64,
     /// Lines that the last-level cache held, as a share of its places.
     pub llc_held: f64,
@@ -129,7 +134,7 @@ impl Judge {
             accesses: b.accesses - a.accesses,
             walks: b.walks - a.walks,
             walk_cycles: b.walk_cycles - a.walk_cycles,
-            cycles: crate::windows::Cycles {
+            cycles: crate::windows::CyclesByPart {
                 work: b.cycles.work - a.cycles.work,
                 data: b.cycles.data - a.cycles.data,
                 walk: b.cycles.walk - a.cycles.walk,
@@ -156,12 +161,12 @@ fn change(before: f64, after: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::windows::Cycles;
+    use crate::windows::CyclesByPart;
 
     const FULL: Fill = Fill { held: 1000, places: 1000 };
 
-    /// Runs steps whose walks take `latency(step)` cycles over a cache that holds `held(step)` of 1 000 000 lines, until it is
-    /// warm: after how many steps.
+    /// Runs steps whose walks take `latency(step)` cycles over a cache that holds `held(step)` of 1
+    /// 000 000 lines, until it is warm. Returns the number of steps.
     fn steps_until_warm(most: usize, latency: impl Fn(usize) -> u64, held: impl Fn(usize) -> u64) -> Option<usize> {
         let mut judge = Judge::new(200);
         let mut sum = Window::default();
@@ -170,7 +175,7 @@ mod tests {
             sum.accesses += STEP;
             sum.walks += walks;
             sum.walk_cycles += walks * latency(step);
-            sum.cycles = Cycles { work: sum.accesses, data: sum.accesses, walk: sum.walk_cycles, os: 0 };
+            sum.cycles = CyclesByPart { work: sum.accesses, data: sum.accesses, walk: sum.walk_cycles, os: 0 };
             let llc = Fill { held: held(step), places: 1_000_000 };
             if judge.step(sum) && judge.check(llc).is_some_and(|(warm, _)| warm) {
                 return Some(step + 1);
@@ -202,7 +207,8 @@ mod tests {
     #[test]
     fn a_cache_that_fills_slowly_is_not_warm_though_nothing_seems_to_change() {
         assert_eq!(steps_until_warm(4000, |_| 100, |step| (step as u64 * 1000).min(1_000_000)), Some(1024));
-        // One that has stopped half full, because the program has no more lines, is, when nothing has come for a while.
+        // A cache that stays half full because the program has no more lines is warm when no line
+        // has come for a while.
         assert_eq!(steps_until_warm(4000, |_| 100, |step| (step as u64 * 1000).min(500_000)), Some(1024));
         assert_eq!(steps_until_warm(4000, |_| 100, |step| (step as u64 * 1000).min(200_000)), Some(512));
     }

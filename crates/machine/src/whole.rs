@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The whole run beside its measured part: what faults, exits and the kernels' other work for the program cost from its first
-//! instruction to its last, populating included.
+//! The whole run beside its measured part: what faults, exits and the kernels' other work for the
+//! program cost from its first instruction to its last, populating included.
 //!
-//! A technique that is free in the steady state may have been paid for before: a shadow table by an exit for every page, a huge
-//! page by the zeroing of 2 MiB. Cycles are counts times the cost table, as everywhere (`docs/model.md`, "The whole run").
+//! A technique that is free in the steady state may have been paid for before: a shadow table by an
+//! exit for every page, a huge page by the zeroing of 2 MiB. Cycles are counts times the cost
+//! table, as everywhere (`docs/model.md`, "The whole run").
 
 use std::collections::BTreeMap;
 
@@ -15,28 +16,30 @@ use crate::meter::{Meter, Work, faults_exit, since};
 use crate::stack::Stack;
 use crate::timing::{FAULTS, Kind, kind_of};
 
-/// What the kernels did for the program in the whole run. Counts of all its kernels together, unless said otherwise.
+/// What the kernels did for the program in the whole run. Unless a field names one kernel, its
+/// counts are those of all of them together.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct WholeRun {
-    /// Data accesses of the program as far as the run went, those that a sampled trace skips included. `None` where
-    /// [`WholeRun::unavailable`] says why.
+    /// Data accesses of the program as far as the run went, those that a sampled trace skips
+    /// included. `None` where [`WholeRun::unavailable`] says why.
     pub accesses: Option<u64>,
     /// Why no time of the whole run can be given: a sentence.
     pub unavailable: Option<String>,
-    /// Cycles of what is not counted, as it comes between the windows of a sampled trace, where only first touches and memory
-    /// events are known: exits of a shadow table, reclaim and swap. It is taken to be as frequent there as in the windows.
+    /// Cycles of what is not counted, as it comes between the windows of a sampled trace, where
+    /// only first touches and memory events are known: exits of a shadow table, reclaim and swap.
+    /// It is taken to be as frequent there as in the windows.
     pub estimated_cycles: u64,
     /// Page faults of all kinds.
     pub faults: u64,
     /// Exits of the VM (of all VMs, where one runs in another).
     pub exits: u64,
-    /// Cycles by what they were spent on: `faults`, `zeroing`, `exits`, `tables`, `copying`, `huge_pages`, `shootdowns`,
-    /// `reclaim`, `calls`.
+    /// Cycles by what they were spent on: `faults`, `zeroing`, `exits`, `tables`, `copying`,
+    /// `huge_pages`, `shootdowns`, `reclaim`, `calls`.
     pub cycles: BTreeMap<&'static str, u64>,
     /// The same for each kernel, bottom first.
     pub kernels: Vec<WholeKernel>,
-    /// Cycles of what the kernels did before the program began, in none of the above: a VM's memory that is allocated at
-    /// once (DS-n), a pool for page tables (`HugeGPT`).
+    /// Cycles of what the kernels did before the program began, in none of the above: a VM's memory
+    /// that is allocated at once (DS-n), a pool for page tables (`HugeGPT`).
     pub boot_cycles: u64,
 }
 
@@ -51,7 +54,8 @@ pub struct WholeKernel {
     pub exits: u64,
     /// What it counted for the program, by name; what did not happen is left out.
     pub counters: BTreeMap<&'static str, u64>,
-    /// Cycles by what they were spent on, as in [`WholeRun::cycles`]; kinds that cost nothing are left out.
+    /// Cycles by what they were spent on, as in [`WholeRun::cycles`]; kinds that cost nothing are
+    /// left out.
     pub cycles: BTreeMap<&'static str, u64>,
 }
 
@@ -96,7 +100,7 @@ pub(crate) fn snapshot(stack: &Stack, chain: &KernelChain) -> Work {
 pub(crate) fn whole_run(stack: &Stack, chain: &KernelChain, meter: &Meter, work: &Work, parts: Parts<'_>) -> WholeRun {
     let Parts { boot, windows, extent } = parts;
     let own = since(work, boot);
-    let mut whole = WholeRun { boot_cycles: meter.cycles(stack, chain, boot), ..Default::default() };
+    let mut whole = WholeRun { boot_cycles: meter.cycles(stack, chain, boot).0, ..Default::default() };
     for (layer, done) in own.iter().enumerate().take(chain.depth()) {
         let kernel = of_kernel(stack, chain, meter, layer, done);
         whole.faults += kernel.faults;
@@ -116,7 +120,8 @@ pub(crate) fn whole_run(stack: &Stack, chain: &KernelChain, meter: &Meter, work:
     whole
 }
 
-/// Cycles of what recurs without a first touch, in the accesses that were skipped; `windows` is what was done while measuring.
+/// Cycles of what recurs without a first touch, in the accesses that were skipped; `windows` is
+/// what was done while measuring.
 fn unseen(stack: &Stack, chain: &KernelChain, meter: &Meter, windows: &Work, extent: Extent) -> u64 {
     if extent.measured == 0 {
         return 0;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cuts the measured part of a run into windows, for confidence intervals.
 //!
-//! A sampled run has windows by nature. A run that is measured in one go is cut into pieces; whether it was, is known only
-//! at the end, so pieces are always recorded, and joined where there is more than one natural window. Pieces of two windows
-//! are no substitute for more windows: they say how one stretch of the program scatters, not how its stretches differ.
+//! A sampled run has windows by nature. A run that is measured in one go is cut into pieces;
+//! whether it was, is known only at the end, so pieces are always recorded, and joined where there
+//! is more than one natural window. Pieces of two windows are no substitute for more windows: they
+//! say how one stretch of the program scatters, not how its stretches differ.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -22,12 +23,13 @@ pub struct Window {
     /// References to tables.
     pub walk_references: u64,
     /// Estimated time by what it is spent on.
-    pub cycles: Cycles,
+    pub cycles: CyclesByPart,
 }
 
 /// Estimated cycles by what they are spent on (`docs/model.md`, "Time").
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
-pub struct Cycles {
+#[schemars(rename = "Cycles")]
+pub struct CyclesByPart {
     /// The program's own instructions.
     pub work: u64,
     /// Data latency beyond L1 that is not overlapped.
@@ -38,7 +40,7 @@ pub struct Cycles {
     pub os: u64,
 }
 
-impl Cycles {
+impl CyclesByPart {
     /// All of them.
     pub const fn total(self) -> u64 {
         self.work + self.data + self.walk + self.os
@@ -101,7 +103,7 @@ impl Window {
             walks: self.walks + other.walks,
             walk_cycles: self.walk_cycles + other.walk_cycles,
             walk_references: self.walk_references + other.walk_references,
-            cycles: Cycles {
+            cycles: CyclesByPart {
                 work: self.cycles.work + other.cycles.work,
                 data: self.cycles.data + other.cycles.data,
                 walk: self.cycles.walk + other.cycles.walk,

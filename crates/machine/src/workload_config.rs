@@ -14,8 +14,10 @@ pub enum WorkloadConfig {
     Trace(String),
     /// A generator with its parameters.
     Generator(GeneratorConfig),
-    /// A preset by name or file, as it is or with other parameters. It is resolved to its generator when the scenario is read.
+    /// A preset by name or file, as it is or with other parameters. It is resolved to its generator
+    /// when the scenario is read.
     Preset(PresetChoice),
-    /// Memory that is allocated and freed without end, and nothing else. Only beside another program.
+    /// Memory that is allocated and freed without end, and nothing else. Only beside another
+    /// program.
     Churn(ChurnConfig),
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is wrong is said in one line that names the place and the remedy.
+//! Each error is one line that names the place and the remedy.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -84,7 +84,8 @@ fn a_machine_that_cannot_be_built() {
 }
 
 proptest::proptest! {
-    /// What the fuzz target `scenario` does, on small changes of a good file: refused in one line or read, never a panic.
+    /// What the fuzz target `scenario` does, on small changes of a good file: refused in one line
+    /// or read, never a panic.
     #[test]
     fn a_damaged_scenario_is_refused_in_one_line(place in 0_usize..400, byte in proptest::prelude::any::<u8>(), cut in 0_usize..400) {
         let mut text = format!("schema = 1\nname = 'x'\nmachine = 'zen4'\n{WORKLOAD}[[kernels]]\nmemory = '1 GiB'\nlevels = 5\n").into_bytes();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs beside the measured one: what they change, what they must not, and which mixes are refused.
+//! Programs beside the measured one: what they change, what they must not, and which mixes are
+//! refused.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -14,7 +15,8 @@ const SMALL_PROGRAM: &str =
 const LEAD_MS: u64 = 18;
 const VM: &str = "[[kernels]]\n[[kernels]]\n";
 const CHURN: &str = "[[colocated]]\nworkload.churn = { size = '4 MiB' }\n";
-/// Its pages do not fit into the second-level TLB, and it makes accesses for as long as the program runs.
+/// Its pages do not fit into the second-level TLB, and it makes accesses for as long as the program
+/// runs.
 const NEIGHBOUR: &str =
     "[[colocated]]\nworkload.generator = { kind = 'gups', footprint = '16 MiB', measured_accesses = 1000000000 }\n";
 
@@ -80,7 +82,8 @@ fn neighbours_on_their_own_cores_take_cache_and_no_tlb() {
     let alone = run(SMALL_PROGRAM, VM, "").unwrap();
     let from_memory = |result: &RunResult| result.statistics.mmu.caches.data[3];
     for place in ["vm = 'own'", "vm = 'same'"] {
-        // Between two uses of a line by the program, twelve bring in more lines than the last-level cache has.
+        // Between two uses of a line by the program, twelve bring in more lines than the last-level
+        // cache has.
         let beside = run_after(LEAD_MS, SMALL_PROGRAM, VM, &format!("{NEIGHBOUR}count = 12\n{place}\n")).unwrap();
         assert_eq!(alone.row.walks_per_kiloaccess, beside.row.walks_per_kiloaccess, "{place}");
         let (before, after) = (from_memory(&alone), from_memory(&beside));

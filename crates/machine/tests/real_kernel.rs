@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated kernel scatters memory as the real one did: the patterns of `linux/data`, measured on Linux 6.1, replayed.
+//! The simulated kernel scatters memory as the real one did: the patterns of `linux/data`, measured
+//! on Linux 6.1, replayed.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,8 @@ use nestwalk_os::ManagerConfig;
 use nestwalk_os::fragmentation::Fragmentation;
 use nestwalk_os::manager::ptemagnet::PteMagnetConfig;
 
-/// By how much the means over the boots may differ, in lines a group. The real boots among themselves differ by up to 1.8.
+/// By how much the means over the boots may differ, in lines a group. The real boots among
+/// themselves differ by up to 1.8.
 const MEAN_MARGIN: f64 = 0.75;
 /// By how much the share of groups on a number of lines may differ.
 const SHARE_MARGIN: f64 = 0.15;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated `thp` gets huge pages on fragmented memory as the real kernel did: `linux/data/superpages-6.1.192.json`,
-//! measured by `make -C linux superpages` (Linux 6.1, `linux/guest/superpages.c`), the same recipe on the simulated kernel.
+//! The simulated `thp` gets huge pages on fragmented memory as the real kernel did:
+//! `linux/data/superpages-6.1.192.json`, measured by `make -C linux superpages` (Linux 6.1,
+//! `linux/guest/superpages.c`), the same recipe on the simulated kernel.
 //!
 //! `cargo test -p nestwalk-machine --test real_superpages -- --nocapture` prints both side by side.
 
@@ -15,7 +16,8 @@ const KEPT: u64 = 16;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Daemons are woken this often, as in the machine.
 const TICK_NS: u64 = 10_000_000;
-/// What a 4 KiB fault takes under emulation, ns: how far the daemons get meanwhile (`fault_ns` of `linux/guest/frag.c`).
+/// What a 4 KiB fault takes under emulation, ns: how far the daemons get meanwhile (`fault_ns` of
+/// `linux/guest/frag.c`).
 const FAULT_NS: u64 = 16_000;
 /// Where the programs' memory lies.
 const HOLDER: Vpn = Vpn(0x7_0000_0000);
@@ -215,13 +217,14 @@ fn simulated(document: &Document, run: &Run) -> Outcome {
         since += (guest.kernel.counters().faults_4k - faults) * FAULT_NS;
         if since >= TICK_NS {
             since -= TICK_NS;
-            // The clock of khugepaged stands still: it is woken when all is written.
+            // khugepaged's clock does not advance: it is woken when all is written.
             guest.tick(0);
         }
     }
     let done = guest.kernel.counters().since(&before);
     let faulted = huge_pages(&guest.kernel, process, need);
-    // It is woken now. The real one is looked at every second after its scan, so this one half a second after.
+    // It is woken now. The real one is looked at every second after its scan, so this one half a
+    // second after.
     guest.tick(document.scan_sleep_ms * 1_000_000);
     let mut later = Vec::new();
     (0..SECOND_NS / TICK_NS / 2).for_each(|_| guest.tick(TICK_NS));
@@ -245,7 +248,8 @@ fn simulated(document: &Document, run: &Run) -> Outcome {
 const MARGIN: u64 = 3;
 /// The same where a daemon runs beside the faults: when it runs is the emulator's matter.
 const DAEMON_MARGIN: u64 = 12;
-/// The real guest has movable pages of its own in the way (the file of `t-superpages.sh`, the initramfs), at most so many.
+/// The real guest has movable pages of its own in the way (the file of `t-superpages.sh`, the
+/// initramfs), at most so many.
 const OWN_PAGES_MAX: u64 = 3_000;
 
 #[test]
@@ -274,7 +278,8 @@ fn huge_pages_and_compaction_are_those_of_linux() {
     }
 }
 
-/// What the simulated kernel lacks: kcompactd makes blocks before anybody asks (`compaction_proactiveness`, 20 by default).
+/// What the simulated kernel lacks: kcompactd makes blocks before a request
+/// (`compaction_proactiveness`, 20 by default).
 #[test]
 fn proactive_compaction_is_the_real_kernels_alone() {
     let document = document();
@@ -285,8 +290,9 @@ fn proactive_compaction_is_the_real_kernels_alone() {
     }
 }
 
-/// A kernel with pageblocks of 4 MiB (without `CONFIG_HUGETLB_PAGE`) compacts half as often: a direct compaction goes on to
-/// the end of the pageblock, so that it makes two huge pages. That alone differs between the two files.
+/// A kernel with pageblocks of 4 MiB (without `CONFIG_HUGETLB_PAGE`) compacts half as often: a
+/// direct compaction goes on to the end of the pageblock, so that it makes two huge pages. That
+/// alone differs between the two files.
 #[test]
 fn a_compaction_ends_with_the_pageblock() {
     let large = load("superpages-4m-pageblocks-6.1.192.json");

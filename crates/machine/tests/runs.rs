@@ -149,7 +149,8 @@ fn sampling_keeps_the_miss_ratio_within_its_interval() {
     let sampled = run(GUPS, &[SMALL_PAGES], "sampling = { period = 40000, warm = 10000, measure = 5000 }").unwrap();
     assert!((40_000..=60_000).contains(&sampled.statistics.total.accesses), "{}", sampled.statistics.total.accesses);
     let difference = (sampled.row.walks_per_kiloaccess.unwrap() - whole.walks_per_kiloaccess.unwrap()).abs();
-    // Twice the half width: one test in twenty would fail by chance with less, and the seed is fixed.
+    // Twice the half width: one test in twenty would fail by chance with less, and the seed is
+    // fixed.
     assert!(difference <= 2.0 * sampled.row.walks_per_kiloaccess_ci95.unwrap(), "{difference}");
 }
 
@@ -172,10 +173,12 @@ fn the_scenario_s_seed_reaches_the_generator() {
     assert_ne!(accesses(1), accesses(2));
 }
 
-/// A guard against a technique that silently runs its baseline: PTEMagnet's own counters move, and so does what it is for.
+/// A guard against a technique that silently runs its baseline: PTEMagnet's own counters move, and
+/// so does what it is for.
 #[test]
 fn ptemagnet_acts_and_packs_host_ptes() {
-    // Four threads first-touch a shared table in turn: stock frames of a group end up on several lines.
+    // Four threads first-touch a shared table in turn: stock frames of a group end up on several
+    // lines.
     let chase = "kind = 'key_value'\nserver = 'memcached'\nfootprint = '64 MiB'\nwarm_accesses = 1000\nmeasured_accesses = 50000\nthreads = 4";
     let stock = run(chase, &[SMALL_PAGES, SMALL_PAGES], "").unwrap();
     let magnet = run(chase, &[SMALL_PAGES, "{ kind = 'ptemagnet' }"], "").unwrap();
@@ -185,7 +188,8 @@ fn ptemagnet_acts_and_packs_host_ptes() {
     assert!(stock.row.host_pt_fragmentation > Some(1.0), "{:?}", stock.row);
 }
 
-/// The same guard for HugeGPT: host walks to guest nodes have a step less, those to data are as before.
+/// The same guard for HugeGPT: host walks to guest nodes have a step less, those to data are as
+/// before.
 #[test]
 fn hugegpt_takes_host_references_away() {
     let host = "{ kind = 'thp', enabled = 'madvise' }";
@@ -200,7 +204,8 @@ fn hugegpt_takes_host_references_away() {
     assert!(huge.statistics.kernels[1].table_counters["huge_regions"] > 0);
 }
 
-/// Runs `GUPS` over kernels with `tables`, bottom first, and `asap` levels: those of the guest's table, then the host's.
+/// Runs `GUPS` over kernels with `tables`, bottom first, and `asap` levels: those of the guest's
+/// table, then the host's.
 fn asap(tables: &[&str], guest_levels: &[u8], host_levels: &[u8], more: &str) -> Result<RunResult, MachineError> {
     let kernels: String = tables.iter().map(|kind| format!("[[kernels]]\ntables = {{ kind = '{kind}' }}\n")).collect();
     let asap = match (guest_levels, host_levels) {
@@ -213,8 +218,8 @@ fn asap(tables: &[&str], guest_levels: &[u8], host_levels: &[u8], more: &str) ->
     nestwalk_machine::run(&text, Path::new("t"), Path::new("."), &mut |_| ControlFlow::Continue(()))
 }
 
-/// The guard for ASAP: prefetches are made and met, every walk is covered by one register, and each level that is prefetched makes walks
-/// shorter, with a co-runner even more so.
+/// The guard for ASAP: prefetches are made and met, every walk is covered by one register, and each
+/// level that is prefetched makes walks shorter, with a co-runner even more so.
 #[test]
 fn asap_prefetches_and_shortens_walks() {
     for more in ["", "corunner = 'random'"] {
@@ -269,11 +274,13 @@ fn shadow_paging_walks_one_table_and_exits_for_what_the_guest_writes() {
     assert_eq!(shadow.row.host_references_per_walk, Some(0.0));
     assert!(shadow.row.walk_latency_cycles < ept.row.walk_latency_cycles);
     assert_eq!(shadow.row.walks_per_kiloaccess, ept.row.walks_per_kiloaccess, "the TLBs see the same");
-    // Each first touch is reflected, filled for the kernel, which zeroes the page, and for the program.
+    // Each first touch is reflected, filled for the kernel, which zeroes the page, and for the
+    // program.
     let touched = shadow.statistics.kernels[1].counters.faults_4k;
     assert!(shadow.statistics.kernels[0].counters.shadow_fills >= 2 * touched);
     assert!(shadow.statistics.kernels[0].counters.shadow_reflected >= touched);
-    // A PTE node exits for its first write only, as nothing is flushed here; a PMD node for each PTE node that it gets.
+    // A PTE node exits for its first write only, as nothing is flushed here; a PMD node for each
+    // PTE node that it gets.
     let nodes = touched.div_ceil(512);
     assert!((nodes..=nodes + 4).contains(&shadow.statistics.kernels[0].counters.shadow_unsyncs), "{nodes} nodes");
     assert!((nodes - 1..=nodes + 4).contains(&shadow.statistics.kernels[0].counters.shadow_writes), "{nodes} nodes");
@@ -477,7 +484,8 @@ fn a_machine_is_not_shared_by_what_populates_memory_in_another_way() {
     assert!(refused.contains("test.toml") && refused.contains("populated in another way"), "{refused}");
 }
 
-/// A store whose data fills the last-level cache (20 MiB) many times over, and whose values are seldom asked for again.
+/// A store whose data fills the last-level cache (20 MiB) many times over, and whose values are
+/// seldom asked for again.
 fn store(more: &str, sampling: &str) -> RunResult {
     let program = format!(
         "[workload.generator]\nkind = 'key_value'\nfootprint = '1 GiB'\nlocal_permille = 0\nmeasured_accesses = 1000000\n{more}"
@@ -493,7 +501,8 @@ fn a_warm_up_ends_when_nothing_drifts_and_not_before() {
     assert_eq!(open.warm_up.accesses, open.statistics.warm_accesses);
     assert!(open.warm_up.accesses < open.warm_up.accesses_max.unwrap());
     let latency = |result: &RunResult| result.row.walk_latency_cycles.unwrap();
-    // Many times as long changes hardly anything; half a million accesses, by which runs were warmed up before, do not do.
+    // Many times as long changes hardly anything; half a million accesses, by which runs were
+    // warmed up before, do not do.
     let long = store(&format!("warm_accesses = {}", 4 * open.warm_up.accesses), "");
     let short = store("warm_accesses = 500000", "");
     assert_eq!((long.warm_up.reached, long.warm_up.accesses_max), (Some(true), None), "{:?}", long.warm_up);
@@ -521,7 +530,8 @@ fn a_filtered_program_is_told_that_it_is_warm_too() {
     assert!(filtered.warm_up.accesses < 2_100_000, "{:?}", filtered.warm_up);
 }
 
-/// A native run of `manager` on memory of which so much lies in no free 2 MiB block, `lapse_ms` before it is measured.
+/// A native run of `manager` on memory of which so much lies in no free 2 MiB block, `lapse_ms`
+/// before it is measured.
 fn run_fragmented(manager: &str, percent: u16, lapse_ms: u64) -> RunResult {
     let start = format!("start = {{ kind = 'frag', percent = {percent}, need = '64 MiB', wait_ms = 10000 }}");
     let text = format!(

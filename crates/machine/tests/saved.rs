@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A memory that was saved and read back gives the same results to the last bit as the one that it was saved of.
+//! A memory that was saved and read back gives the same results to the last bit as the one that it
+//! was saved of.
 
 use std::ops::ControlFlow;
 use std::path::Path;

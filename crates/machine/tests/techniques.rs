@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guards against a technique that silently runs its baseline: its own counters move, and the statistics differ from the
-//! baseline's as they should. And which mixes there are, and which are refused.
+//! Guards against a technique that silently runs its baseline: its own counters move, and the
+//! statistics differ from the baseline's as they should. And which mixes there are, and which are
+//! refused.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -97,7 +98,8 @@ fn all_that_goes_together_runs_together_with_five_levels() {
     assert!(mix.row.walk_latency_cycles < baseline.row.walk_latency_cycles);
 }
 
-/// The guard for POM-TLB: it answers, most walks are one reference to it, and nothing else of the run is other.
+/// The guard for POM-TLB: it answers, most walks are one reference to it, and nothing else of the
+/// run differs.
 #[test]
 fn a_pom_tlb_answers_in_place_of_walks() {
     let pom = "[accelerator]\nkind = 'pom-tlb'";
@@ -168,7 +170,8 @@ fn hashed_page_tables_are_walked_in_place_of_radix_tables() {
 
 #[test]
 fn asap_beside_neighbours_walks_as_often_as_without_it() {
-    // Each mapping of theirs has the host make table nodes contiguous: that is no reason to flush what the program uses.
+    // Each mapping of theirs has the host make table nodes contiguous: that is no reason to flush
+    // what the program uses.
     let crowd = "[[colocated]]\nworkload.churn = { size = '4 MiB' }\ncount = 6";
     let stock = run(GUPS, &["", ""], crowd).unwrap();
     let sorted = "tables = { kind = 'asap' }";
@@ -196,7 +199,8 @@ fn a_vm_in_segments_and_one_under_ept_share_a_host() {
 
 #[test]
 fn shadow_paging_pays_for_a_program_that_gives_memory_back() {
-    // A neighbour that maps and unmaps without end, in a VM of its own kind: the measured program's kernel is shadowed.
+    // A neighbour that maps and unmaps without end, in a VM of its own kind: the measured program's
+    // kernel is shadowed.
     let churn = "[[colocated]]\nworkload.churn = { size = '4 MiB' }";
     let ept = run(GUPS, &["", ""], churn).unwrap();
     let shadow = run(GUPS, &["paging = { kind = 'shadow' }", ""], churn).unwrap();
@@ -225,7 +229,8 @@ fn techniques_act_in_a_vm_in_a_vm() {
         magnet.row.walk_latency_cycles < stock.row.walk_latency_cycles,
         "the composed table's PTEs are packed, too"
     );
-    // HugeGPT asks the middle hypervisor, whose huge pages are huge in the composed table if the lowest has them as well.
+    // HugeGPT asks the middle hypervisor, whose huge pages are huge in the composed table if the
+    // lowest has them as well.
     let thp = "manager = { kind = 'thp', enabled = 'madvise' }";
     let lowest = "manager = { kind = 'thp' }";
     let plain = run(GUPS, &[lowest, thp, ""], "").unwrap();

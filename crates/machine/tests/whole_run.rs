@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a run says of itself from beginning to end: every fault and exit once, and nothing lost between measured and whole.
+//! The whole run, from beginning to end: every fault and exit is counted once, and none is lost
+//! between the measured part and the whole.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,8 @@ fn run(workload: &str, kernels: &str) -> RunResult {
     nestwalk_machine::run(&text, Path::new("test.toml"), &traces, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-/// Cycles of all events of all kernels, worked out from the result's own counters and costs; `under` says of which kernels
-/// (bottom first) each fault is an exit besides.
+/// Cycles of all events of all kernels, worked out from the result's own counters and costs;
+/// `under` says of which kernels (bottom first) each fault is an exit besides.
 fn costs(result: &RunResult, under: &[bool]) -> u64 {
     let events = &result.configuration.costs.events;
     let cost = |name: &str| events.get(name).map_or(0, |cost| cost.cycles);
@@ -90,7 +91,8 @@ fn exits_between_windows_are_as_frequent_as_in_them() {
     let result = run("[workload]\ntrace = 'bfs'", &format!("{PLAIN}paging = {{ kind = 'shadow' }}\n{PLAIN}"));
     let (whole, total) = (&result.whole_run, &result.statistics.total);
     assert!(whole.estimated_cycles > 0, "this program's windows have exits");
-    // All kernel work of the windows, as often as they fit into the program, is more than what was skipped after the first.
+    // All kernel work of the windows, as often as they fit into the program, is more than what was
+    // skipped after the first.
     let most = total.cycles.os as f64 / total.accesses as f64 * whole.accesses.unwrap() as f64;
     assert!((whole.estimated_cycles as f64) < most, "{} and {most}", whole.estimated_cycles);
 }

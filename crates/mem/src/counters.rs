@@ -109,6 +109,15 @@ pub fn list_all<C: Shown + Default>() -> Vec<Counter> {
     listed(&C::default(), true)
 }
 
+/// The count at `path`.
+///
+/// # Panics
+/// When there is no counter of that path, or its value cannot be known.
+pub fn value(counters: &[Counter], path: &str) -> u64 {
+    let found = counters.iter().find(|counter| counter.path == path);
+    found.and_then(|counter| counter.value).unwrap_or_else(|| panic!("no counter {path} with a value"))
+}
+
 fn listed<C: Shown>(counters: &C, all: bool) -> Vec<Counter> {
     let mut found = Vec::new();
     counters.show(About { all, ..About::default() }, &mut |counter| found.push(counter));

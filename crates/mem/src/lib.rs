@@ -25,4 +25,4 @@ pub use addr::{Frame, FrameRange, Gfn, Gpa, Gva, Gvn, Hpa, Pa, PageCount, Pfn, V
 pub use geometry::{Geometry, Level, PageSize};
 pub use page_table::{Entry, EntrySlot, Leaf, NodeId, PageTable, Version, Write};
 pub use physical::{Cpu, MigrateType, Order, Owner, PhysicalMemory};
-pub use time::Nanoseconds;
+pub use time::{Cycles, Nanoseconds};

@@ -54,7 +54,7 @@ impl Lru {
     #[inline(always)]
     pub fn narrow<const N: usize>(&mut self) -> Option<Narrow<'_, N>> {
         let narrow = self.stride == N && self.sets.is_power_of_two();
-        narrow.then_some(Narrow { rows: self.quads.as_chunks_mut().0 })
+        narrow.then_some(Narrow { last: self.ways - 1, rows: self.quads.as_chunks_mut().0 })
     }
 
     /// The value of `key`. Changes nothing.
@@ -160,19 +160,33 @@ impl Lru {
 /// A table whose sets are `N` quads, for a loop that looks things up in it and does little else.
 pub(crate) struct Narrow<'a, const N: usize> {
     rows: &'a mut [[Quad; N]],
+    last: usize,
 }
 
 impl<const N: usize> Narrow<'_, N> {
+    #[inline(always)]
+    fn row(&mut self, number: u64) -> &mut [Quad; N] {
+        let set = number as usize & (self.rows.len() - 1);
+        &mut self.rows[set]
+    }
+
     /// [`Lru::find`], where the set is that of `number`.
     #[inline(always)]
     pub fn find<S: Simd>(&mut self, simd: S, number: u64, key: u64) -> Option<u64> {
-        let set = number as usize & (self.rows.len() - 1);
-        let row = &mut self.rows[set];
+        let row = self.row(number);
         // The latest of all is often asked for again, and need not move.
         if row[0].keys[0] == key {
             return Some(row[0].values[0]);
         }
         simd.find(row, key)
+    }
+
+    /// [`Lru::insert`], where the set is that of `number`.
+    #[inline(always)]
+    pub fn insert<S: Simd>(&mut self, simd: S, number: u64, key: u64, value: u64) -> Option<u64> {
+        let last = self.last;
+        let gone = simd.put_in_front(self.row(number), last, key, value);
+        (gone != NO_KEY).then_some(gone)
     }
 }
 

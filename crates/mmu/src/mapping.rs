@@ -31,6 +31,12 @@ impl Mapping {
         Self::joined(frame, size, entry.flags())
     }
 
+    /// What the leaf entries of a 4 KiB page in `guest` and `host` say together, of a page in `frame`.
+    #[inline(always)]
+    pub(crate) fn of_both(guest: Entry, host: Entry, frame: Pfn) -> Self {
+        Self::joined(frame, PageSize::Small, guest.flags() & host.flags())
+    }
+
     /// With those of `flags` that are rights.
     #[inline(always)]
     fn joined(frame: Pfn, size: PageSize, flags: u64) -> Self {

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What walks have found out about nodes, so that the next ones need not put it together again: *prepared walks*.
+//! What walks have found out, so that the next ones need not put it together again: *prepared walks*.
 //!
-//! The host walk to a node of a guest's table reads the same lines each time, and all host walks
-//! through one PTE node the same lines above it. A memo keeps them, by node. It serves the simulation
-//! only, holds nothing but what the tables say, and forgets everything as soon as a table's
-//! [version](PageTable::version) says that something in it may have ceased to be true.
+//! - The host walk to a node of a guest's table reads the same lines each time: a memo keeps them by
+//!   node.
+//! - All host walks to one 2 MiB block of guest-physical memory read the same lines above the PTE's:
+//!   it keeps them by block.
+//! - What a walk for a guest's page finds is one word: [`Leaf`]. It replaces two entries, and the two
+//!   ways to them, in this machine's own memory.
+//!
+//! A memo serves the simulation only, holds nothing but what the tables say, and forgets everything
+//! as soon as a table's [version](PageTable::version) says that something may have ceased to be true.
 
 use nestwalk_mem::addr::{ENTRY_BYTES, LINE_SHIFT, PAGE_SHIFT};
-use nestwalk_mem::{Entry, Frame, Level, NodeId, PageTable, Version, Vpn};
+use nestwalk_mem::{Entry, Frame, Level, NodeId, PageTable, Pfn, Version, Vpn, huge};
 
-use crate::walker::index_of;
+use crate::mapping::Mapping;
+use crate::walker::{INDEX_BITS, index_of};
 
 /// Levels of the tables that are prepared for.
 pub(crate) const LEVELS: usize = 4;
@@ -36,12 +42,14 @@ pub(crate) struct NodeRecord {
     pub gfn: u32,
     /// The node above, and [`NodeRecord::UNMARKED`].
     parent: u32,
-    /// Of which epoch of the memo all this is.
-    epoch: u32,
+    /// Of which time of the memo's nodes all this is.
+    time: u8,
+    /// Walks that found no leaves.
+    walks: u16,
 }
 
 impl NodeRecord {
-    const NONE: Self = Self { host_lines: [0; LEVELS], first_line: 0, gfn: 0, parent: 0, epoch: 0 };
+    const NONE: Self = Self { host_lines: [0; LEVELS], first_line: 0, gfn: 0, parent: 0, time: 0, walks: 0 };
     /// Its page's accessed and dirty bits in the host's table are still to be set.
     const UNMARKED: u32 = 1 << 31;
 
@@ -50,24 +58,86 @@ impl NodeRecord {
         NodeId(self.parent & !Self::UNMARKED)
     }
 
-    /// All ones if walks to it have bits to set, else 0.
+    /// Whether walks to it have bits to set.
     #[inline(always)]
     pub fn is_unmarked(self) -> bool {
         self.parent & Self::UNMARKED != 0
     }
 }
 
-/// A PTE node of the host's table.
+/// To fill in a node's leaves costs as much as so many walks save that find them, where the frames
+/// are in order, so that entries of the host's table lie together.
+const WALKS_IN_ORDER: u16 = 32;
+/// The same where each entry is somewhere else.
+const WALKS_SCATTERED: u16 = 320;
+
+/// What a walk for a 4 KiB page of the guest finds, where no such walk changes anything: all accessed
+/// bits are set, and either all dirty bits, too, or stores are not allowed. The guest's frame (26
+/// bits), and below it the [`Mapping`], of another 26 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Leaf(u64);
+
+impl Leaf {
+    const NONE: Self = Self(0);
+    const FRAME_BITS: u32 = 26;
+    const GFN_SHIFT: u32 = PAGE_SHIFT + Self::FRAME_BITS;
+    const USED: u64 = Entry::PRESENT | Entry::ACCESSED;
+
+    /// [`Leaf::NONE`] where a walk may change something.
+    fn new(guest: Entry, host: Entry) -> Self {
+        if !guest.has(Self::USED) || !host.has(Self::USED) {
+            return Self::NONE;
+        }
+        let (gfn, pfn) = (guest.frame().0, host.frame().0);
+        if (gfn | pfn) >> Self::FRAME_BITS != 0 {
+            return Self::NONE;
+        }
+        let mapping = Mapping::of_both(guest, host, Pfn(pfn));
+        if mapping.is_writable() && !mapping.is_dirty() {
+            return Self::NONE;
+        }
+        Self(gfn << Self::GFN_SHIFT | mapping.bits())
+    }
+
+    /// The guest's frame.
+    #[inline(always)]
+    pub fn gfn(self) -> u32 {
+        (self.0 >> Self::GFN_SHIFT) as u32
+    }
+
+    /// The translation.
+    #[inline(always)]
+    pub fn mapping(self) -> Mapping {
+        Mapping::from_bits(self.0 & ((1 << Self::GFN_SHIFT) - 1))
+    }
+
+    /// Whether a load, or a `store`, may use it.
+    #[inline(always)]
+    fn allows(self, store: bool) -> bool {
+        self.0 & if store { Entry::WRITABLE } else { Entry::PRESENT } != 0
+    }
+}
+
+/// The host walks to a 2 MiB block.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
-struct HostRecord {
-    /// The lines of the entries that lead to it, from the root's down, and its own first line.
+struct BlockRecord {
+    /// The lines of the entries that lead to the PTE node, from the root's down, and its own first line.
     lines: [u32; LEVELS],
 }
 
-impl HostRecord {
+impl BlockRecord {
     /// No memory has that line.
     const NONE: Self = Self { lines: [u32::MAX; LEVELS] };
+    /// Blocks beyond are not kept: 256 GiB, as with lines.
+    const COUNT_MAX: usize = 1 << (Leaf::FRAME_BITS - INDEX_BITS);
+}
+
+/// Whether most frames of a line of entries come one after the other.
+fn are_in_order(line: &[Entry; 8]) -> bool {
+    let in_order =
+        |pair: &&[Entry]| pair.iter().all(|entry| entry.is_present()) && pair[1].frame().0 == pair[0].frame().0 + 1;
+    line.windows(2).filter(in_order).count() >= 4
 }
 
 /// What it was made of.
@@ -82,10 +152,18 @@ struct Sources {
 #[derive(Clone, Debug, Default)]
 pub struct Memo {
     sources: Sources,
-    /// Records of another epoch hold no more. No record is of epoch 0.
-    epoch: u32,
+    /// How often it forgot the nodes that it knew. No record is of time 0.
+    nodes_time: u8,
+    /// How often it forgot the leaves that it knew.
+    leaves_time: u8,
     nodes: Vec<NodeRecord>,
-    hosts: Vec<HostRecord>,
+    /// By number of the guest's PTE node: of which time its leaves are; never 0. A list of its own,
+    /// since it is asked ahead of everything else.
+    leaf_times: Vec<u8>,
+    /// [`Leaf`]s, by number of the guest's PTE node and index in it.
+    leaves: Vec<u64>,
+    /// By block of guest-physical memory.
+    blocks: Vec<BlockRecord>,
     base: Vpn,
 }
 
@@ -97,28 +175,37 @@ impl Memo {
 
     /// From now on it is used for these tables as they are now; guest-physical memory begins at the host's page `base`.
     pub(crate) fn renew(&mut self, guest: &PageTable, host: &PageTable, base: Vpn) {
-        // Leaves of the guest's table are not kept here.
-        let guest_version = Version { leaf_changes: 0, ..guest.version() };
-        let sources = Sources { guest: guest_version, host: host.version(), base };
-        if sources != self.sources {
-            let (old, new) = (self.sources.host, sources.host);
-            if (old.table, old.node_changes) != (new.table, new.node_changes) {
-                self.hosts.fill(HostRecord::NONE);
-            }
-            self.epoch = self.epoch.wrapping_add(1);
-            if self.epoch == 0 {
-                self.nodes.fill(NodeRecord::NONE);
-                self.epoch = 1;
-            }
-            (self.sources, self.base) = (sources, base);
+        let sources = Sources { guest: guest.version(), host: host.version(), base };
+        let slots = guest.node_slots();
+        if sources != self.sources || self.nodes.len() < slots {
+            self.renew_for(sources, slots);
         }
-        let nodes = guest.node_slots();
-        if self.nodes.len() < nodes {
-            self.nodes.resize(nodes.next_power_of_two(), NodeRecord::NONE);
+    }
+
+    #[cold]
+    fn renew_for(&mut self, sources: Sources, slots: usize) {
+        let old = std::mem::replace(&mut self.sources, sources);
+        self.base = sources.base;
+        let nodes = |version: Version| (version.table, version.node_changes);
+        let are_nodes_there =
+            nodes(old.guest) == nodes(sources.guest) && (old.host, old.base) == (sources.host, sources.base);
+        if (nodes(old.host), old.base) != (nodes(sources.host), sources.base) {
+            self.blocks.clear();
         }
-        let nodes = host.node_slots();
-        if self.hosts.len() < nodes {
-            self.hosts.resize(nodes.next_power_of_two(), HostRecord::NONE);
+        self.nodes_time = self.nodes_time.wrapping_add(u8::from(!are_nodes_there));
+        self.leaves_time = self.leaves_time.wrapping_add(1);
+        if self.nodes_time == 0 || self.leaves_time == 0 {
+            self.nodes.fill(NodeRecord::NONE);
+            self.leaf_times.fill(0);
+            (self.nodes_time, self.leaves_time) = (1, 1);
+        }
+        if self.nodes.len() < slots {
+            let count = slots.next_power_of_two();
+            self.nodes.resize(count, NodeRecord::NONE);
+            self.leaf_times = vec![0; count];
+            // Zeroes: memory that is not touched before it is needed.
+            self.leaves = vec![0; count << INDEX_BITS];
+            huge::advise(&mut self.leaves);
         }
     }
 
@@ -130,12 +217,41 @@ impl Memo {
         }
     }
 
-    /// The same of a host's.
+    /// The same of the way to a page of the guest, if it is known.
     #[inline(always)]
-    pub(crate) fn fetch_host(&self, node: NodeId) {
-        if let Some(record) = self.hosts.get(node.0 as usize) {
+    pub(crate) fn fetch_block(&self, gfn: u32) {
+        if let Some(record) = self.blocks.get(self.block(self.host_page(gfn.into()))) {
             nestwalk_mem::prefetch::prefetch(record);
         }
+    }
+
+    /// Fetches ahead the leaf at `index` of `node`. Whether leaves of that node are filled in.
+    #[inline(always)]
+    pub(crate) fn fetch_leaf(&self, node: NodeId, index: usize) -> bool {
+        let filled = self.leaf_times.get(node.0 as usize) == Some(&self.leaves_time);
+        if filled && let Some(leaf) = self.leaves.get((node.0 as usize) << INDEX_BITS | index) {
+            nestwalk_mem::prefetch::prefetch(leaf);
+        }
+        filled
+    }
+
+    /// Whether the leaves of a PTE node of the guest are filled in.
+    #[inline(always)]
+    fn has_leaves(&self, node: NodeId) -> bool {
+        self.leaf_times[node.0 as usize] == self.leaves_time
+    }
+
+    /// What a walk that ends at `index` of `node` finds, if that is known and it changes nothing.
+    #[inline(always)]
+    pub(crate) fn leaf(&self, node: NodeId, index: usize, store: bool) -> Option<Leaf> {
+        let leaf = Leaf(self.leaves[(node.0 as usize) << INDEX_BITS | index]);
+        (self.has_leaves(node) && leaf.allows(store)).then_some(leaf)
+    }
+
+    /// The block of guest-physical memory that has the host's `page`.
+    #[inline(always)]
+    fn block(&self, page: Vpn) -> usize {
+        ((page.0 >> INDEX_BITS) - (self.base.0 >> INDEX_BITS)) as usize
     }
 
     /// What is known of a guest's node for which [`Memo::prepare_node`] said yes in this run.
@@ -144,10 +260,10 @@ impl Memo {
         self.nodes[node.0 as usize]
     }
 
-    /// The lines of a host walk to `page`, for whose PTE node [`Memo::prepare_host`] said yes in this run.
+    /// The lines of a host walk to `page`, for whose block [`Memo::prepare_block`] said yes in this run.
     #[inline(always)]
-    pub(crate) fn host_lines(&self, node: NodeId, page: Vpn) -> [u32; LEVELS] {
-        let mut lines = self.hosts[node.0 as usize].lines;
+    pub(crate) fn host_lines(&self, page: Vpn) -> [u32; LEVELS] {
+        let mut lines = self.blocks[self.block(page)].lines;
         lines[LEVELS - 1] += (index_of(page, Level::PTE) >> LINE_ENTRIES_ORDER) as u32;
         lines
     }
@@ -161,13 +277,14 @@ impl Memo {
     /// Whether walks to `node`, a PTE node of the guest, and to all above it are prepared now.
     #[inline(always)]
     pub(crate) fn prepare_node(&mut self, guest: &PageTable, host: &PageTable, node: NodeId) -> bool {
-        self.nodes[node.0 as usize].epoch == self.epoch || self.fill_node(guest, host, node)
+        self.nodes[node.0 as usize].time == self.nodes_time || self.fill_node(guest, host, node)
     }
 
-    /// Whether walks through `node`, a PTE node of the host that covers `page`, are prepared now.
+    /// Whether walks through `node`, the PTE node of the host that covers `page`, are prepared now.
     #[inline(always)]
-    pub(crate) fn prepare_host(&mut self, host: &PageTable, node: NodeId, page: Vpn) -> bool {
-        self.hosts[node.0 as usize].lines[0] != u32::MAX || self.fill_host(host, node, page)
+    pub(crate) fn prepare_block(&mut self, host: &PageTable, node: NodeId, page: Vpn) -> bool {
+        let known = self.blocks.get(self.block(page));
+        known.is_some_and(|record| record.lines[0] != u32::MAX) || self.fill_block(host, node, page)
     }
 
     #[cold]
@@ -179,23 +296,28 @@ impl Memo {
         let page = self.host_page(frame.0);
         let (Ok(gfn), Some(host_node)) = (u32::try_from(frame.0), host.known_pte_node(page)) else { return false };
         let entry = host.entry(host_node, index_of(page, Level::PTE));
-        if !entry.has(Entry::PRESENT | Entry::WRITABLE) || !self.prepare_host(host, host_node, page) {
+        if !entry.has(Entry::PRESENT | Entry::WRITABLE) || !self.prepare_block(host, host_node, page) {
             return false;
         }
         let Some(first_line) = line_of(entry.frame(), 0) else { return false };
         let marked = entry.has(Entry::ACCESSED | Entry::DIRTY);
         self.nodes[node.0 as usize] = NodeRecord {
-            host_lines: self.host_lines(host_node, page),
+            host_lines: self.host_lines(page),
             first_line,
             gfn,
             parent: parent.0 | if marked { 0 } else { NodeRecord::UNMARKED },
-            epoch: self.epoch,
+            time: self.nodes_time,
+            walks: 0,
         };
         true
     }
 
     #[cold]
-    fn fill_host(&mut self, host: &PageTable, node: NodeId, page: Vpn) -> bool {
+    fn fill_block(&mut self, host: &PageTable, node: NodeId, page: Vpn) -> bool {
+        let block = self.block(page);
+        if block >= BlockRecord::COUNT_MAX {
+            return false;
+        }
         let mut lines = [0; LEVELS];
         let (mut at, mut index) = (node, 0);
         for (line, level) in lines.iter_mut().rev().zip(1..) {
@@ -204,8 +326,63 @@ impl Memo {
             *line = found;
             (at, index) = (parent, index_of(page, Level(level + 1)));
         }
-        self.hosts[node.0 as usize].lines = lines;
+        if self.blocks.len() <= block {
+            self.blocks.resize((block + 1).next_power_of_two(), BlockRecord::NONE);
+        }
+        self.blocks[block].lines = lines;
         true
+    }
+
+    /// A walk ended at `index` of `node`, which is prepared, and what it found was not known here: the
+    /// entries there and in the host's node `below`. Where the leaves of `node` are filled in, this
+    /// one is now. Where not, they are as soon as walks were so many that it pays.
+    pub(crate) fn learn(
+        &mut self,
+        guest: &PageTable,
+        (host, below): (&PageTable, NodeId),
+        (node, index): (NodeId, usize),
+    ) {
+        if self.has_leaves(node) {
+            let entry = guest.entry(node, index);
+            let page = self.host_page(entry.frame().0);
+            let leaf = Leaf::new(entry, host.entry(below, index_of(page, Level::PTE)));
+            self.leaves[(node.0 as usize) << INDEX_BITS | index] = leaf.0;
+            return;
+        }
+        let record = &mut self.nodes[node.0 as usize];
+        record.walks = record.walks.saturating_add(1);
+        if record.walks == WALKS_IN_ORDER && are_in_order(guest.line(node, index)) || record.walks == WALKS_SCATTERED {
+            self.fill_leaves(guest, host, node);
+        }
+    }
+
+    #[cold]
+    fn fill_leaves(&mut self, guest: &PageTable, host: &PageTable, node: NodeId) {
+        let (mut present, mut known) = (0, 0);
+        for index in 0..1 << INDEX_BITS {
+            let entry = guest.entry(node, index);
+            let leaf = if entry.is_present() { self.leaf_of(entry, host) } else { None };
+            let leaf = leaf.unwrap_or(Leaf::NONE);
+            present += usize::from(entry.is_present());
+            known += usize::from(leaf != Leaf::NONE);
+            self.leaves[(node.0 as usize) << INDEX_BITS | index] = leaf.0;
+        }
+        let record = &mut self.nodes[node.0 as usize];
+        // Where walks often find none, they are better off as if there were none at all.
+        if known >= present - present / 8 {
+            record.walks = 0;
+            self.leaf_times[node.0 as usize] = self.leaves_time;
+        } else {
+            record.walks = u16::MAX;
+        }
+    }
+
+    /// The leaf of a guest's `entry`.
+    fn leaf_of(&mut self, entry: Entry, host: &PageTable) -> Option<Leaf> {
+        let page = self.host_page(entry.frame().0);
+        let node = host.known_pte_node(page)?;
+        let below = host.entry(node, index_of(page, Level::PTE));
+        self.prepare_block(host, node, page).then(|| Leaf::new(entry, below))
     }
 
     /// The accessed and dirty bits of the page of `node` in the host's table are set now.

@@ -182,6 +182,28 @@ impl Nested<'_> {
     }
 }
 
+impl Nested<'_> {
+    /// [`Walker::prepare`] where `memo` does not know what the walk finds, or it changes something.
+    #[inline(never)]
+    fn prepare_anew(&mut self, memo: &mut Memo, gva: Gva, store: bool) -> Option<Prepared> {
+        let page = Va::from(gva).page();
+        let (node, found) = known_leaf(self.guest, page, store)?;
+        let gfn = u32::try_from(found.entry.frame().0).ok()?;
+        if !memo.prepare_node(self.guest, self.host, node) {
+            return None;
+        }
+        let host_page = memo.host_page(gfn.into());
+        let (host_node, host) = known_leaf(self.host, host_page, store)?;
+        if !memo.prepare_block(self.host, host_node, host_page) {
+            return None;
+        }
+        host.mark(self.host, host_page, store);
+        let mapping = self.finish(gva, found, host.part(host_page, store), store);
+        memo.learn(self.guest, (self.host, host_node), (node, index_of(page, Level::PTE)));
+        Some(Prepared { mapping, node, gfn })
+    }
+}
+
 impl Walker for Nested<'_> {
     type Hint = NestedHint;
 
@@ -207,18 +229,11 @@ impl Walker for Nested<'_> {
     #[inline(always)]
     fn prepare(&mut self, memo: &mut Memo, gva: Gva, store: bool) -> Option<Prepared> {
         let page = Va::from(gva).page();
-        let (node, found) = known_leaf(self.guest, page, store)?;
-        if !memo.prepare_node(self.guest, self.host, node) {
-            return None;
+        let node = self.guest.known_pte_node(page)?;
+        if let Some(leaf) = memo.leaf(node, index_of(page, Level::PTE), store) {
+            return Some(Prepared { mapping: leaf.mapping(), node, gfn: leaf.gfn() });
         }
-        let host_page = self.base + found.entry.frame().0;
-        let (host_node, host) = known_leaf(self.host, host_page, store)?;
-        if !memo.prepare_host(self.host, host_node, host_page) {
-            return None;
-        }
-        host.mark(self.host, host_page, store);
-        let mapping = self.finish(gva, found, host.part(host_page, store), store);
-        Some(Prepared { mapping, node, host_page, host_lines: memo.host_lines(host_node, host_page) })
+        self.prepare_anew(memo, gva, store)
     }
 
     #[cold]
@@ -265,6 +280,9 @@ impl Walker for Nested<'_> {
             Some(memo) => {
                 let (node, level) = self.guest.lowest_node(page);
                 memo.fetch_node(node);
+                if level == Level::PTE && memo.fetch_leaf(node, index_of(page, level)) {
+                    return NestedHint { gva, node: node.0, level: NestedHint::LEAF };
+                }
                 self.guest.prefetch_entry(node, index_of(page, level));
                 (node, level)
             }
@@ -276,13 +294,22 @@ impl Walker for Nested<'_> {
     #[inline(always)]
     fn hint_second(&self, hint: NestedHint, memo: Option<&Memo>) {
         let (node, level) = (NodeId(hint.node), Level(hint.level));
-        let entry = self.guest.entry(node, index_of(Va::from(hint.gva).page(), level));
+        let page = Va::from(hint.gva).page();
+        if hint.level == NestedHint::LEAF {
+            if let Some(memo) = memo
+                && let Some(leaf) = memo.leaf(node, index_of(page, Level::PTE), false)
+            {
+                memo.fetch_block(leaf.gfn());
+            }
+            return;
+        }
+        let entry = self.guest.entry(node, index_of(page, level));
         if entry.is_present() && entry.is_leaf() {
             let gpa = Found { entry, node, level }.gpa_of(hint.gva);
             let page = self.host_page(gpa);
             if let Some(memo) = memo {
+                memo.fetch_block(gpa.page().0 as u32);
                 let (node, level) = self.host.lowest_node(page);
-                memo.fetch_host(node);
                 self.host.prefetch_entry(node, index_of(page, level));
             } else {
                 hint_leaf(self.host, page);
@@ -296,5 +323,11 @@ impl Walker for Nested<'_> {
 pub struct NestedHint {
     gva: Gva,
     node: u32,
+    /// Its level, or [`NestedHint::LEAF`].
     level: u8,
+}
+
+impl NestedHint {
+    /// Says that what the walk finds is known.
+    const LEAF: u8 = u8::MAX;
 }

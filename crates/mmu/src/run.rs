@@ -4,8 +4,8 @@
 //! Five things make them fast, and none of them shows in any result:
 //! - *Repetition*: an access to the page of the access before hits the most recently used L1 TLB entry, and one to the
 //!   same line hits the most recently used L1-D line, too. Neither changes any order, so both are only counted.
-//! - *Rows of hits*: accesses that hit 4 KiB pages of the first level are most of a program's. As long as one follows another
-//!   they stay in a loop that does nothing else.
+//! - *Rows of 4 KiB pages*: accesses to pages that the TLBs hold, or whose walks can be put off, are most of
+//!   a program's. As long as one follows another they stay in a loop that does nothing else.
 //! - *Passes*: accesses are taken [`Tape::BATCH`] at a time. All of a batch are translated, then all its references are
 //!   [played](crate::play) through the caches.
 //! - *Hints*: if the batch before walked often, the table entries that the walks of this one will end at are fetched ahead
@@ -210,7 +210,7 @@ fn refer<P: Accelerator, D: Detail>(unit: &mut WalkUnit<P>, detail: &mut D, last
     }
 }
 
-/// What is known of the access that comes after a row of hits.
+/// What is known of the access at which a row of accesses to 4 KiB pages ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// There is none, or it only counts.
@@ -221,36 +221,88 @@ enum Next {
     Unknown,
 }
 
-/// Translates as many of `accesses` as hit 4 KiB `pages` of the first level, one after the other, and need nothing else.
+/// Where a row of accesses found their translations: how many in which place.
+#[derive(Default)]
+struct Row {
+    l1_hits: usize,
+    l2_hits: usize,
+    /// Walks that were put off.
+    misses: usize,
+}
+
+impl Row {
+    fn accesses(&self) -> usize {
+        self.l1_hits + self.l2_hits + self.misses
+    }
+}
+
+/// Translates as many of `accesses` as hit `pages` of the first level, one after the other, and need
+/// nothing else.
 #[inline(always)]
 fn first_level_hits<const N: usize, P: Accelerator, S: Simd, D: Detail>(
-    mut pages: SmallPages<'_, N>,
+    pages: &mut SmallPages<'_, N>,
     unit: &mut WalkUnit<P>,
     simd: S,
     accesses: &[Access],
     detail: &mut D,
     last: &mut Last,
 ) -> (usize, Next) {
-    let (mut hits, mut next) = (0, Next::Easy);
+    let mut hits = 0;
     for &access in accesses {
         if D::only_counts(last, access) {
-            break;
+            return (hits, Next::Easy);
         }
-        let Some(mapping) = pages.find(simd, access.gva().page()) else {
-            next = Next::NotSmall;
-            break;
-        };
+        let Some(mapping) = pages.find(simd, access.gva().page()) else { return (hits, Next::NotSmall) };
         let now = Last::new(access.gva(), mapping, PAGE_SHIFT);
         if !now.allows(access) {
-            next = Next::Unknown;
-            break;
+            return (hits, Next::Unknown);
         }
         *last = now;
         refer(unit, detail, *last);
         hits += 1;
     }
-    D::tlb(&mut unit.counters).l1_hits[PageSize::Small as usize] += hits as u64;
-    (hits, next)
+    (hits, Next::Easy)
+}
+
+/// See [`Core::small_pages`].
+#[inline(always)]
+fn small_pages_in<const N: usize, P: Accelerator, S: Simd, W: Walker, D: Detail>(
+    mut pages: SmallPages<'_, N>,
+    (unit, mut memo): (&mut WalkUnit<P>, Option<&mut Memo>),
+    simd: S,
+    walker: &mut W,
+    accesses: &[Access],
+    detail: &mut D,
+    last: &mut Last,
+) -> (Row, Next) {
+    let mut row = Row::default();
+    loop {
+        let rest = &accesses[row.accesses()..];
+        let (hits, next) = first_level_hits(&mut pages, unit, simd, rest, detail, last);
+        row.l1_hits += hits;
+        let Some(&access) = rest.get(hits) else { return (row, Next::Easy) };
+        if next != Next::NotSmall || !pages.has_second() {
+            return (row, next);
+        }
+        let (gva, page) = (access.gva(), access.gva().page());
+        let mapping = if let Some(mapping) = pages.find_second(simd, page) {
+            if !Last::new(gva, mapping, PAGE_SHIFT).allows(access) {
+                return (row, Next::Unknown);
+            }
+            row.l2_hits += 1;
+            mapping
+        } else {
+            let Some(memo) = memo.as_deref_mut() else { return (row, next) };
+            let Some(prepared) = walker.prepare(memo, gva, access.is_store()) else { return (row, next) };
+            unit.pending.push(gva, &prepared);
+            pages.insert_second(simd, page, prepared.mapping);
+            row.misses += 1;
+            prepared.mapping
+        };
+        pages.insert(simd, page, mapping);
+        *last = Last::new(gva, mapping, PAGE_SHIFT);
+        refer(unit, detail, *last);
+    }
 }
 
 impl<P: Accelerator> Core<P> {
@@ -350,8 +402,9 @@ impl<P: Accelerator> Core<P> {
                 D::tlb(&mut self.unit.counters).l1_hits[last.size as usize] += 1;
                 last.gva = access.gva().0;
             } else {
-                let (hits, next) = self.hits(simd, &batch[index..], detail, last);
-                index += hits;
+                let (row, next) = self.small_pages(simd, walker, &batch[index..], detail, last);
+                index += row.accesses();
+                walks += row.misses;
                 if next == Next::Easy {
                     continue;
                 }
@@ -376,23 +429,32 @@ impl<P: Accelerator> Core<P> {
         None
     }
 
-    /// [`first_level_hits`], where the first level is such.
+    /// Translates as many of `accesses` as are to 4 KiB pages that the TLBs hold, or for which the walk can
+    /// be put off, one after the other, and need nothing else.
     #[inline(always)]
-    fn hits<S: Simd, D: Detail>(
+    fn small_pages<S: Simd, W: Walker, D: Detail>(
         &mut self,
         simd: S,
+        walker: &mut W,
         accesses: &[Access],
         detail: &mut D,
         last: &mut Last,
-    ) -> (usize, Next) {
-        let unit = &mut self.unit;
-        if let Some(pages) = self.tlbs.small_pages::<1>() {
-            first_level_hits(pages, unit, simd, accesses, detail, last)
-        } else if let Some(pages) = self.tlbs.small_pages::<2>() {
-            first_level_hits(pages, unit, simd, accesses, detail, last)
+    ) -> (Row, Next) {
+        let Self { tlbs, unit, memos, memo, recent_walks, .. } = self;
+        let memo = if *recent_walks < WALKS_MIN { None } else { memo.and_then(|at| memos.get_mut(at)) };
+        let (row, next) = if let Some(pages) = tlbs.small_pages::<1>() {
+            small_pages_in(pages, (unit, memo), simd, walker, accesses, detail, last)
+        } else if let Some(pages) = tlbs.small_pages::<2>() {
+            small_pages_in(pages, (unit, memo), simd, walker, accesses, detail, last)
         } else {
-            (0, Next::Unknown)
-        }
+            return (Row::default(), Next::Unknown);
+        };
+        let counters = D::tlb(&mut unit.counters);
+        const SMALL: usize = PageSize::Small as usize;
+        counters.l1_hits[SMALL] += row.l1_hits as u64;
+        counters.l2_hits[SMALL] += row.l2_hits as u64;
+        counters.misses[SMALL] += row.misses as u64;
+        (row, next)
     }
 
     #[inline(always)]
@@ -503,7 +565,10 @@ impl<P: Accelerator> Core<P> {
                 #[inline(always)]
                 || self.unit.run_stages(wider, prepared, ahead),
             ),
-            None => self.unit.run_stages(simd, prepared, ahead),
+            None => simd.apart(
+                #[inline(always)]
+                || self.unit.run_stages(simd, prepared, ahead),
+            ),
         };
         #[cfg(not(target_arch = "x86_64"))]
         let unmarked = self.unit.run_stages(simd, prepared, ahead);

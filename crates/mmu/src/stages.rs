@@ -36,10 +36,8 @@ pub struct Prepared {
     pub(crate) mapping: Mapping,
     /// The guest's PTE node.
     pub(crate) node: NodeId,
-    /// The host's page of the data.
-    pub(crate) host_page: Vpn,
-    /// The lines of the host walk to it.
-    pub(crate) host_lines: [u32; LEVELS],
+    /// The guest's frame of the data.
+    pub(crate) gfn: u32,
 }
 
 /// Fetches ahead what the walks of the next batch need of the simulation's own memory, one walk at a time.
@@ -55,9 +53,9 @@ pub(crate) trait FetchAhead {
 #[derive(Clone, Copy, Debug)]
 struct Walk {
     gva: Gva,
-    host_page: Vpn,
-    host_lines: [u32; LEVELS],
     node: NodeId,
+    /// The guest's frame of the data.
+    gfn: u32,
     /// Which of the other references is that of its access: all before it come before the walk.
     other: u32,
 }
@@ -130,8 +128,8 @@ impl Pending {
     /// The walk of the next access is put off.
     #[inline(always)]
     pub fn push(&mut self, gva: Gva, prepared: &Prepared) {
-        let &Prepared { node, host_page, host_lines, .. } = prepared;
-        self.walks.push(Walk { gva, host_page, host_lines, node, other: self.others.len() as u32 });
+        let &Prepared { node, gfn, .. } = prepared;
+        self.walks.push(Walk { gva, node, gfn, other: self.others.len() as u32 });
     }
 }
 
@@ -238,6 +236,7 @@ impl<P: Accelerator> WalkUnit<P> {
         let host_latency = if self.host_pwc.exists() { self.host_pwc.latency_cycles() } else { 0 };
         let others = others.references();
         let mut done = 0;
+        let mut lookups = self.guest_pwc.lookups();
         for (number, walk) in (0..).zip(walks.iter()) {
             if walk.other > done {
                 list.push(Task::others(done, walk.other), true);
@@ -245,7 +244,7 @@ impl<P: Accelerator> WalkUnit<P> {
             ahead.first();
             let page = Va::from(walk.gva).page();
             let first = list.count;
-            let left = self.guest_pwc.levels_left(simd, page, ROOT);
+            let left = lookups.levels_left(simd, page);
             left_counts[left] += 1;
             self.tape.walks.push(WalkSpan {
                 begin: 0,
@@ -263,10 +262,11 @@ impl<P: Accelerator> WalkUnit<P> {
             list.push(Task::node(memo, (node3, record3), page, Level(3), number), left > 2);
             list.push(Task::node(memo, (node2, record2), page, Level(2), number), left > 1);
             list.push(Task::node(memo, (node1, record1), page, Level(1), number), true);
+            let host_page = memo.host_page(walk.gfn.into());
             let data = Task {
-                lines: walk.host_lines,
+                lines: memo.host_lines(host_page),
                 after: others[walk.other as usize],
-                page: walk.host_page,
+                page: host_page,
                 step: Reference::of_line(0, WalkEvents::step_code(0, 0)).of_host(),
                 walk: number,
                 kind: 0,
@@ -277,6 +277,7 @@ impl<P: Accelerator> WalkUnit<P> {
             }
             done = walk.other + 1;
         }
+        lookups.finish();
         *task_count = list.count;
         *others_done = done as usize;
         if self.guest_pwc.exists() {
@@ -297,6 +298,7 @@ impl<P: Accelerator> WalkUnit<P> {
         let mut kinds = 0;
         let mut next = first;
         spans[next].begin = tape.len as u32;
+        let mut lookups = self.host_pwc.lookups();
         for (number, task) in tasks.iter().enumerate() {
             kinds |= task.kind;
             if task.kind == Task::OTHERS {
@@ -308,7 +310,7 @@ impl<P: Accelerator> WalkUnit<P> {
             if number % 4 == 0 {
                 ahead.second();
             }
-            let left = self.host_pwc.levels_left(simd, task.page, ROOT);
+            let left = lookups.levels_left(simd, task.page);
             left_counts[left] += 1;
             tape.push_step(task, left);
             // The last task of a walk is the last to write here.
@@ -318,6 +320,7 @@ impl<P: Accelerator> WalkUnit<P> {
             next = walk + 1;
             spans[next].begin = tape.len as u32;
         }
+        lookups.finish();
         *tape_len = tape.len;
         spans.pop();
         if self.host_pwc.exists() {
@@ -334,6 +337,7 @@ impl<P: Accelerator> WalkUnit<P> {
         let Self { pending: Pending { others, tasks, task_count, walks, .. }, tape, accelerator, host_pwc, .. } = self;
         let mut left_counts = [0_u64; LEVELS + 1];
         let (mut kinds, mut wait) = (0, 0);
+        let mut lookups = host_pwc.lookups();
         for task in &tasks[..*task_count] {
             kinds |= task.kind;
             if task.kind == Task::OTHERS {
@@ -349,7 +353,7 @@ impl<P: Accelerator> WalkUnit<P> {
             }
             let gpa = Gpa((task.page.0 - base.0) << PAGE_SHIFT);
             accelerator.host_walk_starts(gpa, &mut Issue { tape, wait: &mut wait });
-            let left = host_pwc.levels_left(simd, task.page, ROOT);
+            let left = lookups.levels_left(simd, task.page);
             left_counts[left] += 1;
             wait += host_cycles;
             for (&line, &code) in task.lines.iter().zip(&HOST_CODES).skip(LEVELS - left) {
@@ -358,6 +362,7 @@ impl<P: Accelerator> WalkUnit<P> {
             tape.walks[span].end = tape.len() as u32;
             tape.push(task.after);
         }
+        lookups.finish();
         if self.host_pwc.exists() {
             self.count_lookups(Table::Host, &left_counts);
         }

@@ -270,18 +270,52 @@ impl TlbLevel {
     }
 }
 
-/// The first level's 4 KiB pages of the process in use.
+/// Both levels' 4 KiB pages of the process in use, for a loop that does little else than look them up.
 pub(crate) struct SmallPages<'a, const N: usize> {
-    table: Narrow<'a, N>,
+    first: Narrow<'a, N>,
+    /// How many the first level holds.
+    first_resident: &'a mut u32,
+    /// The second level, with how many it holds, if both levels hold nothing but 4 KiB pages.
+    second: Option<(&'a mut Lru, &'a mut u32)>,
     asid: u64,
 }
 
 impl<const N: usize> SmallPages<'_, N> {
-    /// The translation of `page`, which becomes the latest.
+    /// The first level's translation of `page`, which becomes the latest.
     #[inline(always)]
     pub fn find<S: Simd>(&mut self, simd: S, page: Gvn) -> Option<Mapping> {
-        let bits = self.table.find(simd, page.0, key(page, PageSize::Small, self.asid))?;
+        let bits = self.first.find(simd, page.0, key(page, PageSize::Small, self.asid))?;
         Some(Mapping::from_bits_of(bits, PageSize::Small))
+    }
+
+    /// Whether what the first level does not hold can only be a 4 KiB page of the second.
+    #[inline(always)]
+    pub fn has_second(&self) -> bool {
+        self.second.is_some()
+    }
+
+    /// The second level's translation of `page`, which becomes the latest there.
+    #[inline(always)]
+    pub fn find_second<S: Simd>(&mut self, simd: S, page: Gvn) -> Option<Mapping> {
+        let (array, _) = self.second.as_mut()?;
+        let bits = array.find(simd, array.set_of(page.0), key(page, PageSize::Small, self.asid))?;
+        Some(Mapping::from_bits_of(bits, PageSize::Small))
+    }
+
+    /// The first level takes in a 4 KiB page that it does not hold.
+    #[inline(always)]
+    pub fn insert<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping) {
+        let key = key(page, PageSize::Small, self.asid);
+        *self.first_resident += u32::from(self.first.insert(simd, page.0, key, mapping.bits()).is_none());
+    }
+
+    /// The same of the second level.
+    #[inline(always)]
+    pub fn insert_second<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping) {
+        let key = key(page, PageSize::Small, self.asid);
+        if let Some((array, resident)) = &mut self.second {
+            **resident += u32::from(array.insert(simd, array.set_of(page.0), key, mapping.bits()).is_none());
+        }
     }
 }
 
@@ -334,11 +368,20 @@ impl Tlbs {
         Lookup::L2 { first: self.fill_l1(simd, page, mapping), size: mapping.size() }
     }
 
-    /// The first level's 4 KiB pages, if their sets are `N` quads.
+    /// The 4 KiB pages, if the first level's sets are `N` quads.
     #[inline(always)]
     pub(crate) fn small_pages<const N: usize>(&mut self) -> Option<SmallPages<'_, N>> {
-        let asid = self.asid;
-        Some(SmallPages { table: self.l1.array_mut(PageSize::Small)?.narrow()?, asid })
+        const SMALL: usize = PageSize::Small as usize;
+        let Self { l1, l2, asid, .. } = self;
+        let no_others = |level: &TlbLevel| level.resident[SMALL + 1..].iter().all(|&count| count == 0);
+        let only_small = no_others(l1) && no_others(l2) && !l2.is_clustered();
+        let second = if only_small { l2.arrays.get_mut(usize::from(l2.array_of[SMALL])) } else { None };
+        Some(SmallPages {
+            first: l1.arrays.get_mut(usize::from(l1.array_of[SMALL]))?.narrow()?,
+            first_resident: &mut l1.resident[SMALL],
+            second: second.map(|array| (array, &mut l2.resident[SMALL])),
+            asid: *asid,
+        })
     }
 
     #[inline(always)]

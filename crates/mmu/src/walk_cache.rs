@@ -18,7 +18,7 @@ use crate::lru::Lru;
 use crate::mapping::Mapping;
 use crate::processor::Asid;
 use crate::sets::Sets;
-use crate::simd::{Keys, NO_KEY, Simd};
+use crate::simd::{Keys, NO_KEY, ShortKeys, Simd};
 use crate::walker::INDEX_BITS;
 
 /// The cache of one level's entries.
@@ -247,37 +247,23 @@ impl WalkCache {
         None
     }
 
-    /// How many levels of a table of `root` levels are left to read for `page`, whose leaf is a PTE: [`WalkCache::look_up`]
-    /// with few branches.
+    /// For a loop of look-ups in a table of four levels, each for a page whose leaf is a PTE.
     #[inline(always)]
-    pub(crate) fn levels_left<S: Simd>(&mut self, simd: S, page: Vpn, root: Level) -> usize {
-        if !self.exists {
-            return root.0.into();
-        }
-        if self.narrow != Some(Level(4)) || root != Level(4) {
-            let hit = self.look_up(simd, page, (Level::PTE, root), false);
-            return hit.map_or(root.0, |level| level.0 - 1).into();
-        }
-        let [pl2, pl3, pl4, _] = &mut self.levels;
-        let asid = self.asid;
-        let number = |level: u32| page.0 >> (INDEX_BITS * (level - 1));
-        let hit2 = pl2.use_entry_if(simd, number(2), number(2) | asid, true);
-        let hit3 = pl3.use_entry_if(simd, number(3), number(3) | asid, !hit2);
-        let left = if hit2 {
-            1
-        } else if hit3 {
-            2
-        } else {
-            3
-        };
-        // Nearly always it is the latest, and nothing moves.
-        if pl4.is_latest(number(4), number(4) | asid) || left < 3 {
-            return left;
-        }
-        if pl4.use_entry(simd, number(4), number(4) | asid, false) { 3 } else { 4 }
+    pub(crate) fn lookups(&mut self) -> Lookups<'_> {
+        let pl3 = &self.levels[1];
+        let is_common = self.narrow.is_some_and(|highest| highest >= Lookups::ROOT) && pl3.rows.len() == 1;
+        let held = if is_common { Held::new(&pl3.rows[0], self.asid) } else { Held::default() };
+        Lookups { is_common, held, last: pl3.last, cache: self }
     }
 
-    /// The same for caches of any kind.
+    #[inline(never)]
+    fn levels_left_of_any<S: Simd>(&mut self, simd: S, page: Vpn) -> usize {
+        let root = Lookups::ROOT;
+        let hit = if self.exists { self.look_up(simd, page, (Level::PTE, root), false) } else { None };
+        hit.map_or(root.0, |level| level.0 - 1).into()
+    }
+
+    /// [`WalkCache::look_up`] in caches of any kind.
     #[inline(never)]
     fn look_up_in_any<S: Simd>(&mut self, simd: S, page: Vpn, (leaf, root): (Level, Level)) -> Option<Level> {
         (leaf.0 + 1..=root.0).map(Level).find(|level| {
@@ -317,6 +303,87 @@ impl WalkCache {
     /// When something does not hold.
     pub fn check_invariants(&self) {
         self.levels.iter().for_each(OneLevel::check_invariants);
+    }
+}
+
+/// The only row of a level, as short keys that move faster.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    keys: ShortKeys,
+    /// The row as it was.
+    before: [u64; 4],
+}
+
+impl Held {
+    /// Says that it is a key of another process, or none: the one that was at the place in the lowest bits.
+    const OTHER: u32 = 1 << 31;
+
+    #[inline(always)]
+    fn new(row: &Keys, asid: u64) -> Self {
+        let short = |place: usize| match row.0[place] ^ asid {
+            number @ 0..0x8000_0000 => number as u32,
+            _ => Self::OTHER | place as u32,
+        };
+        Self { keys: ShortKeys(std::array::from_fn(short)), before: row.0 }
+    }
+
+    #[inline(always)]
+    fn row(&self, asid: u64) -> Keys {
+        let long = |short: u32| match short {
+            Self::OTHER.. => self.before[(short - Self::OTHER) as usize & 3],
+            number => u64::from(number) | asid,
+        };
+        Keys(self.keys.0.map(long))
+    }
+}
+
+/// See [`WalkCache::lookups`].
+#[derive(Debug)]
+pub(crate) struct Lookups<'a> {
+    cache: &'a mut WalkCache,
+    /// Whether levels 2 to 4 have narrow sets, and level 3 has one.
+    is_common: bool,
+    /// That of level 3, which every look-up may use. Its place is less than 2^18.
+    held: Held,
+    /// The last place of it.
+    last: usize,
+}
+
+impl Lookups<'_> {
+    const ROOT: Level = Level(4);
+
+    /// How many levels are left to read for `page`: [`WalkCache::look_up`] with few branches.
+    #[inline(always)]
+    pub fn levels_left<S: Simd>(&mut self, simd: S, page: Vpn) -> usize {
+        let number = |level: u32| page.0 >> (INDEX_BITS * (level - 1));
+        if !self.is_common {
+            return self.cache.levels_left_of_any(simd, page);
+        }
+        let asid = self.cache.asid;
+        let [pl2, _, pl4, _] = &mut self.cache.levels;
+        let hit2 = pl2.use_entry_if(simd, number(2), number(2) | asid, true);
+        debug_assert!(number(3) < Held::OTHER.into());
+        let hit3 = simd.use_short_key_if(&mut self.held.keys, self.last, number(3) as u32, !hit2);
+        let left = if hit2 {
+            1
+        } else if hit3 {
+            2
+        } else {
+            3
+        };
+        // Nearly always it is the latest, and nothing moves.
+        if pl4.is_latest(number(4), number(4) | asid) || left < 3 {
+            return left;
+        }
+        if pl4.use_entry(simd, number(4), number(4) | asid, false) { 3 } else { 4 }
+    }
+
+    /// The end of the loop.
+    #[inline(always)]
+    pub fn finish(self) {
+        if self.is_common {
+            self.cache.levels[1].rows[0] = self.held.row(self.cache.asid);
+        }
     }
 }
 

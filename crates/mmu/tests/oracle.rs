@@ -257,6 +257,72 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// What walks find is kept once they were many, and forgotten when the tables change.
+    #[test]
+    fn walks_that_find_what_was_kept_are_walks_one_after_the_other(
+        seed in any::<u64>(),
+        in_order in any::<bool>(),
+        // Of 64 pages, so many that were not stored to yet.
+        clean in 0_u64..12,
+        l1_ways in prop::sample::select(vec![4_u32, 8]),
+        changes in prop::collection::vec((0_u64..7, 0_u64..1024, 100_usize..3000), 1..10),
+    ) {
+        let mut config = machine();
+        // So that most accesses walk.
+        (config.l1_tlb[0].entries, config.l1_tlb[0].ways) = (l1_ways, l1_ways);
+        config.l2_tlb[0].entries = 4 * config.l2_tlb[0].ways;
+        let used = Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY;
+        let flags = |page: u64| if page % 64 < clean { Entry::WRITABLE } else { used };
+        let guest_frame = |page: u64| if in_order { page } else { page * 1229 % 4096 };
+        let (mut guest, mut host) = (TestTable::new(Geometry::X86_4, 8192, 1), TestTable::new(Geometry::X86_4, 1 << 20, 1));
+        (0..1024).for_each(|page| guest.map(page, guest_frame(page), PageSize::Small, flags(page)));
+        (0..8192 + 512).for_each(|gfn| host.map(gfn, gfn + 7, PageSize::Small, flags(gfn / 2)));
+        let outcome = |stages: bool| {
+            let (mut rig, mut guest, mut host) = (Rig::new(&config), guest.table.clone(), host.table.clone());
+            rig.core.set_stages(stages);
+            let mut faults = Vec::new();
+            for (number, &(kind, page, count)) in (0_u64..).zip(&changes) {
+                let mut accesses = &pages_at_random(seed.wrapping_add(number), count)[..];
+                while let RunEnd::Fault { index, fault } = rig.nested(&mut guest, &mut host, accesses) {
+                    faults.push((index, fault));
+                    accesses = &accesses[index + 1..];
+                }
+                let moved = |entry: Entry| Entry::leaf(Frame(4096 + 8 * number), entry.flags());
+                match kind {
+                    0 => drop(guest.update(Vpn(page), |entry| entry.without(Entry::WRITABLE))),
+                    1 => drop(guest.update(Vpn(page), moved)),
+                    2 => drop(guest.update(Vpn(page), |entry| entry.without(Entry::ACCESSED))),
+                    3 => drop(host.update(Vpn(page), |entry| Entry::leaf(Frame((1 << 21) + number), entry.flags()))),
+                    4 => drop(host.update(Vpn(page), |entry| entry.without(Entry::WRITABLE))),
+                    5 => drop(host.update(Vpn(page), |entry| entry.without(Entry::ACCESSED))),
+                    _ => drop(guest.unmap(Vpn(page))),
+                }
+                rig.core.flush_all();
+            }
+            rig.core.check_invariants();
+            let entries = |table: &PageTable, pages: u64| -> Vec<_> { (0..pages).map(|page| table.leaf(Vpn(page))).collect() };
+            (rig.core.counters(), faults, entries(&guest, 1024), entries(&host, 8192 + 64))
+        };
+        let (staged, expected) = (outcome(true), outcome(false));
+        prop_assert_eq!(&staged.0, &expected.0);
+        prop_assert_eq!(staged.1, expected.1);
+        prop_assert!(staged.2 == expected.2 && staged.3 == expected.3, "accessed and dirty bits");
+    }
+}
+
+/// Pages of the first 1024, one after the other, a quarter of the accesses stores.
+fn pages_at_random(seed: u64, count: usize) -> Vec<Access> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Access::new(Gva(((state >> 40) % 1024) << 12 | (state >> 20 & 0xff8)), state >> 33 & 3 == 0)
+    };
+    (0..count).map(|_| next()).collect()
+}
+
 /// Page-walk caches of some shapes, the common one among them.
 fn pwc() -> impl Strategy<Value = PwcConfig> {
     let level = |entries, ways| Some(WaysConfig { entries, ways });

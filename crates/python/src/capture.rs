@@ -124,7 +124,7 @@ impl Listening {
 struct Following {
     footprint: u64,
     threads: u16,
-    /// Scenarios: their texts, and the files that they are said to come from.
+    /// Scenarios: their texts, and the files named in messages.
     runs: Vec<(String, PathBuf)>,
 }
 
@@ -137,8 +137,8 @@ struct Followed {
     results: Vec<RunResult>,
 }
 
-/// Runs what comes from `source` under several scenarios (`following`, JSON), as `options` (JSON, those of `capture`) say.
-/// `hear` is called as by `capture`. Bundled traces lie in `traces`.
+/// Runs what comes from `source` under several scenarios (`following`, JSON), as `options` (JSON,
+/// those of `capture`) say. `hear` is called as by `capture`. Bundled traces lie in `traces`.
 #[pyfunction]
 pub(crate) fn capture_live(
     py: Python<'_>,
@@ -165,9 +165,9 @@ pub(crate) fn capture_live(
     })
 }
 
-/// Makes the trace `destination` of what comes from `source` as `options` (JSON) say. `hear` is called with accesses, pages
-/// ever touched, misses of the model's TLB, bytes on disk, and whether the last mark has come; it answers 0 to give up, 1 to go
-/// on, 2 to begin sampling.
+/// Makes the trace `destination` of what comes from `source` as `options` (JSON) say. `hear` is
+/// called with accesses, pages ever touched, misses of the model's TLB, bytes on disk, and whether
+/// the last mark has come; it answers 0 to give up, 1 to go on, 2 to begin sampling.
 #[pyfunction]
 #[pyo3(name = "capture")]
 pub(crate) fn capture_stream(

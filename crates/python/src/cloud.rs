@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Replays of VM traces for Python. Requests come in and outcomes go out as flat columns of little-endian numbers: a trace
-//! has millions of VMs.
+//! Replays of VM traces for Python. Requests come in and outcomes go out as flat columns of
+//! little-endian numbers: a trace has millions of VMs.
 
 use nestwalk_cloud::bench;
 use nestwalk_cloud::replay::{Outcome, VmOutcome};
@@ -16,15 +16,16 @@ use crate::{json, refuse};
 /// Stands for "no deletion is known" in the column of earliest deletions.
 const UNKNOWN: i64 = i64::MAX;
 
-/// The columns of a trace, a value for each request: arrival (i64, s), earliest and latest deletion (i64, s; [`UNKNOWN`]
-/// where none is known), virtual CPUs (u32), memory (u64, pages of 4 KiB).
+/// The columns of a trace, a value for each request: arrival (i64, s), earliest and latest deletion
+/// (i64, s; [`UNKNOWN`] where none is known), virtual CPUs (u32), memory (u64, pages of 4 KiB).
 type Columns<'a> = (&'a [u8], &'a [u8], &'a [u8], &'a [u8], &'a [u8]);
 
-/// What a replay gives to Python: JSON; and for each request its outcome (u8: 0 refused, 1 unplaced, 2 placed), its host
-/// (u32) and its segments (u32).
+/// What a replay gives to Python: JSON; and for each request its outcome (u8: 0 refused, 1
+/// unplaced, 2 placed), its host (u32) and its segments (u32).
 type Replayed<'py> = (String, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
-/// Replays the trace `columns` over `fleet` (JSON) as `options` (JSON) says. `progress` is told of events.
+/// Replays the trace `columns` over `fleet` (JSON) as `options` (JSON) says. `progress` is told of
+/// events.
 #[pyfunction]
 #[pyo3(signature = (columns, fleet, options, progress=None))]
 pub(crate) fn cloud_replay<'py>(
@@ -72,7 +73,8 @@ impl Benchmarked {
 /// Above so many events a benchmark of replays runs once, however often it is to be repeated.
 const EVENTS_REPEATED_MAX: u64 = 1_000_000;
 
-/// The best of `repetitions` runs of the benchmark `name` of replays, as JSON; `None` if it is none of theirs.
+/// The best of `repetitions` runs of the benchmark `name` of replays, as JSON; `None` if it is none
+/// of theirs.
 pub(crate) fn benchmark(name: &str, repetitions: u32) -> Option<PyResult<String>> {
     bench::names().contains(&name).then(|| {
         let mut best = bench::run(name).map_err(refuse)?;

@@ -55,8 +55,9 @@ struct Report {
     frames: Option<Agreement>,
 }
 
-/// Converts the stream `source` to the trace `destination`. When it has ended, its frames are compared with the dump
-/// `tables` of a guest whose memory is `pieces`, if there is such a file by then.
+/// Converts the stream `source` to the trace `destination`. When it has ended, its frames are
+/// compared with the dump `tables` of a guest whose memory is `pieces`, if there is such a file by
+/// then.
 #[pyfunction]
 #[pyo3(signature = (source, destination, tables, pieces, about, kept, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "as many as Python gives")]

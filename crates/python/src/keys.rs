@@ -33,7 +33,8 @@ pub(crate) fn statistics_schema() -> PyResult<String> {
     json(&nestwalk_machine::result::schema())
 }
 
-/// The machine called `name`, or of the file `name`, checked as a run would: its keys, values and comments.
+/// The machine called `name`, or of the file `name`, checked as a run would: its keys, values and
+/// comments.
 #[pyfunction]
 pub(crate) fn machine(name: &str) -> PyResult<String> {
     let here = Path::new("");
@@ -49,7 +50,8 @@ pub(crate) fn toml_check(path: PathBuf, text: &str) -> PyResult<()> {
     places::check_syntax(&path, text).map_err(refuse)
 }
 
-/// Line and column of the value at a path of keys (or of its key), of the deepest part of the path that is there.
+/// Line and column of the value at a path of keys (or of its key), of the deepest part of the path
+/// that is there.
 #[pyfunction]
 pub(crate) fn toml_position(text: &str, path: Vec<String>, of_key: bool) -> Option<(usize, usize)> {
     places::position(text, &path, of_key)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Python bindings: the module `nestwalk._native`.
 //!
-//! What is structured goes to Python as JSON text, which Python parses where it needs it. Errors become
-//! `nestwalk.errors.NestwalkError`, whose text is the engine's one line. Long work is done without the GIL; Ctrl-C ends it.
+//! Structured values go to Python as JSON text, which Python parses where it needs it. Errors
+//! become `nestwalk.errors.NestwalkError`, whose text is the engine's one line. Long work is done
+//! without the GIL; Ctrl-C ends it.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,7 +42,8 @@ fn json(value: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(value).map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }
 
-/// What JSON text from our own Python says. Its lines and columns mean nothing to a user, and are left out of messages.
+/// Reads JSON text from our own Python. Messages leave out its lines and columns, which mean
+/// nothing to a user.
 fn from_json<T: DeserializeOwned>(text: &str) -> PyResult<T> {
     serde_json::from_str(text).map_err(|error| {
         let message = error.to_string();
@@ -49,8 +51,8 @@ fn from_json<T: DeserializeOwned>(text: &str) -> PyResult<T> {
     })
 }
 
-/// Does `work` without the GIL. A panic is a bug of the engine: it becomes a [`NestwalkError`] that says where, and not an
-/// exception of a type that nobody expects.
+/// Does `work` without the GIL. A panic is a bug of the engine: it becomes a [`NestwalkError`] that
+/// names the place, and not an exception of an unexpected type.
 fn guarded<T: Send>(py: Python<'_>, work: impl FnOnce() -> PyResult<T> + Send) -> PyResult<T> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -126,7 +128,8 @@ fn ratio(windows: Vec<(u64, u64)>) -> (Option<f64>, Option<f64>) {
     (estimate.map(|estimate| estimate.value), estimate.and_then(|estimate| estimate.ci95))
 }
 
-/// The clock that the processor has in effect, GHz: a few ms of work that takes a known number of cycles.
+/// The clock that the processor has in effect, GHz: a few ms of work that takes a known number of
+/// cycles.
 #[pyfunction]
 fn clock_ghz(py: Python<'_>) -> Option<f64> {
     py.detach(bench::clock_ghz)
@@ -158,7 +161,8 @@ fn scenario(name: &str) -> PyResult<String> {
     Ok(text)
 }
 
-/// Says what is wrong with the scenario `text`, of the file `path`, and with what it names, as far as that shows without a run.
+/// Reports errors in the scenario `text`, of the file `path`, and in the files that it names, as
+/// far as they show without a run.
 #[pyfunction]
 fn check(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf) -> PyResult<()> {
     guarded(py, || {
@@ -168,7 +172,8 @@ fn check(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf) -> PyResult
     })
 }
 
-/// All that the run that `text`, of the file `path`, describes is made from, names resolved: `scenario`, `machine`, `costs`.
+/// All that the run that `text`, of the file `path`, describes is made from, names resolved:
+/// `scenario`, `machine`, `costs`.
 #[pyfunction]
 fn configuration(py: Python<'_>, text: &str, path: PathBuf) -> PyResult<String> {
     guarded(py, || json(&Configuration::parse(text, &path).map_err(refuse)?))
@@ -186,7 +191,8 @@ fn run(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf, progress: Opt
     })
 }
 
-/// The memory with which kernel `layer` of the scenario `text` begins: what it is, as JSON, and the bytes of its file.
+/// The memory with which kernel `layer` of the scenario `text` begins: what it is, as JSON, and the
+/// bytes of its file.
 #[pyfunction]
 fn save_memory(
     py: Python<'_>,
@@ -202,7 +208,8 @@ fn save_memory(
     })
 }
 
-/// Numbers (address >> 21) of the 2 MiB regions that the program of the scenario `text` touches until it is populated.
+/// Numbers (address >> 21) of the 2 MiB regions that the program of the scenario `text` touches
+/// until it is populated.
 #[pyfunction]
 fn touched_regions(py: Python<'_>, text: &str, path: PathBuf, traces: PathBuf) -> PyResult<Vec<u64>> {
     guarded(py, || {

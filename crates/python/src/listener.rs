@@ -21,7 +21,8 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// A listener that calls `callback`, if there is one, with what is done and all that there is, if known.
+    /// A listener that calls `callback`, if there is one, with what is done and all that there is,
+    /// if known.
     pub fn new(callback: Option<Py<PyAny>>) -> Self {
         Self { callback, heard: Instant::now(), raised: None }
     }
@@ -49,7 +50,8 @@ impl Listener {
         }
     }
 
-    /// What the work came to, as Python has it: what Python raised goes before the engine's own "interrupted".
+    /// The outcome of the work for Python: an exception that Python raised takes precedence over
+    /// the engine's own "interrupted".
     pub fn conclude<T>(self, outcome: Result<T, impl Display>) -> PyResult<T> {
         match (self.raised, outcome) {
             (Some(raised), _) => Err(raised),

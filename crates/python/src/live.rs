@@ -24,8 +24,8 @@ struct Found {
     sysfs: Option<Sysfs>,
 }
 
-/// The processor that this runs on, as CPUID and Linux describe it; or the one whose CPUID was recorded in the text `dump`, of
-/// the file `path`.
+/// The processor that this runs on, as CPUID and Linux describe it; or the one whose CPUID was
+/// recorded in the text `dump`, of the file `path`.
 #[pyfunction]
 #[pyo3(signature = (dump=None, path=None))]
 pub(crate) fn processor(dump: Option<&str>, path: Option<PathBuf>) -> PyResult<String> {
@@ -54,8 +54,8 @@ fn source(pid: Option<u32>, path: Option<&Path>) -> PyResult<Box<dyn Source>> {
     }
 }
 
-/// What the memory of a process looks like, or of the recording `path` of one: JSON, and the recording packed for a file if
-/// `keep`.
+/// What the memory of a process looks like, or of the recording `path` of one: JSON, and the
+/// recording packed for a file if `keep`.
 #[pyfunction]
 #[pyo3(signature = (pid=None, path=None, all_flags=false, contents=false, keep=false))]
 pub(crate) fn inspect_process<'py>(
@@ -80,9 +80,10 @@ pub(crate) fn inspect_process<'py>(
     Ok((text, kept.map(|bytes| PyBytes::new(py, &bytes))))
 }
 
-/// The anonymous private memory of a process, or of the recording `path` of one: whether it is known which pages PMDs map, and its
-/// pieces, ascending. Of each the first page of its mapping, its own first page, whether PMDs map it, and entries as in
-/// `/proc/PID/pagemap`: one for each page, or for each 2 MiB. The page of zeros is in none.
+/// The anonymous private memory of a process, or of the recording `path` of one: whether it is
+/// known which pages PMDs map, and its pieces, ascending. Of each the first page of its mapping,
+/// its own first page, whether PMDs map it, and entries as in `/proc/PID/pagemap`: one for each
+/// page, or for each 2 MiB. The page of zeros is in none.
 #[pyfunction]
 #[pyo3(signature = (pid=None, path=None))]
 pub(crate) fn anonymous_pages(
@@ -116,8 +117,8 @@ type AnonymousPiece = (u64, u64, bool, Py<PyBytes>);
 /// First address, the address after the last one, permissions, device and inode, name.
 type MappingRow = (u64, u64, String, String, String);
 
-/// The mappings in the text of `/proc/PID/maps`: first address, the address after the last one, permissions, device and inode (empty
-/// where no file is behind it), name.
+/// The mappings in the text of `/proc/PID/maps`: first address, the address after the last one,
+/// permissions, device and inode (empty where no file is behind it), name.
 #[pyfunction]
 pub(crate) fn proc_mappings(text: &str) -> PyResult<Vec<MappingRow>> {
     let row =
@@ -125,7 +126,8 @@ pub(crate) fn proc_mappings(text: &str) -> PyResult<Vec<MappingRow>> {
     Ok(maps::parse(text).map_err(refuse)?.into_iter().map(row).collect())
 }
 
-/// Words of 64 bits of a file such as `/proc/PID/pagemap`, from number `first` on: `count` of them, fewer where it ends.
+/// Words of 64 bits of a file such as `/proc/PID/pagemap`, from number `first` on: `count` of them,
+/// fewer where it ends.
 #[pyfunction]
 pub(crate) fn proc_words<'py>(
     py: Python<'py>,
@@ -139,7 +141,8 @@ pub(crate) fn proc_words<'py>(
     Ok(PyBytes::new(py, &bytes))
 }
 
-/// Free blocks of the buddy allocator by order, of all nodes and zones, in the text of `/proc/buddyinfo`.
+/// Free blocks of the buddy allocator by order, of all nodes and zones, in the text of
+/// `/proc/buddyinfo`.
 #[pyfunction]
 pub(crate) fn proc_buddyinfo(text: &str) -> PyResult<Vec<u64>> {
     Ok(buddyinfo(text).map_err(refuse)?.blocks)
@@ -158,7 +161,8 @@ pub(crate) fn inspect_host(py: Python<'_>, root: Option<PathBuf>) -> PyResult<St
     guarded(py, || json(&Host::read(root.as_deref().unwrap_or(Path::new("/")))))
 }
 
-/// The best of `repetitions` runs of the benchmark `name`, as JSON; `None` if it is none of inspection's.
+/// The best of `repetitions` runs of the benchmark `name`, as JSON; `None` if it is none of
+/// inspection's.
 #[cfg(target_os = "linux")]
 pub(crate) fn benchmark(name: &str, repetitions: u32) -> Option<PyResult<String>> {
     use nestwalk_live::bench;

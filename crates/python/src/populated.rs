@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Machines whose memory is populated, for Python, which copies the process (`fork`) for each run that goes on from one.
+//! Machines whose memory is populated, for Python, which copies the process (`fork`) for each run
+//! that goes on from one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -47,8 +48,8 @@ impl Populated {
     }
 }
 
-/// What decides how memory is populated in the run that `text`, of the file `path`, describes: runs that have it in common can
-/// go on from one [`Populated`].
+/// What decides how memory is populated in the run that `text`, of the file `path`, describes: runs
+/// that have it in common can go on from one [`Populated`].
 #[pyfunction]
 pub(crate) fn populated_by(py: Python<'_>, text: &str, path: PathBuf) -> PyResult<String> {
     guarded(py, || Ok(Configuration::parse(text, Path::new(&path)).map_err(refuse)?.populated_by()))

@@ -32,7 +32,8 @@ impl Probe {
 
 #[pymethods]
 impl Probe {
-    /// `bytes` of memory, touched, in 2 MiB pages (`huge`) or in 4 KiB pages; `remap` moves these by `mremap` in any case.
+    /// `bytes` of memory, touched, in 2 MiB pages (`huge`) or in 4 KiB pages; `remap` moves these
+    /// by `mremap` in any case.
     #[new]
     #[pyo3(signature = (bytes, huge, remap=false))]
     fn new(py: Python<'_>, bytes: u64, huge: bool, remap: bool) -> PyResult<Self> {
@@ -97,7 +98,8 @@ pub(crate) struct Counters {
 
 #[pymethods]
 impl Counters {
-    /// Opens those that can be opened: what every kernel names, and `events` (a list of `name`, `kind`, `config`).
+    /// Opens those that can be opened: what every kernel names, and `events` (a list of `name`,
+    /// `kind`, `config`).
     #[new]
     #[pyo3(signature = (events="[]"))]
     fn new(events: &str) -> PyResult<Self> {

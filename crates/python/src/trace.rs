@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::listener::Listener;
 use crate::{guarded, json, refuse};
 
-/// How to convert, as `nestwalk.traces` writes it. What is left out is as in [`ConvertOptions::default`].
+/// How to convert, as `nestwalk.traces` writes it. What is left out is as in
+/// [`ConvertOptions::default`].
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct Options {

@@ -14,8 +14,8 @@ use crate::stream::{Batch, MemoryEvent, Step, ThreadId, Workload, WorkloadError,
 const DONTNEED: u32 = 4;
 /// Where its anonymous memory lies: any multiple of 2 MiB.
 const MEMORY: Vpn = Vpn(0x7_f000_0000);
-/// Where the pages of its file lie. They are not mapped on the real kernel; here a mapping stands
-/// for the file.
+/// The pages of its file. They are not mapped on the real kernel; here a mapping takes the file's
+/// place.
 const FILE: Vpn = Vpn(0x7_e000_0000);
 
 /// Its parameters.

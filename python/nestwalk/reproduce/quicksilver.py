@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nestwalk.counted import named
+from nestwalk.counters import OsCounters
 from nestwalk.reproduce.paper import TOLERANCE
 from nestwalk.reproduce.plan import UNAVAILABLE, Drawing, Experiment, Results, Run, Scale, Value, program
 
@@ -26,6 +28,9 @@ PROGRAMS = {
     "xz": ("xz", 674),
 }
 """Presets, what the paper calls them, and the MiB that they need (a test holds these to the presets)."""
+
+SUPERPAGES = named(OsCounters, "faults_2m", "promotions", "collapses")
+"""What makes a superpage."""
 
 MISSING = {"freqmine": "frequent-pattern trees", "deepsjeng": "a chess program's tables"}
 """Programs of the paper without a generator, and what that would have to be of."""
@@ -156,7 +161,7 @@ def _table(results: Results, percent: int, scale: Scale, against: str = BASE) ->
 
 def _superpages(result: Result) -> int:
     kernel = result.whole_run["kernels"][-1]["counters"]
-    faults, promotions, collapses = (kernel.get(name, 0) for name in ("faults_2m", "promotions", "collapses"))
+    faults, promotions, collapses = (kernel.get(name, 0) for name in SUPERPAGES)
     # A fault that completes a reservation promotes it, and counts as a fault of 2 MiB.
     quicksilver = result.statistics["kernels"][-1]["manager"] == "quicksilver"
     return int(max(faults, promotions) if quicksilver else faults + promotions + collapses)

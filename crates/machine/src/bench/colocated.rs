@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two programs of one guest fault at the same time, each on a processor of its own.
 
-use nestwalk_mem::{Cpu, PageCount, VpnRange};
+use nestwalk_mem::{Cpu, Nanoseconds, PageCount, VpnRange};
 use nestwalk_os::KernelConfig;
 use nestwalk_workload::{Batch, MemoryEvent, Step, Workload, WorkloadError, WorkloadFacts};
 
@@ -85,7 +85,7 @@ fn machine(scale: Scale) -> Result<Machine, MachineError> {
     let guest = add_kernel(&mut stack, &[host], &two(scale.guest()), None, Cpu(0)).map_err(failed)?;
     let meter = Meter::new(costs.weights()?);
     let platform = Platform { stack, hardware: None, meter, timing: config.timing };
-    let mut machine = Machine::new(platform, 0, config.frequency_mhz);
+    let mut machine = Machine::new(platform, Nanoseconds(0), config.frequency_mhz);
     machine.share(schedule);
     for number in 0..PROGRAMS {
         let floor = Floor { first_cpu: Cpu(number), ..guest };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast other tools' files become traces: records a second, from a plain file to a written trace. The accesses are those of real
-//! programs, half a million of each in one piece (`data/traces/whole`), so that predicting them is as hard as it is for users.
+//! How fast other tools' files become traces: records a second, from a plain file to a written
+//! trace. The accesses are those of real programs, half a million of each in one piece
+//! (`data/traces/whole`), so that they are as hard to predict as users' own.
 //!
-//! `import_raw_missed` is the hardest input there is: only accesses that miss a filter of 512 lines and 64 pages, of which the bundled
-//! traces consist. No tool writes such a file.
+//! `import_raw_missed` is the hardest input: only accesses that miss a filter of 512 lines and 64
+//! pages, such as the bundled traces consist of. No tool writes such a file.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -24,7 +25,8 @@ const MISSED: &str = "import_raw_missed";
 /// The folder of traces of every access, in that of the bundled ones.
 const WHOLE: &str = "whole";
 
-/// Accesses of a file: enough for the fixed costs not to show, and few enough to be written in a moment.
+/// Accesses of a file: enough for the fixed costs not to show, and few enough to be written in a
+/// moment.
 const ACCESSES: usize = 1 << 20;
 /// Instructions for each access, which ChampSim and drmemtrace have records of.
 const INSTRUCTIONS: usize = 3;

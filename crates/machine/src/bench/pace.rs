@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The pace that a processor really has: what its supply of power, its core's other thread and the neighbours of a virtual machine leave.
+//! The speed that a processor has in practice, given its power supply, its core's other thread and
+//! the neighbours of a virtual machine.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,11 +14,12 @@ const TURNS: u64 = 1 << 22;
 /// How fast a processor is.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Pace {
-    /// Its clock, in GHz: additions that each need the result of the one before, of which all processors that are known here do one a
-    /// cycle. (Of registers: constants are added without a cycle by some.)
+    /// Its clock, in GHz, from additions that each need the result of the one before: all
+    /// processors known here do one a cycle. (Additions of registers: some processors add constants
+    /// without a cycle.)
     pub clock_ghz: f64,
-    /// Additions that need nothing of each other, a cycle: about as many as the core has units for, if it is one's own. Where
-    /// another thread of the core is busy it is about half as many, though the clock is the same.
+    /// Independent additions a cycle: about as many as the core has units for, if no other thread
+    /// uses the core. If one does, it is about half as many at the same clock.
     pub width: f64,
 }
 
@@ -36,8 +38,8 @@ pub(super) fn in_effect() -> Option<Pace> {
     Some(Pace { clock_ghz: chained / 1e9, width: free / chained })
 }
 
-/// The clock, GHz: the best of attempts that are shorter than the time for which a kernel gives a processor to a program, so that a
-/// busy machine does not make the clock look slow.
+/// The clock, in GHz: the best of attempts that are shorter than a scheduler's time slice, so that
+/// a busy machine does not make the clock look slow.
 pub(super) fn clock_ghz() -> Option<f64> {
     const ATTEMPTS: usize = 64;
     const TURNS: u64 = 1 << 14;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest's memory as pieces of files: QEMU's memory-backend file, or `/proc/PID/mem` of a QEMU that runs.
+//! A guest's memory as pieces of files: QEMU's memory-backend file, or `/proc/PID/mem` of a running
+//! QEMU.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -27,7 +28,8 @@ pub struct Piece {
     pub file: PathBuf,
     /// Where in the file.
     pub offset: u64,
-    /// Where in QEMU's RAM: what some versions of QEMU call physical addresses. Above a hole it is not the gpa.
+    /// Its offset in QEMU's RAM, which some versions of QEMU call a physical address. Above a hole
+    /// it differs from the gpa.
     pub ram_offset: u64,
 }
 

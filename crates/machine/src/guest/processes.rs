@@ -2,9 +2,9 @@
 //! Which processes a guest has, from its memory alone.
 //!
 //! On x86-64 Linux the kernel's half of every process's root is the same (`pgd_ctor` copies it), so
-//! a page whose upper half is that of a root that was seen in CR3 is a root as well. What a process
-//! was started as stands at the top of its stack, by the user ABI: `fs/exec.c` puts the file name
-//! eight bytes below the end of the stack's last page.
+//! a page whose upper half is that of a root that was seen in CR3 is a root as well. A process's
+//! file name is at the top of its stack, by the user ABI: `fs/exec.c` puts it eight bytes below the
+//! end of the stack's last page.
 
 use serde::Serialize;
 

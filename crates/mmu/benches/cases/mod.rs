@@ -78,7 +78,8 @@ impl Machine {
         let bits = order + 1;
         let mut guest_nodes = (1 << order..).map(|n| Frame(scatter(n, bits)));
         let mut guest = PageTable::new(Geometry::X86_4, guest_nodes.next().unwrap());
-        let flags = Entry::WRITABLE;
+        // As of memory that the program has written.
+        let flags = Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY;
         for page in 0..1 << order {
             let frame = Frame(scatter(page, bits));
             guest.map(DATA + page, frame, PageSize::Small, flags, |_, _| guest_nodes.next().ok_or(())).unwrap();

@@ -157,6 +157,11 @@ impl Keys {
     }
 }
 
+/// Four keys of which each is half as long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C, align(16))]
+pub struct ShortKeys(pub(crate) [u32; 4]);
+
 /// A way to look things up in rows and to move them.
 pub trait Simd: Copy + Debug {
     /// Runs `work`, which is to be inlined always, as code that is compiled for what this way needs. (Within code that is
@@ -183,6 +188,9 @@ pub trait Simd: Copy + Debug {
     fn use_key_if(self, row: &mut Keys, last: usize, key: u64, allowed: bool) -> bool {
         if allowed { self.use_key(std::slice::from_mut(row), last, key) } else { row.0.contains(&key) }
     }
+
+    /// The same of short keys.
+    fn use_short_key_if(self, row: &mut ShortKeys, last: usize, key: u32, allowed: bool) -> bool;
 
     /// The value of `key` in `row`, if it is there. It comes to the front.
     fn find(self, row: &mut [Quad], key: u64) -> Option<u64>;
@@ -275,6 +283,11 @@ impl Simd for Plain {
     }
 
     #[inline(always)]
+    fn use_short_key_if(self, row: &mut ShortKeys, last: usize, key: u32, allowed: bool) -> bool {
+        if allowed { use_one(row.0.iter_mut().take(last + 1), key) } else { row.0.contains(&key) }
+    }
+
+    #[inline(always)]
     fn find(self, row: &mut [Quad], key: u64) -> Option<u64> {
         let place = self.place_of(row, key)?;
         let value = row[place / 4].values[place % 4];
@@ -355,6 +368,18 @@ mod tests {
         Ok(())
     }
 
+    fn check_short_keys<S: Simd>(simd: S, ways: usize, keys: &[(u32, bool)]) -> Result<(), TestCaseError> {
+        let mut row = ShortKeys([u32::MAX; 4]);
+        let mut said = vec![u32::MAX; ways];
+        for &(key, allowed) in keys {
+            let there = if allowed { use_said(&mut said, key) } else { said.contains(&key) };
+            prop_assert_eq!(simd.use_short_key_if(&mut row, ways - 1, key, allowed), there);
+            prop_assert_eq!(&row.0[..ways], &said[..]);
+            prop_assert!(row.0[ways..].iter().all(|&key| key == u32::MAX), "{:?}", row);
+        }
+        Ok(())
+    }
+
     fn check_pairs<S: Simd>(simd: S, ways: usize, pairs: &[(u64, usize)]) -> Result<(), TestCaseError> {
         let mut row = vec![Quad::EMPTY; Quad::count(ways)];
         let mut said = vec![(NO_KEY, 0); ways];
@@ -406,6 +431,22 @@ mod tests {
             #[cfg(target_arch = "x86_64")]
             if let Some(wide) = Wide::detect() {
                 check_keys(wide, ways, &keys)?;
+            }
+        }
+
+        #[test]
+        fn all_ways_to_use_short_keys_do_as_said(
+            ways in 1_usize..=4,
+            keys in prop::collection::vec((0_u32..9, any::<bool>()), 1..400),
+        ) {
+            check_short_keys(Plain, ways, &keys)?;
+            #[cfg(target_arch = "x86_64")]
+            if let Some(wide) = Wide::detect() {
+                check_short_keys(wide, ways, &keys)?;
+            }
+            #[cfg(target_arch = "x86_64")]
+            if let Some(wider) = Wider::detect() {
+                check_short_keys(wider, ways, &keys)?;
             }
         }
 

@@ -2,18 +2,19 @@
 //! Rows as vectors of AVX2 and AVX-512.
 
 use std::arch::x86_64::{
-    __m256i, _mm_cvtsi32_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_alignr_epi8, _mm256_alignr_epi32,
-    _mm256_and_si256, _mm256_blend_epi32, _mm256_blendv_epi8, _mm256_castsi256_pd, _mm256_castsi256_ps,
-    _mm256_cmpeq_epi16, _mm256_cmpeq_epi32, _mm256_cmpeq_epi32_mask, _mm256_cmpeq_epi64, _mm256_cmpeq_epi64_mask,
-    _mm256_cmpgt_epi16, _mm256_cmpgt_epi32, _mm256_load_si256, _mm256_mask_mov_epi32, _mm256_movemask_epi8,
-    _mm256_movemask_pd, _mm256_movemask_ps, _mm256_or_si256, _mm256_packs_epi16, _mm256_permute2x128_si256,
-    _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x,
-    _mm256_setr_epi16, _mm256_setr_epi32, _mm256_setzero_si256, _mm256_sll_epi64, _mm256_store_si256,
-    _mm512_alignr_epi8, _mm512_alignr_epi64, _mm512_cmpeq_epi16_mask, _mm512_load_si512, _mm512_mask_mov_epi16,
-    _mm512_set1_epi16, _mm512_store_si512,
+    __m256i, _mm_alignr_epi8, _mm_blendv_epi8, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_cvtsi32_si128, _mm_load_si128,
+    _mm_movemask_ps, _mm_or_si128, _mm_set1_epi32, _mm_slli_si128, _mm_store_si128, _mm256_add_epi16, _mm256_add_epi32,
+    _mm256_alignr_epi8, _mm256_alignr_epi32, _mm256_and_si256, _mm256_blend_epi32, _mm256_blendv_epi8,
+    _mm256_castsi256_pd, _mm256_castsi256_ps, _mm256_cmpeq_epi16, _mm256_cmpeq_epi32, _mm256_cmpeq_epi32_mask,
+    _mm256_cmpeq_epi64, _mm256_cmpeq_epi64_mask, _mm256_cmpgt_epi16, _mm256_cmpgt_epi32, _mm256_load_si256,
+    _mm256_mask_mov_epi32, _mm256_movemask_epi8, _mm256_movemask_pd, _mm256_movemask_ps, _mm256_or_si256,
+    _mm256_packs_epi16, _mm256_permute2x128_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setr_epi16, _mm256_setr_epi32,
+    _mm256_setzero_si256, _mm256_sll_epi64, _mm256_store_si256, _mm512_alignr_epi8, _mm512_alignr_epi64,
+    _mm512_cmpeq_epi16_mask, _mm512_load_si512, _mm512_mask_mov_epi16, _mm512_set1_epi16, _mm512_store_si512,
 };
 
-use super::{Keys, NO_KEY, Oct, Quad, Shorts, Simd, Tags};
+use super::{Keys, NO_KEY, Oct, Quad, ShortKeys, Shorts, Simd, Tags};
 
 /// Eight tags or four keys at once, with AVX2. Only [`Wide::detect`] makes one.
 #[derive(Clone, Copy, Debug)]
@@ -410,6 +411,33 @@ unsafe fn use_key_masked(row: &mut Keys, last: usize, key: u64, allowed: bool) -
     }
 }
 
+/// For a last place, or 4 where nothing is to move: all ones in what stays in any case.
+static KEPT: [ShortKeys; 5] = [
+    ShortKeys([0, u32::MAX, u32::MAX, u32::MAX]),
+    ShortKeys([0, 0, u32::MAX, u32::MAX]),
+    ShortKeys([0, 0, 0, u32::MAX]),
+    ShortKeys([0; 4]),
+    ShortKeys([u32::MAX; 4]),
+];
+
+/// Nothing leaves the vector on the way from a row to the next: a row that each look-up uses is a long chain.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn use_short_key(row: &mut ShortKeys, last: usize, key: u32, allowed: bool) -> bool {
+    // SAFETY: the caller has seen to AVX2; a `ShortKeys` is 16 bytes, aligned to as many.
+    unsafe {
+        let load = |from: &ShortKeys| _mm_load_si128(std::ptr::from_ref(from).cast());
+        let (wanted, old) = (_mm_set1_epi32(key as i32), load(row));
+        let equal = _mm_cmpeq_epi32(old, wanted);
+        let near = _mm_or_si128(_mm_slli_si128::<4>(equal), _mm_slli_si128::<8>(equal));
+        let kept = _mm_or_si128(_mm_slli_si128::<12>(equal), load(&KEPT[if allowed { last & 3 } else { 4 }]));
+        let stays = _mm_or_si128(near, kept);
+        let moved = _mm_alignr_epi8::<12>(old, wanted);
+        _mm_store_si128(std::ptr::from_mut(row).cast(), _mm_blendv_epi8(moved, old, stays));
+        _mm_movemask_ps(_mm_castsi128_ps(equal)) != 0
+    }
+}
+
 /// Tags with AVX-512's masks, the rest as [`Wide`]. Only [`Wider::detect`] makes one.
 #[derive(Clone, Copy, Debug)]
 pub struct Wider(Wide);
@@ -484,6 +512,11 @@ impl Simd for Wider {
     }
 
     #[inline(always)]
+    fn use_short_key_if(self, row: &mut ShortKeys, last: usize, key: u32, allowed: bool) -> bool {
+        self.0.use_short_key_if(row, last, key, allowed)
+    }
+
+    #[inline(always)]
     fn find(self, row: &mut [Quad], key: u64) -> Option<u64> {
         self.0.find(row, key)
     }
@@ -548,6 +581,12 @@ impl Simd for Wide {
     fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool {
         // SAFETY: see above.
         unsafe { use_key(row, last, key) }
+    }
+
+    #[inline(always)]
+    fn use_short_key_if(self, row: &mut ShortKeys, last: usize, key: u32, allowed: bool) -> bool {
+        // SAFETY: see above.
+        unsafe { use_short_key(row, last, key, allowed) }
     }
 
     #[inline(always)]

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use nestwalk_mem::counters::Counter;
 use nestwalk_mem::{Cpu, Frame, FrameRange, Level, Owner, PageCount, Vpn, VpnRange};
 
 use super::migrate;
@@ -110,8 +111,9 @@ pub trait TablePlacement: fmt::Debug + Send {
         0
     }
 
-    /// Counts of its own, by name.
-    fn statistics(&self) -> Vec<(&'static str, u64)> {
+    /// Counters of its own, which its file [declares](nestwalk_mem::counters). All of them, whatever
+    /// it has done.
+    fn counters(&self) -> Vec<Counter> {
         Vec::new()
     }
 

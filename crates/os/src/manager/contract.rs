@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use nestwalk_mem::counters::Counter;
 use nestwalk_mem::{Frame, FrameRange, PageCount, PageSize, Vpn, VpnRange};
 
 use crate::context::Context;
@@ -181,8 +182,9 @@ pub trait MemoryManager: fmt::Debug + Send {
         PageCount(0)
     }
 
-    /// Counts of its own, by name.
-    fn statistics(&self) -> Vec<(&'static str, u64)> {
+    /// Counters of its own, which its file [declares](nestwalk_mem::counters). All of them, whatever
+    /// it has done.
+    fn counters(&self) -> Vec<Counter> {
         Vec::new()
     }
 

@@ -11,6 +11,7 @@
 //! (here the store dirties all of it); a forked process's copies get frames of its reservation only
 //! where it has one already.
 
+use nestwalk_mem::counters::{Counter, list};
 use nestwalk_mem::{Entry, Frame, FrameRange, PageCount, PageSize, Vpn};
 
 use crate::context::Context;
@@ -34,12 +35,19 @@ pub const FACTS: Facts = Facts {
     deallocation: Deallocation::Deferred,
 };
 
+nestwalk_mem::counters! {
+    /// What FreeBSD's manager counts, besides its reservations.
+    pub numbers FreeBsdCounters {
+        /// Promotions that failed because some pages were dirty and some were not.
+        promotions_failed_mixed ["promotions"],
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct FreeBsd {
     reservations: Reservations,
-    /// Promotions that failed because some pages were dirty and some were not.
-    mixed: u64,
+    counters: FreeBsdCounters,
 }
 
 impl FreeBsd {
@@ -53,7 +61,7 @@ impl FreeBsd {
             return Ok(());
         };
         if placed.differ(Entry::WRITABLE | Entry::DIRTY) {
-            self.mixed += 1;
+            self.counters.promotions_failed_mixed += 1;
             return cx.protect_clean(fault.process, first);
         }
         cx.promote(fault.process, first, number.base(), placed.all | Entry::ACCESSED).map(drop)
@@ -113,10 +121,8 @@ impl MemoryManager for FreeBsd {
         self.reservations.reserved()
     }
 
-    fn statistics(&self) -> Vec<(&'static str, u64)> {
-        let mut all = self.reservations.statistics();
-        all.push(("promotions_failed_mixed", self.mixed));
-        all
+    fn counters(&self) -> Vec<Counter> {
+        [list(&self.reservations.counters), list(&self.counters)].concat()
     }
 
     fn check_invariants(&self, state: &KernelState) {

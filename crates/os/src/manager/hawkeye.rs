@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 
+use nestwalk_mem::counters::{Counter, list};
 use nestwalk_mem::{Entry, FrameRange, Level, Nanoseconds, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +106,22 @@ enum Phase {
     Count,
 }
 
+nestwalk_mem::counters! {
+    /// What HawkEye counts.
+    pub numbers HawkEyeCounters {
+        /// Samples of accessed bits taken.
+        samples ["samples"],
+        /// Regions of 2 MiB promoted.
+        promoted ["2 MiB pages"],
+        /// Promotions that found no free block.
+        promotions_without_block ["promotions"],
+        /// Regions of 2 MiB of small pages known at the end.
+        regions ["regions"],
+        /// Regions in the densest bin at the end.
+        regions_densest_bin ["regions"],
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct HawkEye {
@@ -115,9 +132,8 @@ pub struct HawkEye {
     samples_at: Nanoseconds,
     promotes_at: Nanoseconds,
     moves: u64,
-    samples: u64,
-    promoted: u64,
-    failed: u64,
+    /// Without those of the regions, which are counted when they are asked for.
+    counters: HawkEyeCounters,
 }
 
 fn allows(vma: &Vma) -> bool {
@@ -155,9 +171,7 @@ impl HawkEye {
             samples_at: Nanoseconds::from_ms(config.sample_sleep_ms),
             promotes_at: Nanoseconds::from_ms(config.scan_sleep_ms),
             moves: 0,
-            samples: 0,
-            promoted: 0,
-            failed: 0,
+            counters: HawkEyeCounters::default(),
         }
     }
 
@@ -165,20 +179,20 @@ impl HawkEye {
     fn sample(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
         let (mut cursor, mut rounds) = (Cursor::default(), 0);
         let clear = self.phase == Phase::Clear;
-        self.samples += u64::from(!clear);
+        self.counters.samples += u64::from(!clear);
         while let Some((process, first)) = cursor.next(cx, &mut rounds, allows)? {
             let Some(used) = take_used(cx, process, first, clear)? else { continue };
             cx.state.counters.pages_scanned += PageSize::Huge.pages();
             if !clear {
                 let region = self.regions.entry(process).or_default().entry(first).or_default();
-                region.update(used, self.samples, &mut self.moves);
+                region.update(used, self.counters.samples, &mut self.moves);
             }
         }
         if clear {
             cx.forget_marks();
         } else {
             // What this sample has not seen is unmapped or huge.
-            let samples = self.samples;
+            let samples = self.counters.samples;
             self.regions.retain(|_, regions| {
                 regions.retain(|_, region| region.sample == samples);
                 !regions.is_empty()
@@ -215,11 +229,11 @@ impl HawkEye {
             }
             left -= 1;
             let Some(huge) = cx.huge_frame(false) else {
-                self.failed += 1;
+                self.counters.promotions_without_block += 1;
                 return Ok(());
             };
             cx.collapse(process, first, huge, &mut |cx, _, frame, _| cx.free(FrameRange::single(frame)))?;
-            self.promoted += 1;
+            self.counters.promoted += 1;
         }
         Ok(())
     }
@@ -270,15 +284,13 @@ impl MemoryManager for HawkEye {
         Ok(())
     }
 
-    fn statistics(&self) -> Vec<(&'static str, u64)> {
+    fn counters(&self) -> Vec<Counter> {
         let regions = || self.regions.values().flat_map(|regions| regions.values());
-        vec![
-            ("samples", self.samples),
-            ("promoted", self.promoted),
-            ("promotions_without_block", self.failed),
-            ("regions", regions().count() as u64),
-            ("regions_densest_bin", regions().filter(|region| region.bin == BINS - 1).count() as u64),
-        ]
+        list(&HawkEyeCounters {
+            regions: regions().count() as u64,
+            regions_densest_bin: regions().filter(|region| region.bin == BINS - 1).count() as u64,
+            ..self.counters
+        })
     }
 }
 

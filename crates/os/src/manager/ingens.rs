@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 
+use nestwalk_mem::counters::{Counter, list};
 use nestwalk_mem::{FrameRange, Level, Nanoseconds, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,20 @@ impl IngensConfig {
     }
 }
 
+nestwalk_mem::counters! {
+    /// What Ingens counts.
+    pub numbers IngensCounters {
+        /// Regions of 2 MiB that faults asked the daemon to promote.
+        requests ["requests"],
+        /// Requested regions that the daemon promoted.
+        promoted_on_request ["2 MiB pages"],
+        /// Regions promoted because its scan found them.
+        promoted_by_scan ["2 MiB pages"],
+        /// Promotions that found no free block.
+        promotions_without_block ["promotions"],
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Ingens {
@@ -76,10 +91,7 @@ pub struct Ingens {
     requests: VecDeque<(ProcessId, Vpn)>,
     cursor: Cursor,
     wakes_at: Nanoseconds,
-    requested: u64,
-    served: u64,
-    found: u64,
-    failed: u64,
+    counters: IngensCounters,
 }
 
 /// What became of 2 MiB that might be promoted.
@@ -102,10 +114,7 @@ impl Ingens {
             requests: VecDeque::new(),
             cursor: Cursor::default(),
             wakes_at: Nanoseconds::from_ms(config.scan_sleep_ms),
-            requested: 0,
-            served: 0,
-            found: 0,
-            failed: 0,
+            counters: IngensCounters::default(),
         }
     }
 
@@ -120,7 +129,7 @@ impl Ingens {
             return Ok(Outcome::Unsuitable);
         }
         let Some(huge) = cx.huge_frame(false) else {
-            self.failed += 1;
+            self.counters.promotions_without_block += 1;
             return Ok(Outcome::NoBlock);
         };
         cx.collapse(process, first, huge, &mut |cx, _, frame, _| cx.free(FrameRange::single(frame)))?;
@@ -131,7 +140,7 @@ impl Ingens {
     fn serve(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
         while let Some((process, first)) = self.requests.pop_front() {
             if cx.state.processes.get(process).is_ok() {
-                self.served += u64::from(self.promote(cx, process, first)? == Outcome::Promoted);
+                self.counters.promoted_on_request += u64::from(self.promote(cx, process, first)? == Outcome::Promoted);
             }
         }
         Ok(())
@@ -144,7 +153,7 @@ impl Ingens {
             let Some((process, first)) = self.cursor.next(cx, &mut rounds, allows)? else { break };
             progress += PageSize::Huge.pages();
             match self.promote(cx, process, first)? {
-                Outcome::Promoted => self.found += 1,
+                Outcome::Promoted => self.counters.promoted_by_scan += 1,
                 Outcome::Unsuitable => {}
                 Outcome::NoBlock => return Ok(self.config.alloc_sleep_ms),
             }
@@ -169,7 +178,7 @@ impl MemoryManager for Ingens {
         let order = PageSize::Huge.order();
         if before + 1 == self.config.utilized_pages && allows(&fault.vma) && fault.vma.holds_block(fault.page, order) {
             self.requests.push_back((fault.process, fault.page.align_down(order)));
-            self.requested += 1;
+            self.counters.requests += 1;
         }
         Ok(size)
     }
@@ -183,13 +192,8 @@ impl MemoryManager for Ingens {
         Ok(())
     }
 
-    fn statistics(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("requests", self.requested),
-            ("promoted_on_request", self.served),
-            ("promoted_by_scan", self.found),
-            ("promotions_without_block", self.failed),
-        ]
+    fn counters(&self) -> Vec<Counter> {
+        list(&self.counters)
     }
 }
 

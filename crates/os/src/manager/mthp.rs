@@ -7,6 +7,7 @@
 //! price of memory for pages that may never be touched. After a fork, copies are made page by page
 //! (`wp_page_copy`) and lie anywhere.
 
+use nestwalk_mem::counters::{Counter, list};
 use nestwalk_mem::{FrameRange, Order, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
 
@@ -76,18 +77,27 @@ impl Folio {
     }
 }
 
+nestwalk_mem::counters! {
+    /// What mTHP counts.
+    pub numbers MThpCounters {
+        /// Folios mapped.
+        folios ["folios"],
+        /// Faults that were to map a folio, and got a single page for want of a block.
+        fallbacks ["faults"],
+    }
+}
+
 /// See the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub struct MThp {
     order: Order,
-    folios: u64,
-    fallbacks: u64,
+    counters: MThpCounters,
 }
 
 impl MThp {
     /// With folios of the size that `config` says.
     pub fn new(config: MThpConfig) -> Self {
-        Self { order: config.folio.order(), folios: 0, fallbacks: 0 }
+        Self { order: config.folio.order(), counters: MThpCounters::default() }
     }
 
     /// The first page of the folio for the fault, if the mapping holds all of it and none of it is
@@ -135,7 +145,7 @@ impl MemoryManager for MThp {
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
         let Some(first) = self.first_page(cx, fault) else { return map_one_page(cx, fault) };
         let Some(frame) = cx.state.alloc(self.order, cx.cpu) else {
-            self.fallbacks += 1;
+            self.counters.fallbacks += 1;
             return map_one_page(cx, fault);
         };
         let frames = FrameRange::new(frame, PageCount(self.order.frames()));
@@ -143,12 +153,12 @@ impl MemoryManager for MThp {
             cx.free(frames);
             return Err(error);
         }
-        self.folios += 1;
+        self.counters.folios += 1;
         Ok(PageSize::Small)
     }
 
-    fn statistics(&self) -> Vec<(&'static str, u64)> {
-        vec![("folios", self.folios), ("fallbacks", self.fallbacks)]
+    fn counters(&self) -> Vec<Counter> {
+        list(&self.counters)
     }
 }
 

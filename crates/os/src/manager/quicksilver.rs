@@ -17,6 +17,7 @@
 //! between pages that are in use are counted as pages zeroed one by one (`zeroed_4k`), though they
 //! are zeroed by run; a whole block is one of `zeroed_2m`.
 
+use nestwalk_mem::counters::{Counter, list};
 use nestwalk_mem::{Entry, Frame, FrameRange, Level, Nanoseconds, Order, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
 
@@ -85,21 +86,29 @@ impl QuicksilverConfig {
 /// The daemon looks at the queue this often.
 const PERIOD: Nanoseconds = Nanoseconds::from_ms(1000);
 
+nestwalk_mem::counters! {
+    /// What Quicksilver counts, besides its reservations.
+    pub numbers QuicksilverCounters {
+        /// Superpages made in a fault before all their pages had been touched.
+        completed ["2 MiB pages"],
+        /// Groups of 64 KiB that were mapped before all their pages had been touched.
+        completed_64k ["64 KiB groups"],
+        /// Untouched pages prepared to complete superpages and groups.
+        prepared_ahead ["pages"],
+        /// Reservations that the daemon emptied.
+        evicted ["reservations"],
+        /// Pages that the daemon moved to empty reservations.
+        evicted_pages ["pages"],
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Quicksilver {
     config: QuicksilverConfig,
     reservations: Reservations,
     wakes_at: Nanoseconds,
-    /// Superpages made in a fault before all their pages had been touched.
-    completed: u64,
-    /// Groups of 64 KiB that were mapped before all their pages had been touched.
-    completed_small: u64,
-    /// Pages prepared for them that had not been touched.
-    prepared_ahead: u64,
-    /// Reservations that the daemon emptied, and pages that it moved for that.
-    evicted: u64,
-    evicted_pages: u64,
+    counters: QuicksilverCounters,
 }
 
 impl Quicksilver {
@@ -109,11 +118,7 @@ impl Quicksilver {
             config,
             reservations: Reservations::default(),
             wakes_at: PERIOD,
-            completed: 0,
-            completed_small: 0,
-            prepared_ahead: 0,
-            evicted: 0,
-            evicted_pages: 0,
+            counters: QuicksilverCounters::default(),
         }
     }
 
@@ -131,8 +136,8 @@ impl Quicksilver {
         let frames = FrameRange::new(base, PageCount(PageSize::Huge.pages()));
         cx.zero(frames)?;
         cx.map(fault.process, first, base, PageSize::Huge, fault.leaf_flags())?;
-        self.prepared_ahead += PageSize::Huge.pages() - 1;
-        self.completed += 1;
+        self.counters.prepared_ahead += PageSize::Huge.pages() - 1;
+        self.counters.completed += 1;
         self.reservations.fill(number);
         Ok(PageSize::Huge)
     }
@@ -154,8 +159,8 @@ impl Quicksilver {
             }
         }
         self.reservations.fill(number);
-        self.prepared_ahead += PageSize::Huge.pages() - population;
-        self.completed += 1;
+        self.counters.prepared_ahead += PageSize::Huge.pages() - population;
+        self.counters.completed += 1;
         cx.promote(fault.process, first, base, placed.all | Entry::ACCESSED | placed.any & Entry::DIRTY)
     }
 
@@ -185,9 +190,9 @@ impl Quicksilver {
                 self.reservations.bar(number);
                 return Ok(());
             }
-            self.prepared_ahead += 1;
+            self.counters.prepared_ahead += 1;
         }
-        self.completed_small += 1;
+        self.counters.completed_64k += 1;
         Ok(())
     }
 
@@ -217,10 +222,10 @@ impl Quicksilver {
                 cx.free(FrameRange::single(to));
                 return false;
             }
-            self.evicted_pages += 1;
+            self.counters.evicted_pages += 1;
             self.reservations.give_back(cx, number, frame);
         }
-        self.evicted += 1;
+        self.counters.evicted += 1;
         true
     }
 }
@@ -302,16 +307,8 @@ impl MemoryManager for Quicksilver {
         self.reservations.reserved()
     }
 
-    fn statistics(&self) -> Vec<(&'static str, u64)> {
-        let mut all = self.reservations.statistics();
-        all.extend([
-            ("completed", self.completed),
-            ("completed_64k", self.completed_small),
-            ("prepared_ahead", self.prepared_ahead),
-            ("evicted", self.evicted),
-            ("evicted_pages", self.evicted_pages),
-        ]);
-        all
+    fn counters(&self) -> Vec<Counter> {
+        [list(&self.reservations.counters), list(&self.counters)].concat()
     }
 
     fn check_invariants(&self, state: &KernelState) {

@@ -115,6 +115,18 @@ impl Block {
     }
 }
 
+nestwalk_mem::counters! {
+    /// What reservations of 2 MiB count.
+    pub numbers ReservationCounters {
+        /// Reservations of 2 MiB made.
+        reservations ["reservations"],
+        /// Faults served from a reservation, without those that made one.
+        faults_from_reservations ["faults"],
+        /// Reservations broken because memory was short.
+        broken_under_pressure ["reservations"],
+    }
+}
+
 /// All reservations of a kernel.
 #[derive(Debug)]
 pub(super) struct Reservations {
@@ -128,9 +140,7 @@ pub(super) struct Reservations {
     newest: Number,
     /// Frames set aside and not in use.
     reserved: PageCount,
-    made: u64,
-    hits: u64,
-    broken: u64,
+    pub counters: ReservationCounters,
 }
 
 impl Default for Reservations {
@@ -141,9 +151,7 @@ impl Default for Reservations {
             oldest: Number::NONE,
             newest: Number::NONE,
             reserved: PageCount(0),
-            made: 0,
-            hits: 0,
-            broken: 0,
+            counters: ReservationCounters::default(),
         }
     }
 }
@@ -165,7 +173,7 @@ impl Reservations {
         // zeroed.
         cx.state.memory.prefetch(number.base() + (fault.page.0 & (PAGES - 1)));
         let frame = self.take(cx.state.now, number, fault.page)?;
-        self.hits += u64::from(found.is_some());
+        self.counters.faults_from_reservations += u64::from(found.is_some());
         Some((number, frame))
     }
 
@@ -216,7 +224,7 @@ impl Reservations {
         let space = self.spaces[process].get_or_insert_default();
         space.set(first.0 >> ORDER, u64::from(number.0) + 1);
         self.reserved.0 += PAGES;
-        self.made += 1;
+        self.counters.reservations += 1;
         Some(number)
     }
 
@@ -397,7 +405,7 @@ impl Reservations {
             && let Some(number) = self.oldest()
         {
             given.0 += self.break_up(cx, number).0;
-            self.broken += 1;
+            self.counters.broken_under_pressure += 1;
         }
         given
     }
@@ -405,15 +413,6 @@ impl Reservations {
     /// Frames set aside and not in use.
     pub fn reserved(&self) -> PageCount {
         self.reserved
-    }
-
-    /// Counts, by name.
-    pub fn statistics(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("reservations", self.made),
-            ("faults_from_reservations", self.hits),
-            ("broken_under_pressure", self.broken),
-        ]
     }
 
     /// Checks the maps, the queue and the frames' owners against each other.

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use nestwalk_mem::counters::{Counter, list};
 use nestwalk_mem::{Frame, FrameRange, Order, PageCount};
 use serde::{Deserialize, Serialize};
 
@@ -30,14 +31,20 @@ impl Default for HugeGptConfig {
     }
 }
 
-/// Counts of its own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Counts {
-    regions_made: u64,
-    regions_given_back: u64,
-    huge_regions: u64,
-    placed: u64,
-    fallbacks: u64,
+nestwalk_mem::counters! {
+    /// What HugeGPT counts.
+    pub numbers HugeGptCounters {
+        /// Regions of 2 MiB for nodes made.
+        regions_made ["regions"],
+        /// Regions without nodes given back.
+        regions_given_back ["regions"],
+        /// Regions made that the host backs by a huge page.
+        huge_regions ["regions"],
+        /// Nodes put into regions.
+        placed ["nodes"],
+        /// Nodes put elsewhere, for want of a free block of 2 MiB.
+        fallbacks ["nodes"],
+    }
 }
 
 /// What is known of the host.
@@ -57,7 +64,7 @@ pub struct HugeGpt {
     regions: BTreeMap<u64, u16>,
     /// Frames of the pool in which no node lies, the one freed last at the end.
     free: Vec<Frame>,
-    counts: Counts,
+    counters: HugeGptCounters,
 }
 
 const REGION: PageCount = PageCount(Order::HUGE.frames());
@@ -69,7 +76,13 @@ const fn region_of(frame: Frame) -> u64 {
 impl HugeGpt {
     /// With no pool yet.
     pub fn new(config: HugeGptConfig) -> Self {
-        Self { config, host: Host::NotAsked, regions: BTreeMap::new(), free: Vec::new(), counts: Counts::default() }
+        Self {
+            config,
+            host: Host::NotAsked,
+            regions: BTreeMap::new(),
+            free: Vec::new(),
+            counters: HugeGptCounters::default(),
+        }
     }
 
     fn make_pool(&mut self, cx: &mut TableContext<'_>) {
@@ -98,9 +111,9 @@ impl HugeGpt {
             return false;
         }
         if let HypercallReply::Done { frames, .. } = cx.hypercall(Hypercall::GatherHuge(range)) {
-            self.counts.huge_regions += u64::from(frames == REGION);
+            self.counters.huge_regions += u64::from(frames == REGION);
         }
-        self.counts.regions_made += 1;
+        self.counters.regions_made += 1;
         self.regions.insert(region_of(range.start), 0);
         // The lowest frame is taken first.
         self.free.extend((0..REGION.0).rev().map(|place| range.start + place));
@@ -121,10 +134,10 @@ impl TablePlacement for HugeGpt {
             self.grow(cx);
         }
         let Some(frame) = self.free.pop() else {
-            self.counts.fallbacks += 1;
+            self.counters.fallbacks += 1;
             return cx.state.alloc_kernel(cx.cpu);
         };
-        self.counts.placed += 1;
+        self.counters.placed += 1;
         *self.regions.entry(region_of(frame)).or_default() += 1;
         Some(frame)
     }
@@ -147,7 +160,7 @@ impl TablePlacement for HugeGpt {
             self.regions.remove(&region);
             self.free.retain(|&frame| region_of(frame) != region);
             cx.state.memory.free_range(FrameRange::new(Frame(region << Order::HUGE.0), REGION), cx.cpu);
-            self.counts.regions_given_back += 1;
+            self.counters.regions_given_back += 1;
             given.0 += REGION.0;
         }
         given
@@ -157,14 +170,8 @@ impl TablePlacement for HugeGpt {
         PageCount(self.free.len() as u64)
     }
 
-    fn statistics(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("regions_made", self.counts.regions_made),
-            ("regions_given_back", self.counts.regions_given_back),
-            ("huge_regions", self.counts.huge_regions),
-            ("placed", self.counts.placed),
-            ("fallbacks", self.counts.fallbacks),
-        ]
+    fn counters(&self) -> Vec<Counter> {
+        list(&self.counters)
     }
 }
 

@@ -63,7 +63,11 @@ fn uses(module: &str, text: &str, all: &BTreeMap<String, String>) -> BTreeSet<St
             if code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == ':') {
                 continue;
             }
-            for path in paths(&code[at + prefix.len()..]) {
+            let (mut base, mut rest) = (base, &code[at + prefix.len()..]);
+            while let Some(after) = rest.strip_prefix("super::") {
+                (base, rest) = (base.rsplit_once("::").map_or("", |(parent, _)| parent), after);
+            }
+            for path in paths(rest) {
                 let path = if base.is_empty() { path } else { format!("{base}::{path}") };
                 found.extend(file_of(&path, all).filter(|file| file != module));
             }

@@ -4,8 +4,7 @@
 //! run as well.)
 //!
 //! Each is one or several actors that take turns; an actor has some threads and a list of mappings
-//! that it makes one after the other, touches page by page, and gives back. What the profiles stand
-//! for:
+//! that it makes one after the other, touches page by page, and gives back. The profiles model:
 //! - `object_detection`: an inference of SSD-MobileNet (Howard et al. 2017; Liu et al. 2016) after
 //!   the other: the output of each layer is a tensor of its own, filled by all threads, and freed
 //!   when the next but one is made. 37 MB an inference.

@@ -124,8 +124,8 @@ impl Collapse {
     }
 }
 
-/// Appends `group`, which stands for so many accesses, sorted by thread and line. What it stands
-/// for is spread evenly.
+/// Appends `group`, which represents so many accesses, sorted by thread and line. These are spread
+/// over it evenly.
 fn put_group(group: &[(u64, ThreadId, u64)], accesses: u64, stores: u64, instructions: u64, kept: &mut Vec<Kept>) {
     let mut group = group.to_vec();
     group.sort_unstable_by_key(|&(_, thread, line)| (thread, line));

@@ -4,15 +4,13 @@
 
 use std::path::Path;
 
-use nestwalk_mem::{Gva, Va, Vpn, VpnRange};
+use nestwalk_mem::{Gva, PageCount, Va, Vpn, VpnRange};
 
-use super::capture::Live;
 use super::capture::model::{Model, Unit};
 use super::capture::planner::{CHUNK_ACCESSES, Thin, Windows};
 use super::collapse::{Collapse, Position};
 use super::event::{EventOp, TraceEvent};
 use super::filter::{Filter, FilterOptions};
-use super::format::ADDRESS_END;
 use super::metadata::Metadata;
 use super::pages::{Novelty, PageTracker};
 use super::sample::{Plan, SampleOptions, Segment};
@@ -193,15 +191,14 @@ impl Recorder {
         self.writer.totals()
     }
 
-    /// How far it is.
-    pub(super) fn live(&self) -> Live {
-        Live {
-            accesses: self.position,
-            footprint_pages: self.pages.footprint().0,
-            walks: self.model.as_ref().map_or(0, |model| model.walks()),
-            bytes: self.writer.totals().bytes,
-            ended: false,
-        }
+    /// Pages ever touched.
+    pub(super) fn footprint(&self) -> PageCount {
+        self.pages.footprint()
+    }
+
+    /// Misses of the model's TLB, of a spool.
+    pub(super) fn walks(&self) -> u64 {
+        self.model.as_ref().map_or(0, |model| model.walks())
     }
 
     /// The access before which the mark with this number came first, if it came.
@@ -290,7 +287,8 @@ impl Recorder {
         let end = Position { access: self.position, instructions: self.instructions };
         let Some((start, kept)) = self.collapse.finish(end) else { return Ok(()) };
         self.writer.mark(Phase::Warm, start.access, start.instructions)?;
-        let site = self.sites.number(COLLAPSED_SITE, attributes(false, 0));
+        let attributes = SiteAttributes::new(false, 0).unwrap_or_else(|| unreachable!("a load of one byte"));
+        let site = self.sites.number(COLLAPSED_SITE, attributes);
         for one in kept {
             self.writer.access(one.thread, site, one.address, one.instructions)?;
             self.writer.absorb(one.absorbed, one.absorbed_stores, 0);
@@ -552,12 +550,4 @@ fn fits(budget: u64, totals: Totals, sites: u64, windows: u64, part: u64, whole:
 
 fn impossible(what: String) -> WorkloadError {
     WorkloadError::Parameter { name: "trace".into(), what }
-}
-
-/// The end of what an access may address.
-pub(super) const SOURCE_ADDRESS_END: u64 = ADDRESS_END;
-
-/// Attributes of an access that has passed its check.
-pub(super) fn attributes(store: bool, size_log2: u8) -> SiteAttributes {
-    SiteAttributes::new(store, size_log2 & 15).unwrap_or_else(|| unreachable!("four bits are at most 15"))
 }

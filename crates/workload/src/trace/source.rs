@@ -7,8 +7,7 @@ use nestwalk_mem::Va;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::format::Fault;
-use super::recorder::{SOURCE_ADDRESS_END, attributes};
+use super::format::{ADDRESS_END, Fault};
 use super::sites::SiteAttributes;
 
 /// An access.
@@ -67,7 +66,8 @@ impl SourceAccess {
     /// Store and size.
     #[inline]
     pub fn attributes(&self) -> SiteAttributes {
-        attributes(self.is_store(), (self.packed.get() >> 48) as u8)
+        let size_log2 = (self.packed.get() >> 48) as u8 & 15;
+        SiteAttributes::new(self.is_store(), size_log2).unwrap_or_else(|| unreachable!("four bits are at most 15"))
     }
 
     /// Checks addresses and sizes of all, and adds up their instructions.
@@ -98,7 +98,7 @@ impl SourceAccess {
     /// 0 if it is possible.
     #[inline]
     fn disorder(&self) -> u64 {
-        self.address.get() & !(SOURCE_ADDRESS_END - 1) | self.packed.get() & !(SIZE_LOG2_MAX << 48) & 0xfeff << 48
+        self.address.get() & !(ADDRESS_END - 1) | self.packed.get() & !(SIZE_LOG2_MAX << 48) & 0xfeff << 48
     }
 }
 

@@ -42,7 +42,7 @@ fn leaf(kernel: &Kernel, process: ProcessId, page: u64) -> (PageSize, Frame) {
 }
 
 fn statistic(kernel: &Kernel, name: &str) -> u64 {
-    kernel.manager().statistics().into_iter().find(|&(known, _)| known == name).unwrap().1
+    nestwalk_mem::counters::value(&kernel.manager().counters(), name)
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn touch(kernel: &mut Kernel, process: ProcessId, block: u64, count: u64) {
 }
 
 fn statistic(kernel: &Kernel, name: &str) -> u64 {
-    kernel.manager().statistics().into_iter().find(|&(known, _)| known == name).unwrap().1
+    nestwalk_mem::counters::value(&kernel.manager().counters(), name)
 }
 
 fn tick(kernel: &mut Kernel, second: u64) {

@@ -8,6 +8,7 @@
 
 mod part;
 
+use nestwalk_mem::counters::{Counter, list};
 use nestwalk_mem::{Frame, FrameRange, Order, Owner, PageCount, PageSize, Vpn, VpnRange};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
@@ -60,15 +61,22 @@ impl Default for PteMagnetConfig {
     }
 }
 
-/// Counts of its own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Counts {
-    reservations: u64,
-    hits: u64,
-    inherited: u64,
-    fallbacks: u64,
-    completed: u64,
-    returned: u64,
+nestwalk_mem::counters! {
+    /// What PTEMagnet counts.
+    pub numbers PteMagnetCounters {
+        /// Groups of 8 frames reserved.
+        reservations ["reservations"],
+        /// Faults served from a reservation, without those that made one.
+        faults_from_reservations ["faults"],
+        /// Faults of forked children served from a reservation of their parent.
+        faults_from_parents ["faults"],
+        /// Faults that were to make a reservation, and got a single page for want of a block.
+        fallbacks ["faults"],
+        /// Reservations that have no frame left to give.
+        completed ["reservations"],
+        /// Unmapped frames of reservations given back because memory was short or a process exited.
+        returned_under_pressure ["frames"],
+    }
 }
 
 /// See the [module](self).
@@ -79,7 +87,7 @@ pub struct PteMagnet {
     processes: Vec<Space>,
     /// Frames set aside and not mapped, of all processes.
     reserved: PageCount,
-    counts: Counts,
+    counters: PteMagnetCounters,
 }
 
 /// What it knows of a process.
@@ -101,7 +109,7 @@ const fn bit_of(page: Vpn) -> u8 {
 impl PteMagnet {
     /// With no reservations yet.
     pub fn new(config: PteMagnetConfig) -> Self {
-        Self { config, processes: Vec::new(), reserved: PageCount(0), counts: Counts::default() }
+        Self { config, processes: Vec::new(), reserved: PageCount(0), counters: PteMagnetCounters::default() }
     }
 
     #[inline]
@@ -128,7 +136,7 @@ impl PteMagnet {
         if changed.is_spent() || changed.mapped == 0 {
             part.remove(group);
             free_unmapped(cx, changed);
-            self.counts.completed += u64::from(changed.is_spent());
+            self.counters.completed += u64::from(changed.is_spent());
         } else {
             part.set(group, changed);
         }
@@ -143,12 +151,12 @@ impl PteMagnet {
             self.reserved.0 += GROUP - 1;
         } else {
             self.reserved.0 -= 1;
-            self.counts.hits += 1;
+            self.counters.faults_from_reservations += 1;
         }
         let part = &mut self.space(fault.process).part;
         if mapped.is_spent() {
             part.remove(group_of(fault.page));
-            self.counts.completed += 1;
+            self.counters.completed += 1;
         } else {
             part.set(group_of(fault.page), mapped);
         }
@@ -169,11 +177,11 @@ impl PteMagnet {
             return None;
         }
         let Some(base) = cx.state.alloc(BLOCK, cx.cpu) else {
-            self.counts.fallbacks += 1;
+            self.counters.fallbacks += 1;
             return None;
         };
         cx.reserve(fault.process, FrameRange::new(base, PageCount(GROUP)));
-        self.counts.reservations += 1;
+        self.counters.reservations += 1;
         Some(Reservation::new(base))
     }
 
@@ -197,7 +205,7 @@ impl PteMagnet {
         map_from(cx, fault, reservation.base + fault.page.0 % GROUP)?;
         let gone = reservation.gone | bit_of(fault.page);
         self.update(cx, parent, group_of(fault.page), Reservation { gone, ..reservation });
-        self.counts.inherited += 1;
+        self.counters.faults_from_parents += 1;
         Ok(PageSize::Small)
     }
 
@@ -223,7 +231,7 @@ impl PteMagnet {
             free_unmapped(cx, reservation);
         }
         self.reserved.0 -= given;
-        self.counts.returned += given;
+        self.counters.returned_under_pressure += given;
         PageCount(given)
     }
 
@@ -355,15 +363,8 @@ impl MemoryManager for PteMagnet {
         self.reserved
     }
 
-    fn statistics(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("reservations", self.counts.reservations),
-            ("faults_from_reservations", self.counts.hits),
-            ("faults_from_parents", self.counts.inherited),
-            ("fallbacks", self.counts.fallbacks),
-            ("completed", self.counts.completed),
-            ("returned_under_pressure", self.counts.returned),
-        ]
+    fn counters(&self) -> Vec<Counter> {
+        list(&self.counters)
     }
 
     fn check_invariants(&self, state: &KernelState) {

@@ -32,7 +32,7 @@ fn touch(kernel: &mut Kernel, process: ProcessId, page: u64, cpu: u16) {
 }
 
 fn statistic(kernel: &Kernel, name: &str) -> u64 {
-    kernel.manager().statistics().into_iter().find(|(n, _)| *n == name).unwrap().1
+    nestwalk_mem::counters::value(&kernel.manager().counters(), name)
 }
 
 fn fragmentation(kernel: &Kernel, process: ProcessId) -> Fragmentation {

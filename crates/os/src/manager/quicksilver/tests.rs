@@ -76,7 +76,7 @@ impl Test {
     }
 
     fn statistic(&self, name: &str) -> u64 {
-        self.kernel.manager().statistics().into_iter().find(|&(known, _)| known == name).unwrap().1
+        nestwalk_mem::counters::value(&self.kernel.manager().counters(), name)
     }
 
     fn tick(&mut self, second: u64) {

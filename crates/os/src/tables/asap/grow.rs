@@ -93,11 +93,11 @@ impl Asap {
         needed: u64,
         ask: u64,
     ) -> Region {
-        self.counts.extensions += 1;
+        self.counters.extensions += 1;
         let spare = cx.state.memory.free_frames().0.saturating_sub(cx.state.watermarks.low.0);
         let ask = if spare < 2 * ask { needed } else { ask };
         if spare < ask {
-            self.counts.frames_not_had += needed;
+            self.counters.frames_not_had += needed;
             return region;
         }
         let frames = match side {
@@ -109,7 +109,7 @@ impl Asap {
         };
         let before = cx.state.counters.migrated;
         let had = cx.alloc_at(frames);
-        self.counts.pages_moved += cx.state.counters.migrated - before;
+        self.counters.pages_moved += cx.state.counters.migrated - before;
         let required = match side {
             Side::High => 0..needed.min(frames.count.0) as usize,
             Side::Low => frames.count.0.saturating_sub(needed) as usize..frames.count.0 as usize,
@@ -123,7 +123,7 @@ impl Asap {
         }
         let (frames, had, required) = cut_spare(cx, frames, had, required);
         let missing = had[required].iter().filter(|had| !**had).count() as u64;
-        self.counts.frames_not_had += missing + needed.saturating_sub(frames.count.0);
+        self.counters.frames_not_had += missing + needed.saturating_sub(frames.count.0);
         let owner = Owner::Reserved { process: process.0 };
         let had_frames = frames.iter().zip(&had).filter(|(_, had)| **had);
         had_frames.for_each(|(frame, _)| cx.state.memory.set_owner(frame, owner));
@@ -176,7 +176,7 @@ impl Asap {
         more: u64,
         place: FrameRange,
     ) -> Region {
-        self.counts.regions_moved += 1;
+        self.counters.regions_moved += 1;
         let first = if side == Side::Low { region.first - more } else { region.first };
         let slots = vec![Slot::Reserved; place.count.0 as usize];
         let mut moved = Region { level: region.level, first, base: place.start, below: None, slots };
@@ -207,7 +207,7 @@ impl Asap {
             let (from, to) = (space.table.node_frame(node), region.frame(number));
             let moved = move_node(cx, process, node, first, region.level, to);
             region.set(number, if moved { Slot::Node } else { Slot::Hole });
-            self.counts.nodes_moved += u64::from(moved);
+            self.counters.nodes_moved += u64::from(moved);
             cx.state.memory.free(if moved { from } else { to }, Order::PAGE, cx.cpu);
         }
     }

@@ -24,6 +24,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use nestwalk_mem::counters::{Counter, list};
 use nestwalk_mem::{Frame, FrameRange, Level, MigrateType, Order, Owner, PageCount, VpnRange};
 use serde::{Deserialize, Serialize};
 
@@ -64,21 +65,40 @@ impl AsapConfig {
     }
 }
 
-/// Counts of its own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Counts {
-    regions_made: u64,
-    regions_failed: u64,
-    regions_moved: u64,
-    extensions: u64,
-    frames_not_had: u64,
-    frames_given_back: u64,
-    placed: u64,
-    placed_elsewhere: u64,
-    nodes_moved: u64,
-    pages_moved: u64,
-    made_contiguous: u64,
-    not_contiguous: u64,
+nestwalk_mem::counters! {
+    /// What ASAP's placement counts.
+    pub numbers AsapTableCounters {
+        /// Regions of sorted nodes at the end.
+        regions ["regions"],
+        /// Frames that the regions have at the end.
+        region_frames ["frames"],
+        /// Places in the regions that have no frame at the end.
+        holes ["frames"],
+        /// Regions made.
+        regions_made ["regions"],
+        /// Regions that could not be made, for want of contiguous memory.
+        regions_failed ["regions"],
+        /// Regions moved to a larger place.
+        regions_moved ["regions"],
+        /// Times that a region was to grow where it was.
+        extensions ["regions"],
+        /// Frames that a region was to get and that were in use.
+        frames_not_had ["frames"],
+        /// Frames of regions given back.
+        frames_given_back ["frames"],
+        /// Nodes put in their place in a region.
+        placed ["nodes"],
+        /// Nodes of the sorted levels put elsewhere.
+        placed_elsewhere ["nodes"],
+        /// Nodes moved into a region that grew or moved.
+        nodes_moved ["nodes"],
+        /// Pages of programs moved to make room.
+        pages_moved ["pages"],
+        /// Requests for contiguous memory that the host granted.
+        made_contiguous ["requests"],
+        /// Requests for contiguous memory that the host refused.
+        not_contiguous ["requests"],
+    }
 }
 
 /// The regions of one process.
@@ -100,7 +120,8 @@ pub struct Asap {
     /// The kernel below does not know the hypercall, or there is none.
     nobody_below: bool,
     generation: u64,
-    counts: Counts,
+    /// Without those of the regions, which are counted when they are asked for.
+    counters: AsapTableCounters,
 }
 
 impl Space {
@@ -147,8 +168,8 @@ fn is_needed(state: &KernelState, process: ProcessId, number: Number, order: u32
 impl Asap {
     /// Without regions yet.
     pub fn new(config: AsapConfig) -> Self {
-        let (spaces, counts) = (BTreeMap::new(), Counts::default());
-        Self { config, spaces, nobody_below: false, generation: 0, counts }
+        let (spaces, counters) = (BTreeMap::new(), AsapTableCounters::default());
+        Self { config, spaces, nobody_below: false, generation: 0, counters }
     }
 
     /// The levels that lie in regions, each with log2 of the pages that a node covers.
@@ -170,7 +191,7 @@ impl Asap {
         let count = PageCount(count);
         let range =
             crate::context::migrate::alloc_contiguous(cx.state, cx.below, count, MigrateType::Unmovable, cx.cpu);
-        self.counts.pages_moved += cx.state.counters.migrated - before;
+        self.counters.pages_moved += cx.state.counters.migrated - before;
         let range = range?;
         cx.state.memory.set_owners(range, Owner::Reserved { process: process.0 });
         Some(range)
@@ -180,10 +201,10 @@ impl Asap {
     fn make(&mut self, cx: &mut TableContext<'_>, process: ProcessId, level: Level, wanted: Range<Number>) {
         let count = wanted.end - wanted.start;
         let Some(frames) = self.reserve(cx, process, count) else {
-            self.counts.regions_failed += 1;
+            self.counters.regions_failed += 1;
             return;
         };
-        self.counts.regions_made += 1;
+        self.counters.regions_made += 1;
         let slots = vec![Slot::Reserved; count as usize];
         let mut region = Region { level, first: wanted.start, base: frames.start, below: None, slots };
         self.adopt(cx, process, &mut region, wanted);
@@ -201,7 +222,8 @@ impl Asap {
             HypercallReply::Unsupported => self.nobody_below = true,
             HypercallReply::Done { base, .. } => {
                 region.below = base;
-                *if base.is_some() { &mut self.counts.made_contiguous } else { &mut self.counts.not_contiguous } += 1;
+                *if base.is_some() { &mut self.counters.made_contiguous } else { &mut self.counters.not_contiguous } +=
+                    1;
             }
         }
     }
@@ -210,7 +232,7 @@ impl Asap {
     fn give_back(&mut self, cx: &mut TableContext<'_>, region: &Region, gone: impl Fn(Number) -> bool) {
         for (number, _) in region.iter().filter(|&(number, slot)| slot == Slot::Reserved && gone(number)) {
             cx.state.memory.free(region.frame(number), Order::PAGE, cx.cpu);
-            self.counts.frames_given_back += 1;
+            self.counters.frames_given_back += 1;
         }
     }
 
@@ -278,7 +300,7 @@ impl TablePlacement for Asap {
         {
             region.set(number, Slot::Node);
             let frame = region.frame(number);
-            self.counts.placed += 1;
+            self.counters.placed += 1;
             return Some(frame);
         }
         let frame = cx.state.alloc_kernel(cx.cpu)?;
@@ -286,9 +308,9 @@ impl TablePlacement for Asap {
             // A place that was given back, and that the allocator happens to hand out again.
             Some((region, number)) if region.frame(number) == frame => {
                 region.set(number, Slot::Node);
-                self.counts.placed += 1;
+                self.counters.placed += 1;
             }
-            _ => self.counts.placed_elsewhere += u64::from(node.level.0 <= self.config.levels),
+            _ => self.counters.placed_elsewhere += u64::from(node.level.0 <= self.config.levels),
         }
         Some(frame)
     }
@@ -362,7 +384,7 @@ impl TablePlacement for Asap {
             space.regions = space.regions.iter().flat_map(whole).collect();
             self.export(cx.state, process);
         }
-        self.counts.frames_given_back += given.0;
+        self.counters.frames_given_back += given.0;
         given
     }
 
@@ -379,25 +401,14 @@ impl TablePlacement for Asap {
         self.generation
     }
 
-    fn statistics(&self) -> Vec<(&'static str, u64)> {
+    fn counters(&self) -> Vec<Counter> {
         let regions = || self.spaces.values().flat_map(|space| &space.regions);
-        vec![
-            ("regions", regions().count() as u64),
-            ("region_frames", regions().map(Region::owned).sum()),
-            ("holes", regions().map(|region| region.slots.len() as u64 - region.owned()).sum()),
-            ("regions_made", self.counts.regions_made),
-            ("regions_failed", self.counts.regions_failed),
-            ("regions_moved", self.counts.regions_moved),
-            ("extensions", self.counts.extensions),
-            ("frames_not_had", self.counts.frames_not_had),
-            ("frames_given_back", self.counts.frames_given_back),
-            ("placed", self.counts.placed),
-            ("placed_elsewhere", self.counts.placed_elsewhere),
-            ("nodes_moved", self.counts.nodes_moved),
-            ("pages_moved", self.counts.pages_moved),
-            ("made_contiguous", self.counts.made_contiguous),
-            ("not_contiguous", self.counts.not_contiguous),
-        ]
+        list(&AsapTableCounters {
+            regions: regions().count() as u64,
+            region_frames: regions().map(Region::owned).sum(),
+            holes: regions().map(|region| region.slots.len() as u64 - region.owned()).sum(),
+            ..self.counters
+        })
     }
 
     fn check_invariants(&self, state: &KernelState) {

@@ -41,7 +41,7 @@ fn touch(kernel: &mut Kernel, process: ProcessId, first: u64) {
 }
 
 fn statistic(kernel: &Kernel, name: &str) -> u64 {
-    kernel.table_placement().statistics().into_iter().find(|(n, _)| *n == name).unwrap().1
+    nestwalk_mem::counters::value(&kernel.table_placement().counters(), name)
 }
 
 /// The PTE nodes by number (from the one that covers `START` on), with their frames.

@@ -32,7 +32,7 @@ fn host(hypercalls: bool) -> (Kernel, ProcessId, Vpn) {
 }
 
 fn statistic(kernel: &Kernel, name: &str) -> u64 {
-    kernel.table_placement().statistics().into_iter().find(|(n, _)| *n == name).unwrap().1
+    nestwalk_mem::counters::value(&kernel.table_placement().counters(), name)
 }
 
 /// Runs a program of 4096 pages in the guest. How many of its table's nodes lie on huge pages of

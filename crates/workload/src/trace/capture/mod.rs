@@ -227,7 +227,14 @@ fn spool(
     let (mut told, mut ended) = (None, false);
     let outcome = feed(source, &mut recorder, &mut |recorder| {
         ended = ended || options.end_mark.is_some_and(|mark| recorder.mark_at(mark).is_some());
-        match hear(Live { ended, ..recorder.live() }) {
+        let live = Live {
+            accesses: recorder.position(),
+            footprint_pages: recorder.footprint().0,
+            walks: recorder.walks(),
+            bytes: recorder.totals().bytes,
+            ended,
+        };
+        match hear(live) {
             _ if ended => Err(interrupted(source)),
             Answer::Abandon => Err(interrupted(source)),
             Answer::Sample => {

@@ -5,13 +5,11 @@
 //! was, and where parts of the kernel begin and end.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::import::{ADDRESS_END, BATCH, Batch, Instructions, Reader, Seen};
 use super::input::Input;
-use super::merge::Merge;
 use crate::stream::WorkloadError;
 use crate::trace::format::{u32_at, u64_at};
 
@@ -93,15 +91,6 @@ pub fn is_in(head: &[u8]) -> bool {
 /// When it does not begin as such a file does.
 pub fn file(input: Input, wanted: Option<u64>) -> Result<Box<dyn Reader>, WorkloadError> {
     Ok(Box::new(Shard::new(input, wanted)?))
-}
-
-/// Reads a folder: a file for each thread, or each core. Of several processes it takes the one that
-/// is `wanted`.
-///
-/// # Errors
-/// When there is no such file in it, or one cannot be read.
-pub fn folder(path: &Path, wanted: Option<u64>) -> Result<Box<dyn Reader>, WorkloadError> {
-    Ok(Box::new(Merge::open(path, wanted)?))
 }
 
 /// The processes of a trace.

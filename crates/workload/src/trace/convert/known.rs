@@ -8,7 +8,7 @@ use std::str::FromStr;
 use super::input::Input;
 use super::lines::Lines;
 use super::sink::Sink;
-use super::{archive, champsim, drmemtrace, import, lackey, own, pin, raw, system, words};
+use super::{archive, champsim, drmemtrace, import, lackey, merge, own, pin, raw, system, words};
 use crate::stream::WorkloadError;
 use crate::trace::metadata::Metadata;
 
@@ -129,7 +129,7 @@ impl Source {
     ) -> Result<Self, WorkloadError> {
         let imported = |reader| Ok(Self::Imported(Known::Drmemtrace, reader));
         if path.is_dir() {
-            return imported(drmemtrace::folder(path, wanted)?);
+            return imported(merge::folder(path, wanted)?);
         }
         let mut input = Input::open(path)?;
         if claimed.is_none_or(|known| known == Known::Own) && input.peek(own::MAGIC.len())? == own::MAGIC {

@@ -16,6 +16,15 @@ use crate::stream::WorkloadError;
 const FINAL: &str = "trace";
 const UNFINISHED: &str = "raw";
 
+/// Reads a folder: a file for each thread, or each core. Of several processes it takes the one that
+/// is `wanted`.
+///
+/// # Errors
+/// When there is no such file in it, or one cannot be read.
+pub fn folder(path: &Path, wanted: Option<u64>) -> Result<Box<dyn Reader>, WorkloadError> {
+    Ok(Box::new(Merge::open(path, wanted)?))
+}
+
 /// See the [module's documentation](self).
 pub struct Merge {
     shards: Vec<Shard>,
