@@ -269,7 +269,7 @@ fn mixes_that_cannot_be_are_refused_with_the_reason() {
     refused(&[sorted, sorted, sorted], prefetch, "with a VM on a VM the hardware walks a table that no kernel sorts");
     refused(&[&segments(0), ""], "", "give 1 to 8 segments");
     refused(&[&segments(9), ""], "", "give 1 to 8 segments");
-    let cuckoo = "accelerator = { kind = 'elastic-cuckoo' }";
+    let cuckoo = "[accelerator]\nkind = 'elastic-cuckoo'";
     refused(&[shadow, ""], cuckoo, "hashed page tables are those of a kernel");
     refused(&[&segments(1), ""], cuckoo, "hashed page tables are those of a kernel");
     refused(&["", "", ""], cuckoo, "a table that no kernel keeps");
