@@ -65,11 +65,12 @@ impl NodeRecord {
     }
 }
 
-/// To fill in a node's leaves costs as much as so many walks save that find them, where the frames
-/// are in order, so that entries of the host's table lie together.
-const WALKS_IN_ORDER: u16 = 32;
-/// The same where each entry is somewhere else.
-const WALKS_SCATTERED: u16 = 320;
+/// To fill in a node's leaves takes 2.7 us where the frames are in order, so that entries of the host's
+/// table lie together. That is what so many walks save which find them (28 ns each; measured on a Zen
+/// 4, see `docs/performance.md`).
+const WALKS_IN_ORDER: u16 = 96;
+/// The same where each entry is somewhere else: 28 us.
+const WALKS_SCATTERED: u16 = 1000;
 
 /// What a walk for a 4 KiB page of the guest finds, where no such walk changes anything: all accessed
 /// bits are set, and either all dirty bits, too, or stores are not allowed. The guest's frame (26
@@ -359,11 +360,20 @@ impl Memo {
     #[cold]
     fn fill_leaves(&mut self, guest: &PageTable, host: &PageTable, node: NodeId) {
         let (mut present, mut known) = (0, 0);
+        // The block that the host's page before was in, and its PTE node in the host's table.
+        let (mut block, mut below) = (usize::MAX, None);
         for index in 0..1 << INDEX_BITS {
             let entry = guest.entry(node, index);
-            let leaf = if entry.is_present() { self.leaf_of(entry, host) } else { None };
-            let leaf = leaf.unwrap_or(Leaf::NONE);
-            present += usize::from(entry.is_present());
+            let mut leaf = Leaf::NONE;
+            if entry.is_present() {
+                let page = self.host_page(entry.frame().0);
+                if self.block(page) != block {
+                    block = self.block(page);
+                    below = host.known_pte_node(page).filter(|&below| self.prepare_block(host, below, page));
+                }
+                leaf = below.map_or(leaf, |below| Leaf::new(entry, host.entry(below, index_of(page, Level::PTE))));
+                present += 1;
+            }
             known += usize::from(leaf != Leaf::NONE);
             self.leaves[(node.0 as usize) << INDEX_BITS | index] = leaf.0;
         }
@@ -375,14 +385,6 @@ impl Memo {
         } else {
             record.walks = u16::MAX;
         }
-    }
-
-    /// The leaf of a guest's `entry`.
-    fn leaf_of(&mut self, entry: Entry, host: &PageTable) -> Option<Leaf> {
-        let page = self.host_page(entry.frame().0);
-        let node = host.known_pte_node(page)?;
-        let below = host.entry(node, index_of(page, Level::PTE));
-        self.prepare_block(host, node, page).then(|| Leaf::new(entry, below))
     }
 
     /// The accessed and dirty bits of the page of `node` in the host's table are set now.

@@ -268,7 +268,7 @@ fn first_level_hits<const N: usize, P: Accelerator, S: Simd, D: Detail>(
 #[inline(always)]
 fn small_pages_in<const N: usize, P: Accelerator, S: Simd, W: Walker, D: Detail>(
     mut pages: SmallPages<'_, N>,
-    (unit, mut memo): (&mut WalkUnit<P>, Option<&mut Memo>),
+    (unit, memos, memo): (&mut WalkUnit<P>, &mut [Memo], Option<usize>),
     simd: S,
     walker: &mut W,
     accesses: &[Access],
@@ -281,7 +281,7 @@ fn small_pages_in<const N: usize, P: Accelerator, S: Simd, W: Walker, D: Detail>
         let (hits, next) = first_level_hits(&mut pages, unit, simd, rest, detail, last);
         row.l1_hits += hits;
         let Some(&access) = rest.get(hits) else { return (row, Next::Easy) };
-        if next != Next::NotSmall || !pages.has_second() {
+        if next != Next::NotSmall || !pages.are_all() {
             return (row, next);
         }
         let (gva, page) = (access.gva(), access.gva().page());
@@ -292,7 +292,7 @@ fn small_pages_in<const N: usize, P: Accelerator, S: Simd, W: Walker, D: Detail>
             row.l2_hits += 1;
             mapping
         } else {
-            let Some(memo) = memo.as_deref_mut() else { return (row, next) };
+            let Some(memo) = memo.and_then(|memo| memos.get_mut(memo)) else { return (row, next) };
             let Some(prepared) = walker.prepare(memo, gva, access.is_store()) else { return (row, next) };
             unit.pending.push(gva, &prepared);
             pages.insert_second(simd, page, prepared.mapping);
@@ -441,11 +441,11 @@ impl<P: Accelerator> Core<P> {
         last: &mut Last,
     ) -> (Row, Next) {
         let Self { tlbs, unit, memos, memo, recent_walks, .. } = self;
-        let memo = if *recent_walks < WALKS_MIN { None } else { memo.and_then(|at| memos.get_mut(at)) };
+        let memo = if *recent_walks < WALKS_MIN { None } else { *memo };
         let (row, next) = if let Some(pages) = tlbs.small_pages::<1>() {
-            small_pages_in(pages, (unit, memo), simd, walker, accesses, detail, last)
+            small_pages_in(pages, (unit, memos, memo), simd, walker, accesses, detail, last)
         } else if let Some(pages) = tlbs.small_pages::<2>() {
-            small_pages_in(pages, (unit, memo), simd, walker, accesses, detail, last)
+            small_pages_in(pages, (unit, memos, memo), simd, walker, accesses, detail, last)
         } else {
             return (Row::default(), Next::Unknown);
         };

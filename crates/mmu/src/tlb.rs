@@ -273,10 +273,9 @@ impl TlbLevel {
 /// Both levels' 4 KiB pages of the process in use, for a loop that does little else than look them up.
 pub(crate) struct SmallPages<'a, const N: usize> {
     first: Narrow<'a, N>,
-    /// How many the first level holds.
-    first_resident: &'a mut u32,
-    /// The second level, with how many it holds, if both levels hold nothing but 4 KiB pages.
-    second: Option<(&'a mut Lru, &'a mut u32)>,
+    /// What the first level holds, by kind: see [`TlbLevel`].
+    first_resident: &'a mut [u32; 4],
+    second: &'a mut TlbLevel,
     asid: u64,
 }
 
@@ -288,34 +287,36 @@ impl<const N: usize> SmallPages<'_, N> {
         Some(Mapping::from_bits_of(bits, PageSize::Small))
     }
 
-    /// Whether what the first level does not hold can only be a 4 KiB page of the second.
+    /// Whether what the first level does not hold can only be a 4 KiB page of the second: neither holds
+    /// anything else.
     #[inline(always)]
-    pub fn has_second(&self) -> bool {
-        self.second.is_some()
+    pub fn are_all(&self) -> bool {
+        let others = |resident: &[u32; 4]| resident[1..].iter().fold(0, |all, &count| all | count);
+        others(self.first_resident) | others(&self.second.resident) == 0
+            && !self.second.is_clustered()
+            && self.second.array(PageSize::Small).is_some()
     }
 
     /// The second level's translation of `page`, which becomes the latest there.
     #[inline(always)]
     pub fn find_second<S: Simd>(&mut self, simd: S, page: Gvn) -> Option<Mapping> {
-        let (array, _) = self.second.as_mut()?;
+        let array = self.second.array_mut(PageSize::Small)?;
         let bits = array.find(simd, array.set_of(page.0), key(page, PageSize::Small, self.asid))?;
         Some(Mapping::from_bits_of(bits, PageSize::Small))
     }
 
-    /// The first level takes in a 4 KiB page that it does not hold.
+    /// The first level takes in a 4 KiB page that it does not hold, of which [`SmallPages::are_all`] said yes.
     #[inline(always)]
     pub fn insert<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping) {
         let key = key(page, PageSize::Small, self.asid);
-        *self.first_resident += u32::from(self.first.insert(simd, page.0, key, mapping.bits()).is_none());
+        let gone = self.first.insert(simd, page.0, key, mapping.bits());
+        self.first_resident[PageSize::Small as usize] += u32::from(gone.is_none());
     }
 
     /// The same of the second level.
     #[inline(always)]
     pub fn insert_second<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping) {
-        let key = key(page, PageSize::Small, self.asid);
-        if let Some((array, resident)) = &mut self.second {
-            **resident += u32::from(array.insert(simd, array.set_of(page.0), key, mapping.bits()).is_none());
-        }
+        self.second.insert_piece(simd, page, mapping, PageSize::Small, self.asid);
     }
 }
 
@@ -371,17 +372,10 @@ impl Tlbs {
     /// The 4 KiB pages, if the first level's sets are `N` quads.
     #[inline(always)]
     pub(crate) fn small_pages<const N: usize>(&mut self) -> Option<SmallPages<'_, N>> {
-        const SMALL: usize = PageSize::Small as usize;
         let Self { l1, l2, asid, .. } = self;
-        let no_others = |level: &TlbLevel| level.resident[SMALL + 1..].iter().all(|&count| count == 0);
-        let only_small = no_others(l1) && no_others(l2) && !l2.is_clustered();
-        let second = if only_small { l2.arrays.get_mut(usize::from(l2.array_of[SMALL])) } else { None };
-        Some(SmallPages {
-            first: l1.arrays.get_mut(usize::from(l1.array_of[SMALL]))?.narrow()?,
-            first_resident: &mut l1.resident[SMALL],
-            second: second.map(|array| (array, &mut l2.resident[SMALL])),
-            asid: *asid,
-        })
+        let array = usize::from(l1.array_of[PageSize::Small as usize]);
+        let first = l1.arrays.get_mut(array)?.narrow()?;
+        Some(SmallPages { first, first_resident: &mut l1.resident, second: l2, asid: *asid })
     }
 
     #[inline(always)]

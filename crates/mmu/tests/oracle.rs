@@ -268,7 +268,7 @@ proptest! {
         // Of 64 pages, so many that were not stored to yet.
         clean in 0_u64..12,
         l1_ways in prop::sample::select(vec![4_u32, 8]),
-        changes in prop::collection::vec((0_u64..7, 0_u64..1024, 100_usize..3000), 1..10),
+        changes in prop::collection::vec((0_u64..7, 0_u64..1024, 100_usize..5000), 1..10),
     ) {
         let mut config = machine();
         // So that most accesses walk.
