@@ -8,11 +8,11 @@ use nestwalk_mem::huge::reserve;
 use nestwalk_mem::prefetch::prefetch;
 
 use crate::sets::Sets;
-use crate::simd::{Oct, Plain, Simd, Tags, take_tag};
+use crate::simd::{LongTags, Plain, Simd, Tags, take_tag};
 
 /// A cache of lines, which are numbers: address / 64. It holds those for which its tags are [long enough](Cache::can_hold).
 #[derive(Clone, Debug)]
-pub struct Cache<T = Oct> {
+pub struct Cache<T = LongTags> {
     sets: Sets,
     ways: usize,
     /// `T`s of a row.
@@ -325,7 +325,7 @@ impl<T: Tags, const N: usize, const POWER: bool> Level for Shaped<'_, T, N, POWE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::Shorts;
+    use crate::simd::ShortTags;
     use proptest::prelude::*;
 
     /// Each set a list of lines, the latest first: obviously LRU.
@@ -375,28 +375,28 @@ mod tests {
             ways in 1_u32..40,
             uses in prop::collection::vec((0_u64..600, prop::bool::weighted(0.9)), 1..3000),
         ) {
-            let short = check::<Shorts>(sets, ways, &uses)?;
-            let long = check::<Oct>(sets, ways, &uses)?;
+            let short = check::<ShortTags>(sets, ways, &uses)?;
+            let long = check::<LongTags>(sets, ways, &uses)?;
             for set in 0..sets as usize {
-                let lines = |cache: &Cache<Oct>| cache.lines_of(set).collect::<Vec<_>>();
+                let lines = |cache: &Cache<LongTags>| cache.lines_of(set).collect::<Vec<_>>();
                 prop_assert_eq!(lines(&short.with_tags()), lines(&long));
             }
             let far: Vec<_> = uses.into_iter().map(|(line, access)| (line + (1 << 31), access)).collect();
-            check::<Oct>(sets, ways, &far)?;
+            check::<LongTags>(sets, ways, &far)?;
         }
     }
 
     #[test]
     fn tags_are_long_enough_up_to_the_one_that_says_nothing() {
-        let (short, long) = (Cache::<Shorts>::new(3, 1), Cache::<Oct>::new(3, 1));
-        let border = 3 * u64::from(Shorts::NONE);
+        let (short, long) = (Cache::<ShortTags>::new(3, 1), Cache::<LongTags>::new(3, 1));
+        let border = 3 * u64::from(ShortTags::NONE);
         assert!(short.can_hold(border - 1) && !short.can_hold(border) && long.can_hold(border));
-        assert!(!long.can_hold(3 * u64::from(Oct::NONE)));
+        assert!(!long.can_hold(3 * u64::from(LongTags::NONE)));
     }
 
     #[test]
     fn a_line_just_used_is_the_last_to_go() {
-        let mut cache = Cache::<Oct>::new(1, 3);
+        let mut cache = Cache::<LongTags>::new(1, 3);
         assert_eq!([1, 2, 3].map(|line| cache.access(line).0), [false; 3]);
         assert_eq!(cache.access(1), (true, None));
         assert_eq!(cache.access(4), (false, Some(2)));

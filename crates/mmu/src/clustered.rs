@@ -208,9 +208,9 @@ impl Clusters {
         // The same steps for each key, ours or not (what is empty is not ours): there is nothing to guess.
         let (mut held, mut numbers, mut like) = (0, 0_u64, usize::MAX);
         let wanted = self.key(0);
-        for (index, quad) in array.row(set).iter().enumerate() {
+        for (index, pairs) in array.row(set).iter().enumerate() {
             for lane in 0..4 {
-                let (key, bits) = (quad.keys[lane], quad.values[lane]);
+                let (key, bits) = (pairs.keys[lane], pairs.values[lane]);
                 let ours = (key ^ wanted) & Self::MASK == 0;
                 let mask = u64::from(ours).wrapping_neg();
                 held |= bits & mask;

@@ -12,7 +12,7 @@ use crate::cache::{Cache, Level};
 use crate::config::{LlcPolicy, MmuConfig, cache_sets};
 use crate::counters::Served;
 use crate::error::MmuError;
-use crate::simd::{Oct, Shorts, Simd};
+use crate::simd::{LongTags, ShortTags, Simd};
 
 /// Lines that an inclusive last level evicted, kept until all cores have heard of them.
 const GONE_MAX: usize = 1 << 12;
@@ -41,8 +41,8 @@ pub struct Llc {
 /// have them all, with 20 MiB of 20 ways.)
 #[derive(Clone, Debug)]
 enum Lines {
-    Short(Cache<Shorts>),
-    Long(Cache<Oct>),
+    Short(Cache<ShortTags>),
+    Long(Cache<LongTags>),
 }
 
 /// What an inclusive last level evicted.

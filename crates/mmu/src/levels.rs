@@ -29,7 +29,7 @@ use crate::config::LlcPolicy;
 use crate::counters::Served;
 use crate::hierarchy::News;
 use crate::sets::Sets;
-use crate::simd::{Oct, Shorts, Wider};
+use crate::simd::{Avx512, LongTags, ShortTags};
 use crate::tape::Reference;
 
 /// Rows of the last level that are fetched ahead.
@@ -78,7 +78,7 @@ struct Undo {
 #[derive(Clone, Debug)]
 pub(crate) struct Levels {
     /// Says that the processor has what all this needs.
-    _wider: Wider,
+    _avx512: Avx512,
     l1d_misses: Vec<Passed>,
     l2_misses: Vec<Passed>,
     /// By place in `l2_misses`.
@@ -86,17 +86,17 @@ pub(crate) struct Levels {
     /// Lines that the last level evicted, or would have if its way had not been empty.
     evicted: Vec<(u64, bool)>,
     served: Vec<Served>,
-    l1d_before: Vec<Oct>,
-    l2_before: Vec<Oct>,
+    l1d_before: Vec<LongTags>,
+    l2_before: Vec<LongTags>,
     uses: Box<[u16; USE_COUNTS]>,
     /// Tapes to play one reference after the other, and how many it was last time.
     pause: u32,
     paused: u32,
 }
 
-/// A private cache whose rows are one [`Oct`] each, all of it used, and a power of two of them.
+/// A private cache whose rows are one [`LongTags`] each, all of it used, and a power of two of them.
 struct Rows<'a> {
-    rows: &'a mut [Oct],
+    rows: &'a mut [LongTags],
     shift: u32,
 }
 
@@ -162,9 +162,9 @@ fn use_l2(l2: &mut Rows<'_>, passed: &[Passed], misses: &mut [Passed], served: &
     count
 }
 
-/// The last level: rows of one [`Shorts`].
+/// The last level: rows of one [`ShortTags`].
 struct LastLevel<'a, const POWER: bool> {
-    rows: &'a mut [Shorts],
+    rows: &'a mut [ShortTags],
     sets: Sets,
     ways: usize,
 }
@@ -268,7 +268,7 @@ fn may_have_been_held(evicted: &[(u64, bool)], l1d: &Rows<'_>, l2: &Rows<'_>, us
 impl Levels {
     pub fn new() -> Option<Self> {
         Some(Self {
-            _wider: Wider::detect()?,
+            _avx512: Avx512::detect()?,
             l1d_misses: Vec::new(),
             l2_misses: Vec::new(),
             undo: Vec::new(),
@@ -293,7 +293,7 @@ impl Levels {
     pub fn play(
         &mut self,
         (l1d, l2): (&mut Cache, &mut Cache),
-        (llc, policy): (&mut Cache<Shorts>, LlcPolicy),
+        (llc, policy): (&mut Cache<ShortTags>, LlcPolicy),
         news: &mut News,
         references: &[Reference],
         highest: u64,
@@ -308,7 +308,7 @@ impl Levels {
     fn play_with<const POWER: bool>(
         &mut self,
         (l1d, l2): (&mut Cache, &mut Cache),
-        (llc, policy): (&mut Cache<Shorts>, LlcPolicy),
+        (llc, policy): (&mut Cache<ShortTags>, LlcPolicy),
         news: &mut News,
         references: &[Reference],
         highest: u64,
@@ -339,7 +339,7 @@ impl Levels {
             self.l1d_before.extend_from_slice(l1d.rows);
             self.l2_before.extend_from_slice(l2.rows);
         }
-        // SAFETY: there is a `Wider`, so the processor has what these functions need.
+        // SAFETY: there is a `Avx512`, so the processor has what these functions need.
         unsafe {
             let count = use_l1d(&mut l1d, references, &mut self.l1d_misses);
             let count = use_l2(&mut l2, &self.l1d_misses[..count], &mut self.l2_misses, &mut self.served);

@@ -4,7 +4,7 @@
 //! Each set is a [row](crate::simd) of keys with values, the most recently used first; what is empty stands behind.
 
 use crate::sets::Sets;
-use crate::simd::{NO_KEY, Plain, Quad, Simd};
+use crate::simd::{NO_KEY, Pairs, Plain, Simd};
 
 /// Keys with values. The caller says which set a key belongs to.
 #[derive(Clone, Debug)]
@@ -13,15 +13,15 @@ pub(crate) struct Lru {
     ways: usize,
     /// Quads of a set.
     stride: usize,
-    quads: Box<[Quad]>,
+    pairs: Box<[Pairs]>,
 }
 
 impl Lru {
     /// An empty one. Without ways it never holds anything.
     pub fn new(sets: u32, ways: u32) -> Self {
         let (sets, ways) = (Sets::new(sets), ways as usize);
-        let stride = Quad::count(ways);
-        Self { sets, ways, stride, quads: vec![Quad::EMPTY; sets.count() * stride].into() }
+        let stride = Pairs::count(ways);
+        Self { sets, ways, stride, pairs: vec![Pairs::EMPTY; sets.count() * stride].into() }
     }
 
     /// The set of a page number.
@@ -31,17 +31,17 @@ impl Lru {
     }
 
     #[inline(always)]
-    fn set(&self, set: usize) -> &[Quad] {
+    fn set(&self, set: usize) -> &[Pairs] {
         debug_assert!(set < self.sets.count());
-        // SAFETY: there are `stride` quads for each set, and every set comes from `set_of`, so is one of them.
-        unsafe { self.quads.get_unchecked(set * self.stride..(set + 1) * self.stride) }
+        // SAFETY: there are `stride` pairs for each set, and every set comes from `set_of`, so is one of them.
+        unsafe { self.pairs.get_unchecked(set * self.stride..(set + 1) * self.stride) }
     }
 
     #[inline(always)]
-    fn set_mut(&mut self, set: usize) -> &mut [Quad] {
+    fn set_mut(&mut self, set: usize) -> &mut [Pairs] {
         debug_assert!(set < self.sets.count());
         // SAFETY: as in `set`.
-        unsafe { self.quads.get_unchecked_mut(set * self.stride..(set + 1) * self.stride) }
+        unsafe { self.pairs.get_unchecked_mut(set * self.stride..(set + 1) * self.stride) }
     }
 
     /// The value of `key`, which becomes the latest of its set.
@@ -50,11 +50,11 @@ impl Lru {
         simd.find(self.set_mut(set), key)
     }
 
-    /// The same table, if each set is `N` quads and their number a power of two.
+    /// The same table, if each set is `N` pairs and their number a power of two.
     #[inline(always)]
     pub fn narrow<const N: usize>(&mut self) -> Option<Narrow<'_, N>> {
         let narrow = self.stride == N && self.sets.is_power_of_two();
-        narrow.then_some(Narrow { last: self.ways - 1, rows: self.quads.as_chunks_mut().0 })
+        narrow.then_some(Narrow { last: self.ways - 1, rows: self.pairs.as_chunks_mut().0 })
     }
 
     /// The value of `key`. Changes nothing.
@@ -83,7 +83,7 @@ impl Lru {
 
     /// The keys of a set and their values, the latest first; what is empty is there, too.
     #[inline(always)]
-    pub fn row(&self, set: usize) -> &[Quad] {
+    pub fn row(&self, set: usize) -> &[Pairs] {
         self.set(set)
     }
 
@@ -125,7 +125,7 @@ impl Lru {
 
     /// Takes out all keys that `keep` does not want, and hands each to `gone`.
     pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool, mut gone: impl FnMut(u64)) {
-        for row in self.quads.chunks_mut(self.stride.max(1)) {
+        for row in self.pairs.chunks_mut(self.stride.max(1)) {
             for place in (0..row.len() * 4).rev() {
                 let key = row[place / 4].keys[place % 4];
                 if key != NO_KEY && !keep(key) {
@@ -138,15 +138,15 @@ impl Lru {
 
     /// Visits all keys with their sets.
     pub fn for_each(&self, mut visit: impl FnMut(usize, u64)) {
-        for (index, quad) in self.quads.iter().enumerate() {
-            quad.keys.iter().filter(|&&key| key != NO_KEY).for_each(|&key| visit(index / self.stride, key));
+        for (index, pairs) in self.pairs.iter().enumerate() {
+            pairs.keys.iter().filter(|&&key| key != NO_KEY).for_each(|&key| visit(index / self.stride, key));
         }
     }
 
     /// Checks what must always hold: no key twice, and what is empty behind what is not.
     pub fn check_invariants(&self) {
-        for (set, row) in self.quads.chunks(self.stride.max(1)).enumerate() {
-            let keys: Vec<u64> = row.iter().flat_map(|quad| quad.keys).collect();
+        for (set, row) in self.pairs.chunks(self.stride.max(1)).enumerate() {
+            let keys: Vec<u64> = row.iter().flat_map(|pairs| pairs.keys).collect();
             let used = keys.iter().position(|&key| key == NO_KEY).unwrap_or(keys.len());
             assert!(used <= self.ways, "set {set}: more keys than ways in {keys:x?}");
             assert!(keys[used..].iter().all(|&key| key == NO_KEY), "set {set}: a hole in {keys:x?}");
@@ -157,15 +157,15 @@ impl Lru {
     }
 }
 
-/// A table whose sets are `N` quads, for a loop that looks things up in it and does little else.
+/// A table whose sets are `N` pairs, for a loop that looks things up in it and does little else.
 pub(crate) struct Narrow<'a, const N: usize> {
-    rows: &'a mut [[Quad; N]],
+    rows: &'a mut [[Pairs; N]],
     last: usize,
 }
 
 impl<const N: usize> Narrow<'_, N> {
     #[inline(always)]
-    fn row(&mut self, number: u64) -> &mut [Quad; N] {
+    fn row(&mut self, number: u64) -> &mut [Pairs; N] {
         let set = number as usize & (self.rows.len() - 1);
         &mut self.rows[set]
     }
@@ -192,11 +192,11 @@ impl<const N: usize> Narrow<'_, N> {
 
 /// Takes out what stands at `place`; what stands behind it moves up.
 #[cold]
-fn close(row: &mut [Quad], place: usize) {
+fn close(row: &mut [Pairs], place: usize) {
     for place in place..row.len() * 4 {
-        let behind = row.get((place + 1) / 4).map(|quad| (quad.keys[(place + 1) % 4], quad.values[(place + 1) % 4]));
-        let quad = &mut row[place / 4];
-        (quad.keys[place % 4], quad.values[place % 4]) = behind.unwrap_or((NO_KEY, 0));
+        let behind = row.get((place + 1) / 4).map(|pairs| (pairs.keys[(place + 1) % 4], pairs.values[(place + 1) % 4]));
+        let pairs = &mut row[place / 4];
+        (pairs.keys[place % 4], pairs.values[place % 4]) = behind.unwrap_or((NO_KEY, 0));
     }
 }
 

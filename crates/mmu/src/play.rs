@@ -12,9 +12,9 @@ use crate::error::MmuError;
 use crate::hierarchy::{Hierarchy, Llc, PrivateCaches, Task};
 #[cfg(target_arch = "x86_64")]
 use crate::levels::Levels;
-use crate::simd::{Plain, Simd};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Wide, Wider};
+use crate::simd::{Avx2, Avx512};
+use crate::simd::{Plain, Simd};
 use crate::tape::{Reference, Tape, WalkSpan};
 
 /// References that are looked ahead.
@@ -26,9 +26,9 @@ pub(crate) struct Player {
     pub caches: PrivateCaches,
     pub in_flight: InFlight,
     #[cfg(target_arch = "x86_64")]
-    wide: Option<Wide>,
+    avx2: Option<Avx2>,
     #[cfg(target_arch = "x86_64")]
-    pub wider: Option<Wider>,
+    pub avx512: Option<Avx512>,
     #[cfg(target_arch = "x86_64")]
     levels: Option<Box<Levels>>,
     /// What the references of a tape up to each took together.
@@ -45,9 +45,9 @@ impl Player {
             caches: PrivateCaches::new(config)?,
             in_flight: InFlight::new(miss_registers),
             #[cfg(target_arch = "x86_64")]
-            wide: Wide::detect(),
+            avx2: Avx2::detect(),
             #[cfg(target_arch = "x86_64")]
-            wider: Wider::detect(),
+            avx512: Avx512::detect(),
             #[cfg(target_arch = "x86_64")]
             levels: Levels::new().map(Box::new),
             waited: Vec::new(),
@@ -63,9 +63,9 @@ impl Player {
         }
         tape.pad(AHEAD);
         #[cfg(target_arch = "x86_64")]
-        match (self.wider, self.wide) {
-            (Some(wider), _) => self.play_with::<_, P>(wider, llc, tape, counters),
-            (None, Some(wide)) => self.play_with::<_, P>(wide, llc, tape, counters),
+        match (self.avx512, self.avx2) {
+            (Some(avx512), _) => self.play_with::<_, P>(avx512, llc, tape, counters),
+            (None, Some(avx2)) => self.play_with::<_, P>(avx2, llc, tape, counters),
             (None, None) => self.play_with::<_, P>(Plain, llc, tape, counters),
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -76,11 +76,11 @@ impl Player {
     /// Plays a tape without an aborted walk level by level. False, and nothing has changed, where that cannot be done.
     #[cfg(target_arch = "x86_64")]
     fn level_by_level(&mut self, llc: &mut Llc, tape: &Tape, counters: &mut Counters) -> bool {
-        let (Some(levels), Some(wide)) = (&mut self.levels, self.wide) else { return false };
+        let (Some(levels), Some(avx2)) = (&mut self.levels, self.avx2) else { return false };
         if tape.aborted.is_some() || !self.caches.pays_level_by_level(tape.len()) {
             return false;
         }
-        let highest = wide.apart(
+        let highest = avx2.apart(
             #[inline(always)]
             || tape.highest_line(),
         );
@@ -88,7 +88,7 @@ impl Player {
         let done = self.caches.level_by_level(llc, levels, references, highest);
         if done {
             let latencies = Served::ALL.map(|served| self.caches.latency(served));
-            wide.apart(
+            avx2.apart(
                 #[inline(always)]
                 || count_served(tape, levels.served(), latencies, &mut self.waited, counters),
             );

@@ -8,10 +8,10 @@ use crate::accelerator::{Accelerator, NoAccelerator};
 use crate::config::MmuConfig;
 use crate::counters::{Counters, Served, Table, WalkEvents};
 use crate::error::MmuError;
-use crate::familiar::Familiar;
 use crate::hierarchy::{CacheCounters, PrivateCaches};
 use crate::memo::Memo;
 use crate::play::Player;
+use crate::recent_pages::RecentPages;
 use crate::tlb::Tlbs;
 use crate::walk_cache::{NestedTlbCounters, PwcCounters};
 use crate::walk_unit::WalkUnit;
@@ -77,7 +77,7 @@ pub struct Core<P = NoAccelerator> {
     /// Walks of the batch before: how many to expect of the next.
     pub(crate) recent_walks: usize,
     /// Whose pages need not be fetched ahead for.
-    pub(crate) familiar: Familiar,
+    pub(crate) recent_pages: RecentPages,
 }
 
 impl Core {
@@ -108,7 +108,7 @@ impl<P: Accelerator> Core<P> {
             stages: !P::ACTIVE,
             hints: true,
             recent_walks: 0,
-            familiar: Familiar::nobody(),
+            recent_pages: RecentPages::new(),
         })
     }
 

@@ -326,10 +326,10 @@ impl<P: Accelerator> Core<P> {
 
     fn run_in<W: Walker, D: Detail>(&mut self, walker: &mut W, accesses: &[Access], detail: D) -> RunEnd {
         #[cfg(target_arch = "x86_64")]
-        if let Some(wide) = crate::simd::Wide::detect() {
-            return wide.apart(
+        if let Some(avx2) = crate::simd::Avx2::detect() {
+            return avx2.apart(
                 #[inline(always)]
-                || self.run_batches(wide, walker, accesses, detail),
+                || self.run_batches(avx2, walker, accesses, detail),
             );
         }
         self.run_batches(Plain, walker, accesses, detail)
@@ -560,10 +560,10 @@ impl<P: Accelerator> Core<P> {
         let prepared = &self.memos[memo];
         let ahead = Ahead { walker: &*walker, memo: Some(prepared), hints };
         #[cfg(target_arch = "x86_64")]
-        let unmarked = match self.player.wider {
-            Some(wider) => wider.apart(
+        let unmarked = match self.player.avx512 {
+            Some(avx512) => avx512.apart(
                 #[inline(always)]
-                || self.unit.run_stages(wider, prepared, ahead),
+                || self.unit.run_stages(avx512, prepared, ahead),
             ),
             None => simd.apart(
                 #[inline(always)]
@@ -607,13 +607,13 @@ impl<P: Accelerator> Core<P> {
         }
         for (index, access) in batch.iter().enumerate() {
             let page = access.gva().page();
-            if !self.familiar.knows(page) {
+            if !self.recent_pages.contains(page) {
                 let Some(gva) = hints.gvas.get_mut(hints.count) else {
                     hints.len = index;
                     break;
                 };
                 *gva = access.gva();
-                self.familiar.meet(page);
+                self.recent_pages.insert(page);
                 hints.count += 1;
             }
         }

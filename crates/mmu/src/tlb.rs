@@ -369,7 +369,7 @@ impl Tlbs {
         Lookup::L2 { first: self.fill_l1(simd, page, mapping), size: mapping.size() }
     }
 
-    /// The 4 KiB pages, if the first level's sets are `N` quads.
+    /// The 4 KiB pages, if the first level's sets are `N` pairs.
     #[inline(always)]
     pub(crate) fn small_pages<const N: usize>(&mut self) -> Option<SmallPages<'_, N>> {
         let Self { l1, l2, asid, .. } = self;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sets in the order of their last use, and the movement that keeps them so.
 //!
-//! A set of a cache is a row of [`Tags`], the most recently used first: [`Oct`]s of 32-bit tags, or [`Shorts`] of 16-bit ones. A set of a page-walk cache is a row of
-//! [`Keys`], one of a TLB a row of [`Quad`]s, keys with values, in the same order. To use something is one movement, whether it was there or
+//! A set of a cache is a row of [`Tags`], the most recently used first: [`LongTags`] of 32-bit tags, or [`ShortTags`] of 16-bit ones. A set of a page-walk cache is a row of
+//! [`Keys`], one of a TLB a row of [`Pairs`], keys with values, in the same order. To use something is one movement, whether it was there or
 //! not: everything before the place where it was (or before the last place) moves back by one, and it comes to the front.
 //! So whole vectors are compared, moved and stored without a branch on what was found, which the processor could only
 //! guess.
 //!
-//! [`Wide`] does that with AVX2, [`Wider`] tags with AVX-512, too, [`Plain`] all one by one; their results are the same. A
-//! [`Wide`] or [`Wider`] exists only on processors that have what it needs, so whoever holds one may use it.
+//! [`Avx2`] does that with AVX2, [`Avx512`] tags with AVX-512, too, [`Plain`] all one by one; their results are the same. A
+//! [`Avx2`] or [`Avx512`] exists only on processors that have what it needs, so whoever holds one may use it.
 
 use std::fmt::Debug;
 
@@ -51,9 +51,9 @@ pub trait Tags: Copy + PartialEq + Debug {
 /// Eight long tags: enough for any memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C, align(32))]
-pub struct Oct(pub(crate) [u32; 8]);
+pub struct LongTags(pub(crate) [u32; 8]);
 
-impl Tags for Oct {
+impl Tags for LongTags {
     type Tag = u32;
 
     const COUNT: usize = 8;
@@ -90,9 +90,9 @@ impl Tags for Oct {
 /// Short tags: for many ways, a line of the processor that runs the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C, align(64))]
-pub struct Shorts(pub(crate) [u16; 32]);
+pub struct ShortTags(pub(crate) [u16; 32]);
 
-impl Tags for Shorts {
+impl Tags for ShortTags {
     type Tag = u16;
 
     const COUNT: usize = 32;
@@ -129,12 +129,12 @@ impl Tags for Shorts {
 /// Keys with values that are handled at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C, align(64))]
-pub struct Quad {
+pub struct Pairs {
     pub(crate) keys: [u64; 4],
     pub(crate) values: [u64; 4],
 }
 
-impl Quad {
+impl Pairs {
     pub(crate) const EMPTY: Self = Self { keys: [NO_KEY; 4], values: [0; 4] };
 
     /// Quads that hold `ways` pairs. The places beyond stay empty.
@@ -169,16 +169,16 @@ pub trait Simd: Copy + Debug {
     fn apart<R>(self, work: impl FnOnce() -> R) -> R;
 
     /// Uses `tag` in `row`, whose last place has its bit set in `last` and no other. Whether it was there.
-    fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool;
+    fn use_tag(self, row: &mut [LongTags], last: u64, tag: u32) -> bool;
 
     /// Whether `tag` is in `row`.
-    fn holds_tag(self, row: &[Oct], tag: u32) -> bool;
+    fn holds_tag(self, row: &[LongTags], tag: u32) -> bool;
 
     /// [`Simd::use_tag`] of short ones.
-    fn use_short(self, row: &mut [Shorts], last: u64, tag: u16) -> bool;
+    fn use_short(self, row: &mut [ShortTags], last: u64, tag: u16) -> bool;
 
     /// [`Simd::holds_tag`] of short ones.
-    fn holds_short(self, row: &[Shorts], tag: u16) -> bool;
+    fn holds_short(self, row: &[ShortTags], tag: u16) -> bool;
 
     /// Uses `key` in `row`, whose last place is `last`. Whether it was there.
     fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool;
@@ -193,14 +193,14 @@ pub trait Simd: Copy + Debug {
     fn use_short_key_if(self, row: &mut ShortKeys, last: usize, key: u32, allowed: bool) -> bool;
 
     /// The value of `key` in `row`, if it is there. It comes to the front.
-    fn find(self, row: &mut [Quad], key: u64) -> Option<u64>;
+    fn find(self, row: &mut [Pairs], key: u64) -> Option<u64>;
 
     /// The first place of a key in `row` that is `key` in the bits of `mask`, and whose value has its bit `bit`.
-    fn place_where(self, row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize>;
+    fn place_where(self, row: &[Pairs], key: u64, mask: u64, bit: u32) -> Option<usize>;
 
     /// Everything before `place`, which `row` has, moves back by one; what stood there is gone, and `key` with `value`
     /// stands in front. The key that is gone.
-    fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64;
+    fn put_in_front(self, row: &mut [Pairs], place: usize, key: u64, value: u64) -> u64;
 }
 
 /// Takes `tag`, which is there, out of `row`; what stands behind it moves up.
@@ -246,8 +246,8 @@ impl Plain {
 
     /// The place of `key` in `row`.
     #[inline(always)]
-    pub fn place_of(self, row: &[Quad], key: u64) -> Option<usize> {
-        row.iter().flat_map(|quad| quad.keys).position(|there| there == key)
+    pub fn place_of(self, row: &[Pairs], key: u64) -> Option<usize> {
+        row.iter().flat_map(|pairs| pairs.keys).position(|there| there == key)
     }
 }
 
@@ -258,22 +258,22 @@ impl Simd for Plain {
     }
 
     #[inline(always)]
-    fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool {
+    fn use_tag(self, row: &mut [LongTags], last: u64, tag: u32) -> bool {
         self.use_any(row, last, tag)
     }
 
     #[inline(always)]
-    fn holds_tag(self, row: &[Oct], tag: u32) -> bool {
+    fn holds_tag(self, row: &[LongTags], tag: u32) -> bool {
         self.holds_any(row, tag)
     }
 
     #[inline(always)]
-    fn use_short(self, row: &mut [Shorts], last: u64, tag: u16) -> bool {
+    fn use_short(self, row: &mut [ShortTags], last: u64, tag: u16) -> bool {
         self.use_any(row, last, tag)
     }
 
     #[inline(always)]
-    fn holds_short(self, row: &[Shorts], tag: u16) -> bool {
+    fn holds_short(self, row: &[ShortTags], tag: u16) -> bool {
         self.holds_any(row, tag)
     }
 
@@ -288,7 +288,7 @@ impl Simd for Plain {
     }
 
     #[inline(always)]
-    fn find(self, row: &mut [Quad], key: u64) -> Option<u64> {
+    fn find(self, row: &mut [Pairs], key: u64) -> Option<u64> {
         let place = self.place_of(row, key)?;
         let value = row[place / 4].values[place % 4];
         self.put_in_front(row, place, key, value);
@@ -296,15 +296,15 @@ impl Simd for Plain {
     }
 
     #[inline(always)]
-    fn place_where(self, row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize> {
-        let mut pairs = row.iter().flat_map(|quad| quad.keys.into_iter().zip(quad.values));
+    fn place_where(self, row: &[Pairs], key: u64, mask: u64, bit: u32) -> Option<usize> {
+        let mut pairs = row.iter().flat_map(|pairs| pairs.keys.into_iter().zip(pairs.values));
         pairs.position(|(there, value)| (there ^ key) & mask == 0 && value >> (bit & 63) & 1 != 0)
     }
 
     #[inline(always)]
-    fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64 {
+    fn put_in_front(self, row: &mut [Pairs], place: usize, key: u64, value: u64) -> u64 {
         let mut carry = (key, value);
-        let pairs = row.iter_mut().flat_map(|quad| quad.keys.iter_mut().zip(&mut quad.values));
+        let pairs = row.iter_mut().flat_map(|pairs| pairs.keys.iter_mut().zip(&mut pairs.values));
         for (key, value) in pairs.take(place + 1) {
             carry = (std::mem::replace(key, carry.0), std::mem::replace(value, carry.1));
         }
@@ -313,9 +313,9 @@ impl Simd for Plain {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod wide;
+mod avx;
 #[cfg(target_arch = "x86_64")]
-pub use wide::{Wide, Wider};
+pub use avx::{Avx2, Avx512};
 
 #[cfg(test)]
 mod tests {
@@ -323,7 +323,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// As one would say it.
-    fn use_said<T: PartialEq>(row: &mut Vec<T>, wanted: T) -> bool {
+    fn use_in_model<T: PartialEq>(row: &mut Vec<T>, wanted: T) -> bool {
         let found = row.iter().position(|there| *there == wanted);
         row.remove(found.unwrap_or(row.len() - 1));
         row.insert(0, wanted);
@@ -332,37 +332,37 @@ mod tests {
 
     fn check_tags<T: Tags, S: Simd>(simd: S, ways: usize, tags: &[(u16, bool)]) -> Result<(), TestCaseError> {
         let mut row = vec![T::EMPTY; T::count(ways)];
-        let mut said = vec![T::NONE; ways];
+        let mut model = vec![T::NONE; ways];
         for &(tag, take) in tags {
             let tag = T::tag(tag.into());
             let held = T::held_in(simd, &row, tag);
-            prop_assert_eq!(held, said.contains(&tag));
+            prop_assert_eq!(held, model.contains(&tag));
             if take && held {
                 take_tag(&mut row, ways, tag);
-                said.retain(|&there| there != tag);
-                said.push(T::NONE);
+                model.retain(|&there| there != tag);
+                model.push(T::NONE);
             } else {
-                prop_assert_eq!(T::use_in(simd, &mut row, 1 << (ways - 1), tag), use_said(&mut said, tag));
+                prop_assert_eq!(T::use_in(simd, &mut row, 1 << (ways - 1), tag), use_in_model(&mut model, tag));
             }
             let flat: Vec<T::Tag> = row.iter().flat_map(|tags| tags.places().iter().copied()).collect();
-            prop_assert_eq!(&flat[..ways], &said[..]);
+            prop_assert_eq!(&flat[..ways], &model[..]);
             prop_assert!(flat[ways..].iter().all(|&tag| tag == T::NONE), "{:?}", flat);
         }
         Ok(())
     }
 
     fn check_all_tags<S: Simd>(simd: S, ways: usize, tags: &[(u16, bool)]) -> Result<(), TestCaseError> {
-        check_tags::<Oct, S>(simd, ways, tags)?;
-        check_tags::<Shorts, S>(simd, ways, tags)
+        check_tags::<LongTags, S>(simd, ways, tags)?;
+        check_tags::<ShortTags, S>(simd, ways, tags)
     }
 
     fn check_keys<S: Simd>(simd: S, ways: usize, keys: &[u64]) -> Result<(), TestCaseError> {
         let mut row = vec![Keys::EMPTY; Keys::count(ways)];
-        let mut said = vec![NO_KEY; ways];
+        let mut model = vec![NO_KEY; ways];
         for &key in keys {
-            prop_assert_eq!(simd.use_key(&mut row, ways - 1, key), use_said(&mut said, key));
+            prop_assert_eq!(simd.use_key(&mut row, ways - 1, key), use_in_model(&mut model, key));
             let flat: Vec<u64> = row.iter().flat_map(|keys| keys.0).collect();
-            prop_assert_eq!(&flat[..ways], &said[..]);
+            prop_assert_eq!(&flat[..ways], &model[..]);
             prop_assert!(flat[ways..].iter().all(|&key| key == NO_KEY), "{:?}", flat);
         }
         Ok(())
@@ -370,36 +370,36 @@ mod tests {
 
     fn check_short_keys<S: Simd>(simd: S, ways: usize, keys: &[(u32, bool)]) -> Result<(), TestCaseError> {
         let mut row = ShortKeys([u32::MAX; 4]);
-        let mut said = vec![u32::MAX; ways];
+        let mut model = vec![u32::MAX; ways];
         for &(key, allowed) in keys {
-            let there = if allowed { use_said(&mut said, key) } else { said.contains(&key) };
+            let there = if allowed { use_in_model(&mut model, key) } else { model.contains(&key) };
             prop_assert_eq!(simd.use_short_key_if(&mut row, ways - 1, key, allowed), there);
-            prop_assert_eq!(&row.0[..ways], &said[..]);
+            prop_assert_eq!(&row.0[..ways], &model[..]);
             prop_assert!(row.0[ways..].iter().all(|&key| key == u32::MAX), "{:?}", row);
         }
         Ok(())
     }
 
     fn check_pairs<S: Simd>(simd: S, ways: usize, pairs: &[(u64, usize)]) -> Result<(), TestCaseError> {
-        let mut row = vec![Quad::EMPTY; Quad::count(ways)];
-        let mut said = vec![(NO_KEY, 0); ways];
+        let mut row = vec![Pairs::EMPTY; Pairs::count(ways)];
+        let mut model = vec![(NO_KEY, 0); ways];
         for &(key, place) in pairs {
-            let found = said.iter().position(|pair| pair.0 == key);
+            let found = model.iter().position(|pair| pair.0 == key);
             prop_assert_eq!(Plain.place_of(&row, key), found);
             // Keys that are the same but for their lowest bit, with an odd value, that is of an even key.
-            let even = said.iter().position(|pair| pair.0 != NO_KEY && pair.0 >> 1 == key >> 1 && pair.1 % 2 == 1);
+            let even = model.iter().position(|pair| pair.0 != NO_KEY && pair.0 >> 1 == key >> 1 && pair.1 % 2 == 1);
             prop_assert_eq!(simd.place_where(&row, key, !1, 0), even);
             let place = found.unwrap_or(place % ways);
-            let (gone, _) = said.remove(place);
-            said.insert(0, (key, key + 1));
+            let (gone, _) = model.remove(place);
+            model.insert(0, (key, key + 1));
             if found.is_some() {
                 prop_assert_eq!(simd.find(&mut row, key), Some(key + 1));
             } else {
                 prop_assert_eq!(simd.find(&mut row, key), None);
                 prop_assert_eq!(simd.put_in_front(&mut row, place, key, key + 1), gone);
             }
-            let flat: Vec<_> = row.iter().flat_map(|quad| quad.keys.into_iter().zip(quad.values)).collect();
-            prop_assert_eq!(&flat[..ways], &said[..]);
+            let flat: Vec<_> = row.iter().flat_map(|pairs| pairs.keys.into_iter().zip(pairs.values)).collect();
+            prop_assert_eq!(&flat[..ways], &model[..]);
             prop_assert!(flat[ways..].iter().all(|&pair| pair == (NO_KEY, 0)), "{:?}", flat);
         }
         Ok(())
@@ -407,58 +407,58 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_ways_to_use_tags_do_as_said(
+        fn both_ways_to_use_tags_match_a_model(
             ways in 1_usize..=64,
             tags in prop::collection::vec((0_u16..80, prop::bool::weighted(0.1)), 1..400),
         ) {
             check_all_tags(Plain, ways, &tags)?;
             #[cfg(target_arch = "x86_64")]
-            if let Some(wide) = Wide::detect() {
-                check_all_tags(wide, ways, &tags)?;
+            if let Some(avx2) = Avx2::detect() {
+                check_all_tags(avx2, ways, &tags)?;
             }
             #[cfg(target_arch = "x86_64")]
-            if let Some(wider) = Wider::detect() {
-                check_all_tags(wider, ways, &tags)?;
+            if let Some(avx512) = Avx512::detect() {
+                check_all_tags(avx512, ways, &tags)?;
             }
         }
 
         #[test]
-        fn both_ways_to_use_keys_do_as_said(
+        fn both_ways_to_use_keys_match_a_model(
             ways in 1_usize..=70,
             keys in prop::collection::vec(0_u64..90, 1..400),
         ) {
             check_keys(Plain, ways, &keys)?;
             #[cfg(target_arch = "x86_64")]
-            if let Some(wide) = Wide::detect() {
-                check_keys(wide, ways, &keys)?;
+            if let Some(avx2) = Avx2::detect() {
+                check_keys(avx2, ways, &keys)?;
             }
         }
 
         #[test]
-        fn all_ways_to_use_short_keys_do_as_said(
+        fn all_ways_to_use_short_keys_match_a_model(
             ways in 1_usize..=4,
             keys in prop::collection::vec((0_u32..9, any::<bool>()), 1..400),
         ) {
             check_short_keys(Plain, ways, &keys)?;
             #[cfg(target_arch = "x86_64")]
-            if let Some(wide) = Wide::detect() {
-                check_short_keys(wide, ways, &keys)?;
+            if let Some(avx2) = Avx2::detect() {
+                check_short_keys(avx2, ways, &keys)?;
             }
             #[cfg(target_arch = "x86_64")]
-            if let Some(wider) = Wider::detect() {
-                check_short_keys(wider, ways, &keys)?;
+            if let Some(avx512) = Avx512::detect() {
+                check_short_keys(avx512, ways, &keys)?;
             }
         }
 
         #[test]
-        fn both_ways_to_move_pairs_do_as_said(
+        fn both_ways_to_move_pairs_match_a_model(
             ways in 1_usize..=20,
             pairs in prop::collection::vec((0_u64..40, 0_usize..20), 1..400),
         ) {
             check_pairs(Plain, ways, &pairs)?;
             #[cfg(target_arch = "x86_64")]
-            if let Some(wide) = Wide::detect() {
-                check_pairs(wide, ways, &pairs)?;
+            if let Some(avx2) = Avx2::detect() {
+                check_pairs(avx2, ways, &pairs)?;
             }
         }
     }

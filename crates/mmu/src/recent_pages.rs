@@ -5,27 +5,27 @@ use nestwalk_mem::Gvn;
 
 /// Pages that were met of late. A page is forgotten when another one with the same lowest bits is met.
 #[derive(Clone, Debug)]
-pub(crate) struct Familiar {
+pub(crate) struct RecentPages {
     /// By a page's lowest bits, the bits above.
-    pages: [u32; Familiar::LEN],
+    pages: [u32; RecentPages::LEN],
 }
 
-impl Familiar {
+impl RecentPages {
     const LEN: usize = 512;
 
-    pub const fn nobody() -> Self {
+    pub const fn new() -> Self {
         Self { pages: [u32::MAX; Self::LEN] }
     }
 
     /// Whether `page` is likely to have a translation in the TLBs. If not, it will have one soon.
     #[inline(always)]
-    pub fn knows(&self, page: Gvn) -> bool {
+    pub fn contains(&self, page: Gvn) -> bool {
         self.pages[page.0 as usize % Self::LEN] == (page.0 / Self::LEN as u64) as u32
     }
 
     /// A walk for `page` comes.
     #[inline(always)]
-    pub fn meet(&mut self, page: Gvn) {
+    pub fn insert(&mut self, page: Gvn) {
         self.pages[page.0 as usize % Self::LEN] = (page.0 / Self::LEN as u64) as u32;
     }
 }
@@ -36,12 +36,12 @@ mod tests {
 
     #[test]
     fn a_page_is_known_until_its_double_comes() {
-        let mut familiar = Familiar::nobody();
-        let (page, double) = (Gvn(0x1_2345), Gvn(0x1_2345 + 7 * Familiar::LEN as u64));
-        assert!(!familiar.knows(page));
-        familiar.meet(page);
-        assert!(familiar.knows(page) && !familiar.knows(double) && !familiar.knows(Gvn(0x1_2346)));
-        familiar.meet(double);
-        assert!(!familiar.knows(page) && familiar.knows(double));
+        let mut recent = RecentPages::new();
+        let (page, double) = (Gvn(0x1_2345), Gvn(0x1_2345 + 7 * RecentPages::LEN as u64));
+        assert!(!recent.contains(page));
+        recent.insert(page);
+        assert!(recent.contains(page) && !recent.contains(double) && !recent.contains(Gvn(0x1_2346)));
+        recent.insert(double);
+        assert!(!recent.contains(page) && recent.contains(double));
     }
 }

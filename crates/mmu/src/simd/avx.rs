@@ -14,19 +14,19 @@ use std::arch::x86_64::{
     _mm512_cmpeq_epi16_mask, _mm512_load_si512, _mm512_mask_mov_epi16, _mm512_set1_epi16, _mm512_store_si512,
 };
 
-use super::{Keys, NO_KEY, Oct, Quad, ShortKeys, Shorts, Simd, Tags};
+use super::{Keys, LongTags, NO_KEY, Pairs, ShortKeys, ShortTags, Simd, Tags};
 
-/// Eight tags or four keys at once, with AVX2. Only [`Wide::detect`] makes one.
+/// Eight tags or four keys at once, with AVX2. Only [`Avx2::detect`] makes one.
 #[derive(Clone, Copy, Debug)]
-pub struct Wide(());
+pub struct Avx2(());
 
 /// For a place in a vector of eight: where each lane comes from when everything before the place moves back by one.
-static OCT_ORDERS: [Oct; 8] = orders(1);
+static LONG_TAG_ORDERS: [LongTags; 8] = orders(1);
 /// The same in a vector of four pairs of lanes.
-static QUAD_ORDERS: [Oct; 4] = orders(2);
+static PAIR_ORDERS: [LongTags; 4] = orders(2);
 
-const fn orders<const N: usize>(lanes_of_one: usize) -> [Oct; N] {
-    let mut orders = [Oct::EMPTY; N];
+const fn orders<const N: usize>(lanes_of_one: usize) -> [LongTags; N] {
+    let mut orders = [LongTags::EMPTY; N];
     let mut place = 0;
     while place < N {
         let mut lane = 0;
@@ -41,7 +41,7 @@ const fn orders<const N: usize>(lanes_of_one: usize) -> [Oct; N] {
     orders
 }
 
-impl Wide {
+impl Avx2 {
     /// One, if this processor can.
     pub(crate) fn detect() -> Option<Self> {
         let can = std::is_x86_feature_detected!("avx2")
@@ -51,7 +51,7 @@ impl Wide {
     }
 }
 
-// In all of these, each load and store covers one `Oct` or `Keys`, or one half of a `Quad`, which is 32 bytes, aligned to as
+// In all of these, each load and store covers one `LongTags` or `Keys`, or one half of a `Pairs`, which is 32 bytes, aligned to as
 // many, behind a live reference.
 
 #[target_feature(enable = "avx2,bmi1,bmi2")]
@@ -79,14 +79,14 @@ unsafe fn store<T>(to: &mut T, vector: __m256i) {
 /// A row of one.
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn use_tag_in_one(oct: &mut Oct, last: u64, tag: u32) -> bool {
+unsafe fn use_tag_in_one(tags: &mut LongTags, last: u64, tag: u32) -> bool {
     // SAFETY: the caller has seen to AVX2.
     unsafe {
-        let (wanted, old) = (_mm256_set1_epi32(tag as i32), load(oct));
+        let (wanted, old) = (_mm256_set1_epi32(tag as i32), load(tags));
         let there = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(old, wanted))) as u32;
         let place = (there | last as u32).trailing_zeros() as usize;
-        let moved = _mm256_permutevar8x32_epi32(old, load(&OCT_ORDERS[place & 7]));
-        store(oct, _mm256_blend_epi32::<1>(moved, wanted));
+        let moved = _mm256_permutevar8x32_epi32(old, load(&LONG_TAG_ORDERS[place & 7]));
+        store(tags, _mm256_blend_epi32::<1>(moved, wanted));
         there != 0
     }
 }
@@ -94,28 +94,28 @@ unsafe fn use_tag_in_one(oct: &mut Oct, last: u64, tag: u32) -> bool {
 /// `N` is the length of the row, or 0 if it is not known beforehand.
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn use_tag_in<const N: usize>(row: &mut [Oct], last: u64, tag: u32) -> bool {
+unsafe fn use_tag_in<const N: usize>(row: &mut [LongTags], last: u64, tag: u32) -> bool {
     let row = if N == 0 { row } else { &mut row[..N] };
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let wanted = _mm256_set1_epi32(tag as i32);
         let mut there = 0_u64;
-        for (index, oct) in row.iter().enumerate() {
-            let equal = _mm256_cmpeq_epi32(load(oct), wanted);
+        for (index, tags) in row.iter().enumerate() {
+            let equal = _mm256_cmpeq_epi32(load(tags), wanted);
             there |= (_mm256_movemask_ps(_mm256_castsi256_ps(equal)) as u64) << (index * 8);
         }
         let end = _mm256_set1_epi32((there | last).trailing_zeros() as i32);
         let back_by_one = _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6);
         let mut place = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-        // Its first lane comes into the first place of the next oct.
+        // Its first lane comes into the first place of the next vector.
         let mut carry = wanted;
-        for oct in row {
-            let old = load(oct);
+        for tags in row {
+            let old = load(tags);
             let turned = _mm256_permutevar8x32_epi32(old, back_by_one);
             let moved = _mm256_blend_epi32::<1>(turned, carry);
             carry = turned;
             let stays = _mm256_cmpgt_epi32(place, end);
-            store(oct, _mm256_blendv_epi8(moved, old, stays));
+            store(tags, _mm256_blendv_epi8(moved, old, stays));
             place = _mm256_add_epi32(place, _mm256_set1_epi32(8));
         }
         there != 0
@@ -124,13 +124,13 @@ unsafe fn use_tag_in<const N: usize>(row: &mut [Oct], last: u64, tag: u32) -> bo
 
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn holds_tag(row: &[Oct], tag: u32) -> bool {
+unsafe fn holds_tag(row: &[LongTags], tag: u32) -> bool {
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let wanted = _mm256_set1_epi32(tag as i32);
         let mut there = _mm256_setzero_si256();
-        for oct in row {
-            there = _mm256_or_si256(there, _mm256_cmpeq_epi32(load(oct), wanted));
+        for tags in row {
+            there = _mm256_or_si256(there, _mm256_cmpeq_epi32(load(tags), wanted));
         }
         _mm256_movemask_epi8(there) != 0
     }
@@ -139,7 +139,7 @@ unsafe fn holds_tag(row: &[Oct], tag: u32) -> bool {
 /// The halves of short tags.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn halves(shorts: &Shorts) -> (__m256i, __m256i) {
+unsafe fn halves(shorts: &ShortTags) -> (__m256i, __m256i) {
     // SAFETY: each is 32 bytes of 64, which are aligned to as many.
     unsafe {
         let start = std::ptr::from_ref(shorts).cast::<__m256i>();
@@ -150,7 +150,7 @@ unsafe fn halves(shorts: &Shorts) -> (__m256i, __m256i) {
 /// A bit for each of the short tags that is `wanted`.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn short_places(shorts: &Shorts, wanted: __m256i) -> u32 {
+unsafe fn short_places(shorts: &ShortTags, wanted: __m256i) -> u32 {
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let (low, high) = halves(shorts);
@@ -171,13 +171,13 @@ unsafe fn shorts_moved(half: __m256i, before: __m256i) -> __m256i {
 
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn use_short(row: &mut [Shorts], last: u64, tag: u16) -> bool {
+unsafe fn use_short(row: &mut [ShortTags], last: u64, tag: u16) -> bool {
     // SAFETY: the caller has seen to AVX2; the stores are to where `halves` loads from.
     unsafe {
         let wanted = _mm256_set1_epi16(tag.cast_signed());
         let mut there = 0_u64;
         for (index, shorts) in row.iter().enumerate() {
-            there |= u64::from(short_places(shorts, wanted)) << (index * Shorts::COUNT);
+            there |= u64::from(short_places(shorts, wanted)) << (index * ShortTags::COUNT);
         }
         let end = _mm256_set1_epi16((there | last).trailing_zeros() as i16);
         let mut place = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -198,7 +198,7 @@ unsafe fn use_short(row: &mut [Shorts], last: u64, tag: u16) -> bool {
 
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn holds_short(row: &[Shorts], tag: u16) -> bool {
+unsafe fn holds_short(row: &[ShortTags], tag: u16) -> bool {
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let wanted = _mm256_set1_epi16(tag.cast_signed());
@@ -223,7 +223,7 @@ unsafe fn places_of(keys: &[u64; 4], wanted: __m256i) -> u32 {
 unsafe fn push_to(four: &mut [u64; 4], place: usize, first: __m256i) {
     // SAFETY: the caller has seen to AVX2.
     unsafe {
-        let moved = _mm256_permutevar8x32_epi32(load(four), load(&QUAD_ORDERS[place & 3]));
+        let moved = _mm256_permutevar8x32_epi32(load(four), load(&PAIR_ORDERS[place & 3]));
         store(four, _mm256_blend_epi32::<3>(moved, first));
     }
 }
@@ -272,15 +272,15 @@ unsafe fn use_key(row: &mut [Keys], last: usize, key: u64) -> bool {
 
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn place_where(row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize> {
+unsafe fn place_where(row: &[Pairs], key: u64, mask: u64, bit: u32) -> Option<usize> {
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let (wanted, mask) = (_mm256_set1_epi64x((key & mask) as i64), _mm256_set1_epi64x(mask as i64));
         // The bit comes to where the vector's sign is.
         let up = _mm_cvtsi32_si128(63 - (bit & 63) as i32);
-        for (index, quad) in row.iter().enumerate() {
-            let equal = _mm256_cmpeq_epi64(_mm256_and_si256(load(&quad.keys), mask), wanted);
-            let has = _mm256_and_si256(equal, _mm256_sll_epi64(load(&quad.values), up));
+        for (index, pairs) in row.iter().enumerate() {
+            let equal = _mm256_cmpeq_epi64(_mm256_and_si256(load(&pairs.keys), mask), wanted);
+            let has = _mm256_and_si256(equal, _mm256_sll_epi64(load(&pairs.values), up));
             let there = _mm256_movemask_pd(_mm256_castsi256_pd(has)) as u32;
             if there != 0 {
                 return Some(index * 4 + there.trailing_zeros() as usize);
@@ -292,7 +292,7 @@ unsafe fn place_where(row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usi
 
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn find(row: &mut [Quad], key: u64) -> Option<u64> {
+unsafe fn find(row: &mut [Pairs], key: u64) -> Option<u64> {
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let wanted = _mm256_set1_epi64x(key as i64);
@@ -311,16 +311,16 @@ unsafe fn find(row: &mut [Quad], key: u64) -> Option<u64> {
     }
 }
 
-/// `row` ends with the quad that has the place, and `place` is the place in there.
+/// `row` ends with the pairs that has the place, and `place` is the place in there.
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn put_in_front(row: &mut [Quad], place: usize, key: u64, value: u64) -> u64 {
+unsafe fn put_in_front(row: &mut [Pairs], place: usize, key: u64, value: u64) -> u64 {
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let (mut key, mut value) = (_mm256_set1_epi64x(key as i64), _mm256_set1_epi64x(value as i64));
         let Some((end, before)) = row.split_last_mut() else { return NO_KEY };
-        for quad in before {
-            (key, value) = (push_through(&mut quad.keys, key), push_through(&mut quad.values, value));
+        for pairs in before {
+            (key, value) = (push_through(&mut pairs.keys, key), push_through(&mut pairs.values, value));
         }
         let gone = end.keys[place & 3];
         push_to(&mut end.keys, place, key);
@@ -329,32 +329,32 @@ unsafe fn put_in_front(row: &mut [Quad], place: usize, key: u64, value: u64) -> 
     }
 }
 
-/// The movement of one oct with masks: where lanes of `old` come from the lane before, and `carry` before the first.
+/// The movement of one vector of tags with masks: where lanes of `old` come from the lane before, and `carry` before the first.
 #[target_feature(enable = "avx512f,avx512vl")]
 #[inline]
 unsafe fn moved(old: __m256i, carry: __m256i, lanes: u64) -> __m256i {
     _mm256_mask_mov_epi32(old, lanes as u8, _mm256_alignr_epi32::<7>(old, carry))
 }
 
-/// As [`use_tag_in`], with a mask for each oct.
+/// As [`use_tag_in`], with a mask for each tags.
 #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl")]
 #[inline]
-unsafe fn use_tag_masked<const N: usize>(row: &mut [Oct], last: u64, tag: u32) -> bool {
+unsafe fn use_tag_masked<const N: usize>(row: &mut [LongTags], last: u64, tag: u32) -> bool {
     let row = if N == 0 { row } else { &mut row[..N] };
     // SAFETY: the caller has seen to AVX-512.
     unsafe {
         let wanted = _mm256_set1_epi32(tag as i32);
         let mut there = 0_u64;
-        for (index, oct) in row.iter().enumerate() {
-            there |= u64::from(_mm256_cmpeq_epi32_mask(load(oct), wanted)) << (index * 8);
+        for (index, tags) in row.iter().enumerate() {
+            there |= u64::from(_mm256_cmpeq_epi32_mask(load(tags), wanted)) << (index * 8);
         }
         // All lanes up to the place.
         let end = there | last;
         let lanes = end ^ (end - 1);
         let mut carry = wanted;
-        for (index, oct) in row.iter_mut().enumerate() {
-            let old = load(oct);
-            store(oct, moved(old, carry, lanes >> (index * 8)));
+        for (index, tags) in row.iter_mut().enumerate() {
+            let old = load(tags);
+            store(tags, moved(old, carry, lanes >> (index * 8)));
             carry = old;
         }
         there != 0
@@ -364,15 +364,15 @@ unsafe fn use_tag_masked<const N: usize>(row: &mut [Oct], last: u64, tag: u32) -
 /// As [`use_short`], with a mask for each line. `N` as in [`use_tag_in`].
 #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
 #[inline]
-unsafe fn use_short_masked<const N: usize>(row: &mut [Shorts], last: u64, tag: u16) -> bool {
+unsafe fn use_short_masked<const N: usize>(row: &mut [ShortTags], last: u64, tag: u16) -> bool {
     let row = if N == 0 { row } else { &mut row[..N] };
-    // SAFETY: the caller has seen to AVX-512; each load and store covers one `Shorts`, which is 64 bytes, aligned to as many.
+    // SAFETY: the caller has seen to AVX-512; each load and store covers one `ShortTags`, which is 64 bytes, aligned to as many.
     unsafe {
-        let load = |from: &Shorts| _mm512_load_si512(std::ptr::from_ref(from).cast());
+        let load = |from: &ShortTags| _mm512_load_si512(std::ptr::from_ref(from).cast());
         let wanted = _mm512_set1_epi16(tag.cast_signed());
         let mut there = 0_u64;
         for (index, shorts) in row.iter().enumerate() {
-            there |= u64::from(_mm512_cmpeq_epi16_mask(load(shorts), wanted)) << (index * Shorts::COUNT);
+            there |= u64::from(_mm512_cmpeq_epi16_mask(load(shorts), wanted)) << (index * ShortTags::COUNT);
         }
         // All lanes up to the place.
         let end = there | last;
@@ -383,7 +383,7 @@ unsafe fn use_short_masked<const N: usize>(row: &mut [Shorts], last: u64, tag: u
             // What stands before each quarter: the last quarter of `before`, and three of `old`.
             let quarters = _mm512_alignr_epi64::<6>(old, before);
             let moved = _mm512_alignr_epi8::<14>(old, quarters);
-            let new = _mm512_mask_mov_epi16(old, (lanes >> (index * Shorts::COUNT)) as u32, moved);
+            let new = _mm512_mask_mov_epi16(old, (lanes >> (index * ShortTags::COUNT)) as u32, moved);
             _mm512_store_si512(std::ptr::from_mut(shorts).cast(), new);
             before = old;
         }
@@ -438,36 +438,36 @@ unsafe fn use_short_key(row: &mut ShortKeys, last: usize, key: u32, allowed: boo
     }
 }
 
-/// Tags with AVX-512's masks, the rest as [`Wide`]. Only [`Wider::detect`] makes one.
+/// Tags with AVX-512's masks, the rest as [`Avx2`]. Only [`Avx512::detect`] makes one.
 #[derive(Clone, Copy, Debug)]
-pub struct Wider(Wide);
+pub struct Avx512(Avx2);
 
-impl Wider {
+impl Avx512 {
     /// One, if this processor can.
     pub(crate) fn detect() -> Option<Self> {
         let can = std::is_x86_feature_detected!("avx512f")
             && std::is_x86_feature_detected!("avx512vl")
             && std::is_x86_feature_detected!("avx512bw");
-        Wide::detect().filter(|_| can).map(Self)
+        Avx2::detect().filter(|_| can).map(Self)
     }
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
 #[inline(never)]
-unsafe fn apart_wider<R>(work: impl FnOnce() -> R) -> R {
+unsafe fn apart_avx512<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-// SAFETY of all that follows: a `Wider` exists, so the processor has what these functions need.
-impl Simd for Wider {
+// SAFETY of all that follows: a `Avx512` exists, so the processor has what these functions need.
+impl Simd for Avx512 {
     #[inline(always)]
     fn apart<R>(self, work: impl FnOnce() -> R) -> R {
         // SAFETY: see above.
-        unsafe { apart_wider(work) }
+        unsafe { apart_avx512(work) }
     }
 
     #[inline(always)]
-    fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool {
+    fn use_tag(self, row: &mut [LongTags], last: u64, tag: u32) -> bool {
         // SAFETY: see above.
         unsafe {
             match row {
@@ -480,12 +480,12 @@ impl Simd for Wider {
     }
 
     #[inline(always)]
-    fn holds_tag(self, row: &[Oct], tag: u32) -> bool {
+    fn holds_tag(self, row: &[LongTags], tag: u32) -> bool {
         self.0.holds_tag(row, tag)
     }
 
     #[inline(always)]
-    fn use_short(self, row: &mut [Shorts], last: u64, tag: u16) -> bool {
+    fn use_short(self, row: &mut [ShortTags], last: u64, tag: u16) -> bool {
         // SAFETY: see above.
         unsafe {
             match row {
@@ -496,7 +496,7 @@ impl Simd for Wider {
     }
 
     #[inline(always)]
-    fn holds_short(self, row: &[Shorts], tag: u16) -> bool {
+    fn holds_short(self, row: &[ShortTags], tag: u16) -> bool {
         self.0.holds_short(row, tag)
     }
 
@@ -517,23 +517,23 @@ impl Simd for Wider {
     }
 
     #[inline(always)]
-    fn find(self, row: &mut [Quad], key: u64) -> Option<u64> {
+    fn find(self, row: &mut [Pairs], key: u64) -> Option<u64> {
         self.0.find(row, key)
     }
 
     #[inline(always)]
-    fn place_where(self, row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize> {
+    fn place_where(self, row: &[Pairs], key: u64, mask: u64, bit: u32) -> Option<usize> {
         self.0.place_where(row, key, mask, bit)
     }
 
     #[inline(always)]
-    fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64 {
+    fn put_in_front(self, row: &mut [Pairs], place: usize, key: u64, value: u64) -> u64 {
         self.0.put_in_front(row, place, key, value)
     }
 }
 
-// SAFETY of all that follows: a `Wide` exists, so the processor has what these functions need.
-impl Simd for Wide {
+// SAFETY of all that follows: a `Avx2` exists, so the processor has what these functions need.
+impl Simd for Avx2 {
     #[inline(always)]
     fn apart<R>(self, work: impl FnOnce() -> R) -> R {
         // SAFETY: see above.
@@ -541,12 +541,12 @@ impl Simd for Wide {
     }
 
     #[inline(always)]
-    fn use_tag(self, row: &mut [Oct], last: u64, tag: u32) -> bool {
+    fn use_tag(self, row: &mut [LongTags], last: u64, tag: u32) -> bool {
         // SAFETY: see above.
         unsafe {
             // Rows of a known length become straight code.
             match row {
-                [oct] => use_tag_in_one(oct, last, tag),
+                [tags] => use_tag_in_one(tags, last, tag),
                 [_, _] => use_tag_in::<2>(row, last, tag),
                 [_, _, _] => use_tag_in::<3>(row, last, tag),
                 _ => use_tag_in::<0>(row, last, tag),
@@ -555,13 +555,13 @@ impl Simd for Wide {
     }
 
     #[inline(always)]
-    fn holds_tag(self, row: &[Oct], tag: u32) -> bool {
+    fn holds_tag(self, row: &[LongTags], tag: u32) -> bool {
         // SAFETY: see above.
         unsafe { holds_tag(row, tag) }
     }
 
     #[inline(always)]
-    fn use_short(self, row: &mut [Shorts], last: u64, tag: u16) -> bool {
+    fn use_short(self, row: &mut [ShortTags], last: u64, tag: u16) -> bool {
         // SAFETY: see above.
         unsafe {
             match row {
@@ -572,7 +572,7 @@ impl Simd for Wide {
     }
 
     #[inline(always)]
-    fn holds_short(self, row: &[Shorts], tag: u16) -> bool {
+    fn holds_short(self, row: &[ShortTags], tag: u16) -> bool {
         // SAFETY: see above.
         unsafe { holds_short(row, tag) }
     }
@@ -590,12 +590,12 @@ impl Simd for Wide {
     }
 
     #[inline(always)]
-    fn find(self, row: &mut [Quad], key: u64) -> Option<u64> {
+    fn find(self, row: &mut [Pairs], key: u64) -> Option<u64> {
         // SAFETY: see above.
         unsafe {
             // As in `use_tag`.
             match row {
-                [quad] => find(std::slice::from_mut(quad), key),
+                [pairs] => find(std::slice::from_mut(pairs), key),
                 [_, _] => find(&mut row[..2], key),
                 _ => find(row, key),
             }
@@ -603,17 +603,17 @@ impl Simd for Wide {
     }
 
     #[inline(always)]
-    fn place_where(self, row: &[Quad], key: u64, mask: u64, bit: u32) -> Option<usize> {
+    fn place_where(self, row: &[Pairs], key: u64, mask: u64, bit: u32) -> Option<usize> {
         // SAFETY: see above.
         unsafe { place_where(row, key, mask, bit) }
     }
 
     #[inline(always)]
-    fn put_in_front(self, row: &mut [Quad], place: usize, key: u64, value: u64) -> u64 {
+    fn put_in_front(self, row: &mut [Pairs], place: usize, key: u64, value: u64) -> u64 {
         // SAFETY: see above.
         unsafe {
             match row {
-                [quad] => put_in_front(std::slice::from_mut(quad), place, key, value),
+                [pairs] => put_in_front(std::slice::from_mut(pairs), place, key, value),
                 [_, _] if place >= 4 => put_in_front(&mut row[..2], place - 4, key, value),
                 _ => put_in_front(&mut row[..=place / 4], place % 4, key, value),
             }
