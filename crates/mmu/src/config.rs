@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The geometry and the latencies of a core, as a machine file states them.
 //!
-//! Nothing here has a default that stands for hardware: what a file does not mention does not exist.
+//! Nothing here has a default that stands for hardware: what a file does not mention does not
+//! exist.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Hpa, PageSize};
@@ -202,7 +203,8 @@ impl MmuConfig {
         Ok(())
     }
 
-    /// Says whether lines below `end` (physical memory and, above it, the co-runner's space) can be told apart.
+    /// Says whether lines below `end` (physical memory and, above it, the co-runner's space) can be
+    /// told apart.
     ///
     /// # Errors
     /// Names the cache that cannot, and how much would do.
@@ -230,8 +232,9 @@ impl MmuConfig {
 }
 
 impl MmuConfig {
-    /// The same with clustered entries for 4 KiB pages in the second-level TLB, as the machine has them; else half of the ways of the
-    /// array that holds such pages become an array of clusters beside it.
+    /// The same with clustered entries for 4 KiB pages in the second-level TLB, as the machine has
+    /// them; else half of the ways of the array that holds such pages become an array of clusters
+    /// beside it.
     ///
     /// # Errors
     /// When no array of the second level holds such pages, or it has one way only.
@@ -256,8 +259,8 @@ impl PwcConfig {
     }
 }
 
-/// The longest look-up in page-walk caches or the nested TLB, in cycles: three of them follow each other at most, and a
-/// [`Reference`] has room for their sum.
+/// The longest look-up in page-walk caches or the nested TLB, in cycles: three of them follow each
+/// other at most, and a [`Reference`] has room for their sum.
 const LOOKUP_CYCLES_MAX: u32 = (Reference::WAIT_MAX / 3) as u32;
 
 /// The most ways that a cache may have, and a table of entries.
