@@ -32,14 +32,16 @@ pub const KEYS: &[Key] = &[
     key("asap.host_levels[]", 1, LEVELS as u64, "levels", limit("level 4 is the highest below a root")),
 ];
 
-/// ASAP's hardware (`[asap]` in a scenario). The kernels whose levels it prefetches need `tables = { kind = "asap" }`.
+/// ASAP's hardware (`[asap]` in a scenario). The kernels whose levels it prefetches need `tables =
+/// { kind = "asap" }`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AsapHardware {
     /// Range registers a table. The paper has 8 to 16.
     #[serde(default = "sixteen")]
     pub registers: usize,
-    /// Levels of the guest's table to prefetch, or of the only one: `[1]` is P1 (P1g in a VM), `[1, 2]` is P1+P2.
+    /// Levels of the guest's table to prefetch, or of the only one: `[1]` is P1 (P1g in a VM), `[1,
+    /// 2]` is P1+P2.
     #[serde(default)]
     pub guest_levels: Vec<u8>,
     /// Levels of the host's table: `[1]` is P1h.

@@ -41,7 +41,8 @@ pub const KEYS: &[Key] =
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PomTlbConfig {
-    /// Bytes of both parts: lines of four entries, half of them for 4 KiB pages. The paper has 16 MiB.
+    /// Bytes of both parts: lines of four entries, half of them for 4 KiB pages. The paper has 16
+    /// MiB.
     #[serde(default = "sixteen_mib", with = "nestwalk_mem::size::bytes")]
     #[schemars(with = "nestwalk_mem::schema::Bytes")]
     pub size: u64,
