@@ -2,18 +2,17 @@
 //! The loops that run accesses through a core: the hot path.
 //!
 //! Five things make them fast, and none of them shows in any result:
-//! - *Repetition*: an access to the page of the access before hits the most recently used L1 TLB
-//!   entry, and one to the same line hits the most recently used L1-D line, too. Neither changes
-//!   any order, so both are only counted.
-//! - *Rows of 4 KiB pages*: accesses to pages that the TLBs hold, or whose walks can be put off,
-//!   are most of a program's. As long as one follows another they stay in a loop that does nothing
-//!   else.
-//! - *Passes*: accesses are taken [`Tape::BATCH`] at a time. All of a batch are translated, then
-//!   all its references are [played](crate::play) through the caches.
-//! - *Hints*: if the batch before walked often, the table entries that the walks of this one will
-//!   end at are fetched ahead from the simulation's own memory, in stages of which each uses what
-//!   the one before has brought. See [`Walker::hint_first`].
-//! - Page faults leave the loop, so it contains nothing of them.
+//! - *Repetition*: an access to the same page as the previous one hits the most recently used L1
+//!   TLB entry. An access to the same line also hits the most recently used L1-D line. Neither
+//!   changes an LRU order, so both are only counted.
+//! - *Runs of 4 KiB pages*: most accesses are to 4 KiB pages that the TLBs hold or whose walks can
+//!   be deferred. Consecutive ones are handled in a small loop of their own.
+//! - *Passes*: accesses are processed in batches of [`Tape::BATCH`]. First the whole batch is
+//!   translated, then all its references are [replayed](crate::play) through the caches.
+//! - *Hints*: if the previous batch had many walks, the leaf entries for the walks of this batch
+//!   are prefetched from the simulation's own memory. Each stage of a hint uses the lines that the
+//!   previous stage has fetched. See [`Walker::hint_first`].
+//! - *Page faults* leave the loop, which has no code for them.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize};
@@ -364,8 +363,8 @@ impl<P: Accelerator> Core<P> {
             let rest = &accesses[done..];
             let batch = &rest[..hints.len];
             let end = self.translate(simd, walker, batch, &mut detail, &mut last);
-            // What the next batch needs comes while this one's walks are done, and its references
-            // played.
+            // Prefetch for the next batch while the walks of this one are done and its references
+            // replayed.
             self.expect(&rest[batch.len()..], &mut hints);
             if D::FULL {
                 self.finish_walks(simd, walker, Some(&mut hints));

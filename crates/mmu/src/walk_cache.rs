@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What shortens a walk: page-walk caches split by level, and the nested TLB.
+//! Page-walk caches split by level, and the nested TLB.
 //!
-//! All levels of a page-walk cache are searched at once; the hit nearest to the leaf counts and is
-//! the only one whose place in the LRU order changes. The walk goes on at the node that it gives,
-//! and what it reads on its way comes in. Leaf entries never do: they belong to the TLBs. So a walk
-//! uses the lowest level's cache in any case, the one above it if that missed, and so on; and as
-//! the caches are flushed whenever a node goes, which node an entry gives is known to the table,
-//! and they hold nothing but keys.
+//! All levels of a page-walk cache are searched in parallel. The hit nearest to the leaf is used,
+//! and only its LRU order is updated. The walk continues at the node that this entry points to, and
+//! each non-leaf entry that it reads is inserted; leaf entries belong to the TLBs. So a walk uses
+//! the cache of the lowest level in any case, the one above only if that missed, and so on. The
+//! caches are flushed whenever a node is freed. So the table knows the node of each entry, and the
+//! caches hold keys only.
 //!
-//! As in ASAP's evaluation, guest and host tables have caches of their own, and the guest's hold
-//! guest-physical pointers: after a hit the host walk for the node that was found is still to be
-//! done.
+//! As in ASAP's evaluation, guest and host tables have separate caches. Those of the guest hold
+//! guest-physical pointers: after a hit the node that was found still needs its host walk.
 
 use nestwalk_mem::{Level, Vpn, VpnRange};
 
