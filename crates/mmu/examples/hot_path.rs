@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a fixed number of accesses of one case through a core, for profilers and instruction counts:
-//! `hot_path CASE [MILLIONS [ORDER]] [--no-hints]`, with a guest of `2^ORDER` pages. Without a case it lists them.
+//! Runs a fixed number of accesses of one case through a core, for profilers and instruction
+//! counts: `hot_path CASE [MILLIONS [ORDER]] [--no-hints]`, with a guest of `2^ORDER` pages.
+//! Without a case it lists them.
 
 #[path = "../benches/cases/mod.rs"]
 mod cases;
@@ -10,7 +11,8 @@ use std::time::Instant;
 use cases::{Case, GUEST_ORDER, Machine};
 use nestwalk_mmu::Table;
 
-/// Seconds of processor time (on Linux; elsewhere of the clock on the wall), which a busy machine disturbs less.
+/// Seconds of processor time (on Linux; elsewhere of the clock on the wall), which a busy machine
+/// disturbs less.
 fn seconds(begin: Instant) -> f64 {
     let nanoseconds = std::fs::read_to_string("/proc/thread-self/schedstat")
         .ok()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One level of set-associative cache with true LRU.
 //!
-//! A cache knows which lines it holds and in which order they were used, nothing else: no data, no dirty bits. Each set
-//! is a [row](crate::simd) of tags, the most recently used first.
+//! A cache keeps the lines that it holds and their LRU order: no data, no dirty bits. Each set is a
+//! [row](crate::simd) of tags, the most recently used first.
 
 use nestwalk_mem::huge::reserve;
 use nestwalk_mem::prefetch::prefetch;
@@ -10,7 +10,8 @@ use nestwalk_mem::prefetch::prefetch;
 use crate::sets::Sets;
 use crate::simd::{LongTags, Plain, Simd, Tags, take_tag};
 
-/// A cache of lines, which are numbers: address / 64. It holds those for which its tags are [long enough](Cache::can_hold).
+/// A cache of lines. A line is a number: its address / 64. The tag of every line must be short
+/// enough for `T`: see [`Cache::can_hold`].
 #[derive(Clone, Debug)]
 pub struct Cache<T = LongTags> {
     sets: Sets,
@@ -60,7 +61,8 @@ impl<T: Tags> Cache<T> {
     #[inline(always)]
     fn row(&self, set: usize) -> &[T] {
         debug_assert!(set < self.sets.count());
-        // SAFETY: there are `stride` of them for each set, and every set comes from `Sets::split`, so is one of them.
+        // SAFETY: there are `stride` of them for each set, and every set comes from `Sets::split`,
+        // so is one of them.
         unsafe { self.rows.get_unchecked(set * self.stride..(set + 1) * self.stride) }
     }
 
@@ -111,7 +113,7 @@ impl<T: Tags> Cache<T> {
         &mut self.rows
     }
 
-    /// Uses `line`, bringing it in if need be. Whether it was there, and the line that had to go for it.
+    /// Accesses `line` and allocates it on a miss. Returns whether it hit, and the evicted line.
     pub fn access(&mut self, line: u64) -> (bool, Option<u64>) {
         let (hit, (gone, real)) = Level::touch_for(&mut &mut *self, Plain, line);
         (hit, real.then_some(gone))
@@ -199,7 +201,7 @@ pub(crate) trait Level {
     /// The bit of a row's last place.
     fn last(&self) -> u64;
 
-    /// Uses `line`, bringing it in if need be. Whether it was there.
+    /// Accesses `line` and allocates it on a miss. Returns whether it hit.
     #[inline(always)]
     fn touch<S: Simd>(&mut self, simd: S, line: u64) -> bool {
         let (set, tag) = self.place(line);
@@ -207,14 +209,14 @@ pub(crate) trait Level {
         Tags::use_in(simd, self.row(set), last, tag)
     }
 
-    /// The same, and the line that had to go for it: one in any case, so that who goes on with it needs no branch, but
-    /// `false` if none went.
+    /// As [`Level::touch`], and returns the evicted line, too. The flag is `false` if no line was
+    /// evicted; a line is returned all the same, so that the caller needs no branch.
     #[inline(always)]
     fn touch_for<S: Simd>(&mut self, simd: S, line: u64) -> (bool, (u64, bool)) {
         let (set, tag) = self.place(line);
         let (last, lane) = (self.last(), self.ways() - 1);
         let row = self.row(set);
-        // What stands last is the next to go.
+        // The last tag is the LRU one, the next to be evicted.
         let count = Self::Tags::COUNT;
         let next = row.get(lane / count).map_or(Self::Tags::NONE, |tags| tags.places()[lane % count]);
         let hit = Tags::use_in(simd, row, last, tag);
@@ -280,8 +282,8 @@ impl<T: Tags> Level for &mut Cache<T> {
     }
 }
 
-/// A cache whose rows are known to have `N` of `T`, and with `POWER` to be a power of two, so that work on them is straight
-/// code.
+/// A cache whose rows are known to have `N` vectors `T`. With `POWER`, the number of sets is known
+/// to be a power of two. The compiler unrolls all loops over a row.
 #[derive(Debug)]
 pub(crate) struct Shaped<'a, T, const N: usize, const POWER: bool> {
     sets: Sets,
@@ -307,7 +309,8 @@ impl<T: Tags, const N: usize, const POWER: bool> Level for Shaped<'_, T, N, POWE
     #[inline(always)]
     fn row(&mut self, set: usize) -> &mut [T] {
         debug_assert!(set < self.rows.len());
-        // SAFETY: there is a row for each set, and every set comes from `Sets::split`, so is one of them.
+        // SAFETY: there is a row for each set, and every set comes from `Sets::split`, so is one of
+        // them.
         unsafe { self.rows.get_unchecked_mut(set) }
     }
 

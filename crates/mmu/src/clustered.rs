@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Clustered TLB entries (Pham, Bhattacharjee, Eckert, Loh, HPCA 2014; compared and combined with ASAP in section 5.4.1 of that
-//! paper): one entry holds up to 8 pages of an aligned group whose frames lie in one aligned group of 8 frames, in any order.
+//! Clustered TLB entries (Pham, Bhattacharjee, Eckert, Loh, HPCA 2014; compared and combined with
+//! ASAP in section 5.4.1 of that paper): one entry holds up to 8 pages of an aligned group whose
+//! frames lie in one aligned group of 8 frames, in any order.
 //!
-//! They stand in an array of the second level, one to a way. Pages of a group whose frames lie in several
-//! groups of frames take as many entries, all in the same set. A walk fills an entry with what stands in the lines of the
-//! entries that it has read: the neighbours whose translations have the same rights and the same accessed and dirty bits.
-//! Where the level has an ordinary array for 4 KiB pages beside it, as in the paper, a page that would be alone in an entry goes there,
-//! so that scattered pages do not push each other out of the one set of their group.
+//! The entries are in an array of the second level, one entry a way. A group of pages whose frames
+//! are in several groups of frames takes one entry for each of these, all in the same set. A walk
+//! fills an entry from the cache lines of the leaf entries that it has read: it adds the neighbours
+//! that have the same rights and the same accessed and dirty bits. The level may also have an
+//! ordinary array for 4 KiB pages, as in the paper. A page that would be alone in its entry then
+//! goes to that array, so scattered pages of one group do not evict each other from the group's
+//! only set.
 
 use nestwalk_mem::{Gvn, PageSize, Pfn};
 
@@ -24,8 +27,9 @@ pub(crate) const KIND: u64 = 3;
 /// The most frames of a memory in which entries can tell all groups apart.
 pub(crate) const FRAMES_MAX: u64 = 1 << (Cluster::BASE_BITS + ORDER);
 
-/// The pages of a group that may stand in one entry, and where in one group of frames each of them lies: for each page, from the lowest
-/// bits on, whether it may, and 3 bits for the frame.
+/// The pages of a group that may share one entry, and the frame of each within one group of frames.
+/// Four bits a page, from the lowest bits on: one that says whether the page is in the entry, and 3
+/// for the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Group(u64);
 
@@ -40,7 +44,8 @@ impl Group {
         (Self::SLOT_BITS * place) as u32
     }
 
-    /// Those of the 8 pages that are in the group of the frame `own`, and of which `frames` says that they may. It knows the frame of each page, too.
+    /// The pages of the 8 whose frames are in the same group as the frame `own` and that may share
+    /// its entry. `frames` gives the frame of each page that may.
     #[inline(always)]
     pub(crate) fn of(own: u64, frames: impl Fn(usize) -> (u64, bool)) -> Self {
         let mut slots = 0;
@@ -73,8 +78,8 @@ impl Group {
     }
 }
 
-/// What an entry holds. From the lowest bit of its value: the pages that are there, as in [`Group`]; dirty; writable; the number of the group
-/// of frames.
+/// The contents of an entry. From the lowest bit of its value: the pages that are there, as in
+/// [`Group`]; dirty; writable; the number of the group of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Cluster(u64);
 
@@ -92,12 +97,13 @@ impl Cluster {
         Self((mapping.frame().0 >> ORDER) << Self::BASE | writable | dirty)
     }
 
-    /// Whether pages of the other could stand in this one.
+    /// Whether pages of the other could share this entry.
     fn is_like(self, other: Self) -> bool {
         self.0 >> Self::SLOTS_BITS == other.0 >> Self::SLOTS_BITS
     }
 
-    /// The same with the pages of `group`, where they are not in an entry already: those have their bit in `held`.
+    /// The same with the pages of `group`, where they are not in an entry already: those have their
+    /// bit in `held`.
     #[must_use]
     fn filled(self, group: Group, held: u64) -> Self {
         Self(self.0 | group.0 & !((held & Group::THERE) * Group::SLOT))
@@ -129,7 +135,7 @@ pub(crate) enum Inserted {
     Joined,
     /// An entry more does; with the key of the one that had to go for it.
     New(Option<u64>),
-    /// None does: too few pages would stand in it.
+    /// No entry holds it: too few pages would share the entry.
     TooFew,
 }
 
@@ -159,7 +165,8 @@ impl Clusters {
         key >> 2 & (GROUP as u64 - 1)
     }
 
-    /// The pages that the entry with `key`, less what is not the page, holds: the first of the group.
+    /// The pages that the entry with `key`, less what is not the page, holds: the first of the
+    /// group.
     pub fn first_page(key: u64) -> u64 {
         key >> 2 & !(GROUP as u64 - 1)
     }
@@ -189,8 +196,8 @@ impl Clusters {
         Cluster(bits).mapping(self.place)
     }
 
-    /// Takes in the page, which no entry holds, with its `neighbours` (it is one of them) that none holds. A new entry begins with
-    /// `least` pages at least.
+    /// Takes in the page, which no entry holds, with its `neighbours` (it is one of them) that none
+    /// holds. A new entry begins with `least` pages at least.
     #[inline(always)]
     pub fn insert<S: Simd>(
         self,
@@ -205,7 +212,8 @@ impl Clusters {
         );
         let set = array.set_of(self.group);
         let empty = Cluster::for_pages_like(mapping);
-        // The same steps for each key, ours or not (what is empty is not ours): there is nothing to guess.
+        // The same steps for each key, whether it matches or not (an empty one does not): no
+        // branch.
         let (mut held, mut numbers, mut like) = (0, 0_u64, usize::MAX);
         let wanted = self.key(0);
         for (index, pairs) in array.row(set).iter().enumerate() {
@@ -227,7 +235,8 @@ impl Clusters {
         if least > 1 && (cluster.0 & Group::THERE).count_ones() < least {
             return Inserted::TooFew;
         }
-        // Eight entries of one group would hold eight pages, and this page is in none: so there are fewer.
+        // Eight entries of one group would hold eight pages, and this page is in none: so there are
+        // fewer.
         let free = u64::from(numbers.trailing_ones());
         Inserted::New(array.insert(simd, set, self.key(free), cluster.0))
     }
@@ -309,7 +318,7 @@ mod tests {
         let second = mapping(far + 5, false);
         assert_eq!(clusters(5).insert(&mut array, Plain, second, beside(far + 5), 1), Inserted::New(None));
         assert_eq!((0..8).filter(|&page| clusters(page).peek(&array).is_some()).count(), 8);
-        // A dirty page does not stand with clean ones.
+        // A dirty page does not share an entry with clean ones.
         assert!(!clusters(6).remove(&mut array));
         assert_eq!(
             clusters(6).insert(&mut array, Plain, mapping(far + 6, true), alone(6, far + 6), 1),

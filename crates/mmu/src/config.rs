@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The geometry and the latencies of a core, as a machine file states them.
 //!
-//! Nothing here has a default that stands for hardware: what a file does not mention does not exist.
+//! Nothing here has a default that stands for hardware: what a file does not mention does not
+//! exist.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Hpa, PageSize};
@@ -20,8 +21,8 @@ pub(crate) const LINE_BYTES: u64 = 1 << nestwalk_mem::addr::LINE_SHIFT;
 pub struct MmuConfig {
     /// First-level data cache.
     pub l1d: CacheConfig,
-    /// Misses of the first-level data cache that can be outstanding at once (its fill buffers). Only a prefetcher of page-table
-    /// lines asks.
+    /// Misses of the first-level data cache that can be outstanding at once (its fill buffers).
+    /// Only a prefetcher of page-table lines asks.
     #[serde(default)]
     pub l1d_miss_registers: Option<u32>,
     /// Second-level cache, private.
@@ -33,7 +34,8 @@ pub struct MmuConfig {
     /// Cycles of a translation by segment registers (DS-n). Only a VM in segments asks.
     #[serde(default)]
     pub segment_latency_cycles: Option<u32>,
-    /// The arrays of the first-level data TLB. Together they hold each page size at most once, and 4 KiB in any case.
+    /// The arrays of the first-level data TLB. Together they hold each page size at most once, and
+    /// 4 KiB in any case.
     pub l1_tlb: Vec<TlbConfig>,
     /// The arrays of the second-level TLB; none if there is no second level.
     #[serde(default)]
@@ -85,9 +87,11 @@ pub struct LlcConfig {
 pub enum LlcPolicy {
     /// A line comes into all levels and leaves each on its own.
     NonInclusive,
-    /// As above, and a line that leaves the last level leaves the private caches of every core, too.
+    /// As above, and a line that leaves the last level leaves the private caches of every core,
+    /// too.
     Inclusive,
-    /// A victim cache: a line comes here when the L2 evicts it, and leaves when a core takes it back.
+    /// A victim cache: a line comes here when the L2 evicts it, and leaves when a core takes it
+    /// back.
     Exclusive,
 }
 
@@ -103,13 +107,14 @@ pub struct TlbConfig {
     pub entries: u32,
     /// Ways of a set.
     pub ways: u32,
-    /// Whether one entry may hold up to 8 neighbouring 4 KiB pages (Clustered TLB). Of the second level only. Where another array
-    /// holds `"4KiB"` too, that gets the pages without neighbours.
+    /// Whether one entry may hold up to 8 neighbouring 4 KiB pages (Clustered TLB). Of the second
+    /// level only. Where another array holds `"4KiB"` too, that gets the pages without neighbours.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clustered: bool,
 }
 
-/// Page-walk caches split by level: `plN` holds entries of level N that point to a node of level N - 1.
+/// Page-walk caches split by level: `plN` holds entries of level N that point to a node of level
+/// N - 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PwcConfig {
@@ -148,7 +153,8 @@ enum PageSizeName {
     Giant,
 }
 
-/// The nested TLB: whole translations from guest-physical to host-physical 4 KiB pages, of guest tables and data alike.
+/// The nested TLB: whole translations from guest-physical to host-physical 4 KiB pages, of guest
+/// tables and data alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NestedTlbConfig {
@@ -202,7 +208,8 @@ impl MmuConfig {
         Ok(())
     }
 
-    /// Says whether lines below `end` (physical memory and, above it, the co-runner's space) can be told apart.
+    /// Says whether lines below `end` (physical memory and, above it, the co-runner's space) can be
+    /// told apart.
     ///
     /// # Errors
     /// Names the cache that cannot, and how much would do.
@@ -230,8 +237,9 @@ impl MmuConfig {
 }
 
 impl MmuConfig {
-    /// The same with clustered entries for 4 KiB pages in the second-level TLB, as the machine has them; else half of the ways of the
-    /// array that holds such pages become an array of clusters beside it.
+    /// The same with clustered entries for 4 KiB pages in the second-level TLB, as the machine has
+    /// them; else half of the ways of the array that holds such pages become an array of clusters
+    /// beside it.
     ///
     /// # Errors
     /// When no array of the second level holds such pages, or it has one way only.
@@ -256,8 +264,8 @@ impl PwcConfig {
     }
 }
 
-/// The longest look-up in page-walk caches or the nested TLB, in cycles: three of them follow each other at most, and a
-/// [`Reference`] has room for their sum.
+/// The longest look-up in page-walk caches or the nested TLB, in cycles: three of them follow each
+/// other at most, and a [`Reference`] has room for their sum.
 const LOOKUP_CYCLES_MAX: u32 = (Reference::WAIT_MAX / 3) as u32;
 
 /// The most ways that a cache may have, and a table of entries.

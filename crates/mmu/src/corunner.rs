@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The other hardware thread of the core, as ASAP's evaluation has it (section 5.1 of that paper): for each access of the program
-//! it issues one access to a random address, which contends for the caches but not for TLBs or page-walk caches.
+//! The other hardware thread of the core, as ASAP's evaluation has it (section 5.1 of that paper):
+//! for each access of the program it issues one access to a random address, which contends for the
+//! caches but not for TLBs or page-walk caches.
 
 use nestwalk_mem::Hpa;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -11,11 +12,12 @@ pub trait CoRunner {
     /// Whether it ever does anything: `false` compiles it away.
     const ACTIVE: bool;
 
-    /// Where its next access goes. Must lie above all physical memory, so that it cannot alias a real frame.
+    /// Where its next access goes. Must lie above all physical memory, so that it cannot alias a
+    /// real frame.
     fn next(&mut self) -> Hpa;
 }
 
-/// Nobody.
+/// No co-runner.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoCoRunner;
 
@@ -48,7 +50,8 @@ impl RandomCoRunner {
         Self { first_line, lines, random: Xoshiro256PlusPlus::seed_from_u64(seed) }
     }
 
-    /// One past the highest address that it uses: see [`MmuConfig::validate_memory`](crate::MmuConfig::validate_memory).
+    /// One past the highest address that it uses: see
+    /// [`MmuConfig::validate_memory`](crate::MmuConfig::validate_memory).
     pub fn end(&self) -> Hpa {
         Hpa((self.first_line + self.lines) << nestwalk_mem::addr::LINE_SHIFT)
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a core counts: plain integers, each [declared once](nestwalk_mem::counters) in the file of the structure that it
-//! belongs to. A phase is the difference of two snapshots.
+//! What a core counts: plain integers, each [declared once](nestwalk_mem::counters) in the file of
+//! the structure that it belongs to. A phase is the difference of two snapshots.
 //!
-//! While a core runs, counts of walks stand in one array ([`WalkEvents`]); a snapshot hands those of look-ups and of data
-//! to the structures that they belong to.
+//! While a core runs, counts of walks are in one array ([`WalkEvents`]). A snapshot moves the
+//! counts of look-ups and of data accesses to the structures that they belong to.
 
 use nestwalk_mem::Level;
 use nestwalk_mem::counters::Counted;
@@ -40,7 +40,8 @@ impl Served {
     pub const NAMES: [&'static str; 4] = ["l1d", "l2", "llc", "memory"];
 }
 
-/// Which table of a nested walk. A native walk's only table counts as the guest's: it is the program's own kernel's.
+/// Which table of a nested walk. A native walk's only table counts as the guest's: it is the
+/// program's own kernel's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Table {
     /// The table of the program's kernel.
@@ -49,14 +50,16 @@ pub enum Table {
     Host,
 }
 
-/// What happened in walks: references by step and by what served them, and look-ups in the walk's own caches.
+/// What happened in walks: references by step and by what served them, and look-ups in the walk's
+/// own caches.
 ///
-/// A step of a two-dimensional walk has two co-ordinates: the guest level that is being looked for (0 for the data page,
-/// after the last guest entry) and the host level that is read on the way (0 for the guest's own entry). Steps 1 to 24 of
-/// the papers' figures are these, row by row. Native steps have host level 0.
+/// A step of a two-dimensional walk has two co-ordinates: the guest level that is being looked for
+/// (0 for the data page, after the last guest entry) and the host level that is read on the way (0
+/// for the guest's own entry). Steps 1 to 24 of the papers' figures are these, row by row. Native
+/// steps have host level 0.
 ///
-/// The sum of all latencies is linear in these counts, so average walk latencies for other latencies follow from them
-/// without another run.
+/// The sum of all latencies is linear in these counts, so average walk latencies for other
+/// latencies follow from them without another run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WalkEvents(pub(crate) [u64; WalkEvents::LEN]);
 
@@ -70,13 +73,14 @@ impl WalkEvents {
     /// Places of look-ups.
     pub(crate) const LOOKUPS_LEN: usize = 2 * Self::SIDE + 3;
     const PREFETCH_HITS: usize = Self::REFERENCES + Self::LOOKUPS_LEN;
-    /// References that belong to no walk: the program's own, by what served them, and the co-runner's. They are told
-    /// apart in a snapshot ([`WalkEvents::take`]).
+    /// References that belong to no walk: the program's own, by what served them, and the
+    /// co-runner's. They are told apart in a snapshot ([`WalkEvents::take`]).
     pub(crate) const DATA: u8 = 160;
     pub(crate) const CORUNNER: u8 = 164;
     /// Says of a reference that it is a prefetch. Nothing is counted there.
     pub(crate) const PREFETCH: u8 = 168;
-    /// References of a walk to what an [accelerator](crate::accelerator) keeps in memory, by what served them.
+    /// References of a walk to what an [accelerator](crate::accelerator) keeps in memory, by what
+    /// served them.
     pub(crate) const ACCELERATOR: u8 = 172;
     /// A place for every code and what served it.
     pub(crate) const LEN: usize = 256 + 4;
@@ -117,13 +121,15 @@ impl WalkEvents {
         self.0[Self::REFERENCES..].first_chunk_mut().expect("there are as many places")
     }
 
-    /// Takes out the counts from the place `code` on. A core's snapshot hands them to the structures that they belong to.
+    /// Takes out the counts from the place `code` on. A core's snapshot hands them to the
+    /// structures that they belong to.
     pub(crate) fn take<const N: usize>(&mut self, code: u8) -> [u64; N] {
         let places = self.0[usize::from(code)..].first_chunk_mut().expect("there are as many places");
         std::mem::replace(places, [0; N])
     }
 
-    /// References at the step of guest level `guest` (0: the data page) and host level `host` (0: the guest's entry).
+    /// References at the step of guest level `guest` (0: the data page) and host level `host` (0:
+    /// the guest's entry).
     ///
     /// # Panics
     /// When a level is above 5.
@@ -167,15 +173,18 @@ impl Counted for WalkEvents {
 }
 
 nestwalk_mem::counters! {
-    /// Everything that a core counts. What belongs to one of its structures stands in that structure's file.
+    /// Everything that a core counts. The counters of each structure are declared in the
+    /// structure's file.
     pub struct Counters {
         /// TLB look-ups of accesses that were simulated in full.
         tlb: TlbCounters [group],
-        /// TLB look-ups of accesses that only the TLBs saw ([`Core::run_functional`](crate::Core::run_functional)).
+        /// TLB look-ups of accesses that only the TLBs saw
+        /// ([`Core::run_functional`](crate::Core::run_functional)).
         functional: TlbCounters [hidden],
         /// Cycles of all walks.
         walk_cycles: u64 ["cycles"],
-        /// The part of them spent on guest entries, the guest's page-walk caches, and what is asked before a walk.
+        /// The part of them spent on guest entries, the guest's page-walk caches, and what is asked
+        /// before a walk.
         guest_walk_cycles: u64 ["cycles"],
         /// The part of them spent on host entries, the host's page-walk caches and the nested TLB.
         host_walk_cycles: u64 ["cycles"],
@@ -265,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_counters_stand_at_one_place_and_each_has_a_text_and_a_unit() {
+    fn counters_have_different_paths_and_each_has_a_text_and_a_unit() {
         let mut all = nestwalk_mem::counters::list_all::<Counters>();
         assert!(all.iter().all(|counter| counter.text.ends_with('.') && !counter.unit.is_empty()), "{all:#?}");
         all.sort_by(|one, two| one.path.cmp(&two.path));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What can be wrong with a configuration.
 
-/// Why a [`MmuConfig`](crate::MmuConfig) cannot be built. Each message names the place in the file and the remedy.
+/// Why a [`MmuConfig`](crate::MmuConfig) cannot be built. Each message names the place in the file
+/// and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MmuError {
     /// No ways.
@@ -57,7 +58,7 @@ pub enum MmuError {
     /// The first-level TLB must be able to hold every translation, if need be in pieces.
     #[error("[[l1_tlb]]: no array holds \"4KiB\" translations; add it to the sizes of one")]
     NoSmallPages,
-    /// Clusters of 4 KiB pages stand in the second-level array for these.
+    /// Clusters of 4 KiB pages need a second-level array for 4 KiB pages.
     #[error(
         "clustered TLB entries take an array of the second level, [[l2_tlb]], that holds \"4KiB\" translations; to split one \
          for them, it must have 2 ways or more"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Filtered accesses: those that a filter kept, with the number that it absorbed after each.
 //!
-//! An absorbed access hits the first-level TLB and the L1-D. It changes nothing that is simulated, so it is only counted; but
-//! the [co-runner](crate::corunner) makes an access of its own for each of them.
+//! An absorbed access hits the first-level TLB and the L1-D. It changes nothing that is simulated,
+//! so it is only counted; but the [co-runner](crate::corunner) makes an access of its own for each
+//! of them.
 
 use nestwalk_mem::{Access, PageSize};
 
@@ -15,9 +16,9 @@ use crate::tlb::TlbCounters;
 use crate::walker::Walker;
 
 impl<P: Accelerator> Core<P> {
-    /// Simulates `accesses` in full, as [`Core::run`] does, where `absorbed[i]` more accesses come after access `i` and before
-    /// the next one. All of them up to a fault are counted; which of the absorbed ones are stores is for
-    /// [`Core::count_absorbed_stores`].
+    /// Simulates `accesses` in full, as [`Core::run`] does, where `absorbed[i]` more accesses come
+    /// after access `i` and before the next one. All of them up to a fault are counted; which of
+    /// the absorbed ones are stores is for [`Core::count_absorbed_stores`].
     ///
     /// # Panics
     /// When the two slices have different lengths.
@@ -42,7 +43,8 @@ impl<P: Accelerator> Core<P> {
         end
     }
 
-    /// Lets only the TLBs see filtered accesses: [`Core::run_functional`] for [`Core::run_filtered`].
+    /// Lets only the TLBs see filtered accesses: [`Core::run_functional`] for
+    /// [`Core::run_filtered`].
     ///
     /// # Panics
     /// When the two slices have different lengths.
@@ -66,7 +68,8 @@ impl<P: Accelerator> Core<P> {
         tlb.stores += stores;
     }
 
-    /// In turn: accesses up to one after which others were absorbed, and what the co-runner does meanwhile.
+    /// In turn: accesses up to one after which others were absorbed, and what the co-runner does
+    /// meanwhile.
     fn run_beside<W: Walker, C: CoRunner>(
         &mut self,
         llc: &mut Llc,
@@ -110,8 +113,8 @@ fn sum(absorbed: &[u32]) -> u64 {
     absorbed.iter().copied().map(u64::from).sum()
 }
 
-/// Counts `count` hits of the first level. How large their pages are is not known: they are counted as the look-ups since
-/// `before` were, in proportion.
+/// Counts `count` hits of the first level. How large their pages are is not known: they are counted
+/// as the look-ups since `before` were, in proportion.
 fn count_hits(counters: &mut TlbCounters, before: &TlbCounters, count: u64) {
     let of_size = |counters: &TlbCounters, size: PageSize| {
         let size = size as usize;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The data caches of a core, over a last-level cache that cores share.
 //!
-//! A reference looks in L1-D, L2 and last-level cache in turn and comes into the private caches whatever served it. Its
-//! latency is that of the level which served it (the papers' numbers are load-to-use), not a sum on the way. Stores
-//! allocate like loads; write-backs are not modelled. The L2 neither includes nor excludes the L1-D.
+//! A reference looks in L1-D, L2 and last-level cache in turn and comes into the private caches
+//! whatever served it. Its latency is that of the level which served it (the papers' numbers are
+//! load-to-use), not a sum on the way. Stores allocate like loads; write-backs are not modelled.
+//! The L2 neither includes nor excludes the L1-D.
 //!
-//! An inclusive last level takes a line that it evicts out of the private caches, too: those of the core whose reference
-//! it was at once, those of the others when they run next.
+//! An inclusive last level takes a line that it evicts out of the private caches, too: those of the
+//! core whose reference it was at once, those of the others when they run next.
 
 use crate::cache::{Cache, Level};
 use crate::config::{LlcPolicy, MmuConfig, cache_sets};
@@ -37,8 +38,8 @@ pub struct Llc {
     news: News,
 }
 
-/// The lines of a last level: with short tags, which take half the room, up to the first one for which they do not do. (64 GiB of memory
-/// have them all, with 20 MiB of 20 ways.)
+/// The lines of a last level: with short tags, which take half the room, up to the first one for
+/// which they do not do. (64 GiB of memory have them all, with 20 MiB of 20 ways.)
 #[derive(Clone, Debug)]
 enum Lines {
     Short(Cache<ShortTags>),
@@ -130,7 +131,7 @@ impl<A: Level, B: Level, C: Level> Hierarchy<'_, A, B, C> {
         self.latency_cycles[served as usize]
     }
 
-    /// Brings near to the processor that runs the simulation what it needs for `line`. Changes nothing.
+    /// Prefetches the rows of `line` from the simulation's own memory. Changes no simulated state.
     #[inline(always)]
     pub fn hint(&mut self, line: u64) {
         self.llc.hint(line);
@@ -165,7 +166,7 @@ impl<A: Level, B: Level, C: Level> Hierarchy<'_, A, B, C> {
                     return Served::L2;
                 }
                 let (there, gone) = self.llc.touch_for(simd, line);
-                // Whether a line went is anyone's guess, so this is done in any case.
+                // Unconditional: the branch on an eviction is unpredictable.
                 self.news.announce(gone);
                 self.l1d.take(simd, gone.0, gone.1);
                 self.l2.take(simd, gone.0, gone.1);
@@ -235,7 +236,8 @@ impl PrivateCaches {
         }
         let rows = (l1d.stride_of_power_of_two(), l2.stride_of_power_of_two());
         let output = match lines {
-            // Private caches of up to 8, 16 and 24 ways: Broadwell and Zen 4; Skylake; Sapphire Rapids; Ice Lake.
+            // Private caches of up to 8, 16 and 24 ways: Broadwell and Zen 4; Skylake; Sapphire
+            // Rapids; Ice Lake.
             Lines::Short(llc) => match (rows, llc.stride()) {
                 ((1, 1), 1) if llc.stride_of_power_of_two() == 1 => {
                     run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<1, true>())
@@ -262,8 +264,8 @@ impl PrivateCaches {
         references >= (self.l1d.set_count() + self.l2.set_count()) / 4
     }
 
-    /// Sends all `references`, of which the highest line is `highest`, through the caches [level by level](crate::levels). False,
-    /// and nothing has changed, where that cannot be done.
+    /// Sends all `references`, of which the highest line is `highest`, through the caches [level by
+    /// level](crate::levels). False, and nothing has changed, where that cannot be done.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn level_by_level(
         &mut self,

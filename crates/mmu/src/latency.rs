@@ -4,12 +4,13 @@
 nestwalk_mem::counters! {
     /// How many walks took how long.
     pub struct LatencyHistogram {
-        /// Walks of `8 * i..8 * (i + 1)` cycles at place `i`; longer ones than all of these in the last place.
+        /// Walks of `8 * i..8 * (i + 1)` cycles at place `i`; longer ones than all of these in the
+        /// last place.
         buckets: [u64; LatencyHistogram::LEN] [hidden],
     }
     computed {
-        /// Half of all walks took no longer. Of this and of the other shares: the upper end of a bucket of 8 cycles; null
-        /// without walks, and beyond the last bucket.
+        /// Half of all walks took no longer. Of this and of the other shares: the upper end of a
+        /// bucket of 8 cycles; null without walks, and beyond the last bucket.
         "p50" ["cycles"] = |own| own.quantile(1, 2),
         /// 95 % of all walks took no longer.
         "p95" ["cycles"] = |own| own.quantile(95, 100),
@@ -29,8 +30,9 @@ impl LatencyHistogram {
         self.buckets[(cycles / Self::WIDTH_CYCLES).min(Self::LEN as u64 - 1) as usize] += 1;
     }
 
-    /// The cycles within which the share `numerator / denominator` of all walks ended: the upper end of the bucket in which
-    /// that share is reached. `None` without walks, and where it is reached in the last bucket, which has no upper end.
+    /// The cycles within which the share `numerator / denominator` of all walks ended: the upper
+    /// end of the bucket in which that share is reached. `None` without walks, and where it is
+    /// reached in the last bucket, which has no upper end.
     pub fn quantile(&self, numerator: u64, denominator: u64) -> Option<u64> {
         let total: u64 = self.buckets.iter().sum();
         let wanted = (u128::from(total) * u128::from(numerator)).div_ceil(u128::from(denominator)).max(1);

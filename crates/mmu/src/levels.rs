@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A whole tape through the caches level by level: the L1-D serves all references, then the L2 what the
-//! L1-D missed, then the last level what the L2 missed. Each level is one small loop without
+//! A whole tape through the caches level by level: the L1-D serves all references, then the L2 what
+//! the L1-D missed, then the last level what the L2 missed. Each level is one small loop without
 //! unpredictable branches.
 //!
-//! What a level does depends only on the references that reach it, so for a last level that feeds nothing
-//! back this is the same as one reference after the other. An inclusive last level takes the lines that
-//! it evicts out of the private caches. That changes nothing unless such a line is in the core when it
-//! goes, and it can only be there in two cases:
-//! - It was there before the tape began. The rows are copied first, and each evicted line is looked up in the copies.
-//! - It came in meanwhile. Then it was the latest of its last-level set at that time, so that set was
-//!   used at least as often as it has ways before the line could go. The uses of each set are counted.
+//! What a level does depends only on the references that reach it, so for a last level that feeds
+//! nothing back this is the same as one reference after the other. An inclusive last level takes
+//! the lines that it evicts out of the private caches. That changes nothing unless such a line is
+//! in the core when it goes, and it can only be there in two cases:
+//! - It was there before the tape began. The rows are copied first, and each evicted line is looked
+//!   up in the copies.
+//! - It came in meanwhile. Then it was the latest of its last-level set at that time, so that set
+//!   was used at least as often as it has ways before the line could go. The uses of each set are
+//!   counted.
 //!
-//! Where one of them may be so, the tape is taken back and [played](crate::play) one reference after the other.
+//! If either may be the case, the tape is undone and [replayed](crate::play) one reference after
+//! the other.
 //!
 //! Only with AVX-512, for the common shapes: see [`Levels::play`].
 
@@ -94,7 +97,8 @@ pub(crate) struct Levels {
     paused: u32,
 }
 
-/// A private cache whose rows are one [`LongTags`] each, all of it used, and a power of two of them.
+/// A private cache whose rows are one [`LongTags`] each, all of it used, and a power of two of
+/// them.
 struct Rows<'a> {
     rows: &'a mut [LongTags],
     shift: u32,
@@ -112,7 +116,8 @@ impl<'a> Rows<'a> {
     #[inline]
     fn misses(&mut self, line: u64) -> bool {
         let set = line as usize & (self.rows.len() - 1);
-        // SAFETY: the number of rows is a power of two, so `set` is one of them. A row is 32 bytes, aligned to as many.
+        // SAFETY: the number of rows is a power of two, so `set` is one of them. A row is 32 bytes,
+        // aligned to as many.
         unsafe {
             let row = std::ptr::from_mut(self.rows.get_unchecked_mut(set)).cast::<__m256i>();
             let wanted = _mm256_set1_epi32((line >> self.shift) as i32);
@@ -120,8 +125,8 @@ impl<'a> Rows<'a> {
             let there = u32::from(_mm256_cmpeq_epi32_mask(row_after, wanted));
             // All lanes up to the place of the tag; all eight if it is not there.
             let lanes = there ^ there.wrapping_sub(1);
-            // The compiler would make a masked store of this and the store, and the processor does not
-            // forward what such a store writes to the next load of the row.
+            // The compiler would make a masked store of this and the store, and the processor does
+            // not forward what such a store writes to the next load of the row.
             asm!("valignd {row}{{{lanes}}}, {row}, {wanted}, 7", row = inout(ymm_reg) row_after,
                 wanted = in(ymm_reg) wanted, lanes = in(kreg) lanes as u8, options(pure, nomem, nostack, preserves_flags));
             _mm256_store_si256(row, row_after);
@@ -152,7 +157,8 @@ fn use_l2(l2: &mut Rows<'_>, passed: &[Passed], misses: &mut [Passed], served: &
     let misses = &mut misses[..passed.len()];
     let mut count = 0;
     for &reference in passed {
-        // SAFETY: `misses` as in `use_l1d`; the index is that of a reference, of which `served` has as many.
+        // SAFETY: `misses` as in `use_l1d`; the index is that of a reference, of which `served` has
+        // as many.
         unsafe {
             *misses.get_unchecked_mut(count) = reference;
             *served.get_unchecked_mut(reference.index()) = Served::L2;
@@ -197,8 +203,9 @@ impl<const POWER: bool> LastLevel<'_, POWER> {
             self.fetch(pair[AHEAD]);
             let reference = pair[0];
             let (set, tag) = self.place(reference.line());
-            // SAFETY: there is a row for each set that a split gives; it is 64 bytes, aligned to as many, which
-            // are 32 places. Lists are as long as there are references, `served` as the tape.
+            // SAFETY: there is a row for each set that a split gives; it is 64 bytes, aligned to as
+            // many, which are 32 places. Lists are as long as there are references, `served` as the
+            // tape.
             unsafe {
                 let row = std::ptr::from_mut(self.rows.get_unchecked_mut(set)).cast::<__m512i>();
                 let wanted = _mm512_set1_epi16(tag as i16);
@@ -246,7 +253,7 @@ struct Lists<'a> {
     uses: &'a mut [u16; USE_COUNTS],
 }
 
-/// Whether a line that went may have been in the core: in one of the private caches as they were before, or since.
+/// Whether an evicted line may have been in a private cache: before the tape began, or since.
 #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
 #[inline(never)]
 fn may_have_been_held(evicted: &[(u64, bool)], l1d: &Rows<'_>, l2: &Rows<'_>, uses: &[u16], ways: usize) -> bool {
@@ -287,9 +294,10 @@ impl Levels {
         &self.served
     }
 
-    /// Plays `references`, of which the highest line is `highest`. False, and nothing has changed, where that cannot be
-    /// done: other shapes than 8 ways and a power of two of sets in the private caches, an exclusive last
-    /// level, memories of more than 256 GiB, or lines that may have been in the core when they went.
+    /// Plays `references`, of which the highest line is `highest`. False, and nothing has changed,
+    /// where that cannot be done: other shapes than 8 ways and a power of two of sets in the
+    /// private caches, an exclusive last level, memories of more than 256 GiB, or lines that may
+    /// have been in the core when they were evicted.
     pub fn play(
         &mut self,
         (l1d, l2): (&mut Cache, &mut Cache),
@@ -409,7 +417,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two cores over one last level, tape by tape by turns, against the same one reference after the other.
+        /// Two cores over one last level, tape by tape by turns, against the same one reference
+        /// after the other.
         #[test]
         fn level_by_level_is_one_by_one(
             policy in prop::sample::select(vec![LlcPolicy::Inclusive, LlcPolicy::NonInclusive]),

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory-management unit: what happens between a program's access and the memory that serves it.
+//! The memory-management unit: what happens between a program's access and the memory that serves
+//! it.
 //!
-//! A [`Core`] has TLBs, page-walk caches, an optional nested TLB and private data caches; cores share an [`Llc`]. It is
-//! handed accesses and a [`Walker`], the way in which virtual addresses become host-physical ones here:
+//! A [`Core`] has TLBs, page-walk caches, an optional nested TLB and private data caches; cores
+//! share an [`Llc`]. Its input is a slice of accesses and a [`Walker`], which translates virtual
+//! addresses to host-physical ones:
 //! - [`Native`]: one page table;
-//! - [`Nested`]: a guest table whose nodes and pages lie in guest-physical memory, over a host table.
+//! - [`Nested`]: a guest table whose nodes and pages lie in guest-physical memory, over a host
+//!   table.
 //!
-//! Every step of a walk is a reference that goes through the caches and competes there with the program's data. The
-//! [`Counters`] say how many there were, which step of which walk each one was, and what served it.
+//! Every step of a walk is a reference that goes through the caches and competes there with the
+//! program's data. The [`Counters`] say how many there were, which step of which walk each one was,
+//! and what served it.
 //!
-//! The core handles no page faults. [`Core::run`] stops *before* the access that needs one and says which; the machine
-//! asks the kernel in question and goes on from there.
+//! The core handles no page faults. [`Core::run`] stops *before* the access that needs one and says
+//! which; the machine asks the kernel in question and goes on from there.
 //!
-//! Promises: true LRU everywhere, to the last entry; the same accesses on the same tables give the same counters to the
-//! last bit, however they are cut into batches; nothing is allocated per access.
+//! Promises: true LRU everywhere, to the last entry; the same accesses on the same tables give the
+//! same counters to the last bit, however they are cut into batches; nothing is allocated per
+//! access.
 
 pub mod accelerator;
 mod cache;

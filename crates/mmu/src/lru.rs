@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A small set-associative table with true LRU: what TLBs and the nested TLB are made of.
 //!
-//! Each set is a [row](crate::simd) of keys with values, the most recently used first; what is empty stands behind.
+//! Each set is a [row](crate::simd) of keys with values, the most recently used first; empty places
+//! are last.
 
 use crate::sets::Sets;
 use crate::simd::{NO_KEY, Pairs, Plain, Simd};
@@ -33,7 +34,8 @@ impl Lru {
     #[inline(always)]
     fn set(&self, set: usize) -> &[Pairs] {
         debug_assert!(set < self.sets.count());
-        // SAFETY: there are `stride` pairs for each set, and every set comes from `set_of`, so is one of them.
+        // SAFETY: there are `stride` pairs for each set, and every set comes from `set_of`, so is
+        // one of them.
         unsafe { self.pairs.get_unchecked(set * self.stride..(set + 1) * self.stride) }
     }
 
@@ -63,8 +65,8 @@ impl Lru {
         Plain.place_of(row, key).map(|place| row[place / 4].values[place % 4])
     }
 
-    /// The value of the first key of the set that is `key` in the bits of `mask` and whose value has its bit `bit`. It becomes
-    /// the latest of its set.
+    /// The value of the first key of the set that is `key` in the bits of `mask` and whose value
+    /// has its bit `bit`. It becomes the latest of its set.
     #[inline(always)]
     pub fn find_where<S: Simd>(&mut self, simd: S, set: usize, key: u64, mask: u64, bit: u32) -> Option<u64> {
         let row = self.set_mut(set);
@@ -190,7 +192,7 @@ impl<const N: usize> Narrow<'_, N> {
     }
 }
 
-/// Takes out what stands at `place`; what stands behind it moves up.
+/// Removes the pair at `place`; the pairs behind it move up.
 #[cold]
 fn close(row: &mut [Pairs], place: usize) {
     for place in place..row.len() * 4 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is known of a page's translation, in one word: what TLBs and the nested TLB hold and walks find.
+//! A page's translation in one word, as the TLBs and the nested TLB hold it and as walks return it.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -7,7 +7,8 @@ use std::num::NonZeroU64;
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Entry, Gvn, Hpa, PageSize, Pfn};
 
-/// A translation. Frame and rights stand where an [`Entry`] has them, so that a walk only puts words together.
+/// A translation. Frame and rights are in the same bits as in an [`Entry`], so that a walk combines
+/// entries with a few bitwise operations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Mapping(NonZeroU64);
 
@@ -25,13 +26,15 @@ impl Mapping {
         Self::joined(frame, size, writable).used(dirty)
     }
 
-    /// What the leaf `entry` of a page of `size` says: of the whole page, or, with another `frame` than its first, of a part.
+    /// What the leaf `entry` of a page of `size` says: of the whole page, or, with another `frame`
+    /// than its first, of a part.
     #[inline(always)]
     pub(crate) fn of(entry: Entry, frame: Pfn, size: PageSize) -> Self {
         Self::joined(frame, size, entry.flags())
     }
 
-    /// What the leaf entries of a 4 KiB page in `guest` and `host` say together, of a page in `frame`.
+    /// What the leaf entries of a 4 KiB page in `guest` and `host` say together, of a page in
+    /// `frame`.
     #[inline(always)]
     pub(crate) fn of_both(guest: Entry, host: Entry, frame: Pfn) -> Self {
         Self::joined(frame, PageSize::Small, guest.flags() & host.flags())

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What walks have found out, so that the next ones need not put it together again: *prepared walks*.
+//! *Prepared walks*: the results of walks, cached for later walks of the same pages.
 //!
-//! - The host walk to a node of a guest's table reads the same lines each time: a memo keeps them by
-//!   node.
-//! - All host walks to one 2 MiB block of guest-physical memory read the same lines above the PTE's:
-//!   it keeps them by block.
-//! - What a walk for a guest's page finds is one word: [`Leaf`]. It replaces two entries, and the two
-//!   ways to them, in this machine's own memory.
+//! - The host walk to a node of a guest's table reads the same lines each time: a memo keeps them
+//!   by node.
+//! - All host walks to one 2 MiB block of guest-physical memory read the same lines above the
+//!   PTE's: it keeps them by block.
+//! - What a walk for a guest's page finds is one word: [`Leaf`]. It replaces two entries, and the
+//!   two ways to them, in this machine's own memory.
 //!
 //! A memo serves the simulation only, holds nothing but what the tables say, and forgets everything
-//! as soon as a table's [version](PageTable::version) says that something may have ceased to be true.
+//! as soon as a table's [version](PageTable::version) says that something may have ceased to be
+//! true.
 
 use nestwalk_mem::addr::{ENTRY_BYTES, LINE_SHIFT, PAGE_SHIFT};
 use nestwalk_mem::{Entry, Frame, Level, NodeId, PageTable, Pfn, Version, Vpn, huge};
@@ -25,7 +26,8 @@ const LINES_ORDER: u32 = PAGE_SHIFT - LINE_SHIFT;
 /// log2 of the entries of a line.
 pub(crate) const LINE_ENTRIES_ORDER: u32 = LINE_SHIFT - ENTRY_BYTES.trailing_zeros();
 
-/// The number of the line (address / 64) with the entry at `index` of a node in `frame`, if it fits.
+/// The number of the line (address / 64) with the entry at `index` of a node in `frame`, if it
+/// fits.
 fn line_of(frame: Frame, index: usize) -> Option<u32> {
     u32::try_from(frame.0 << LINES_ORDER | (index >> LINE_ENTRIES_ORDER) as u64).ok()
 }
@@ -72,9 +74,9 @@ const WALKS_IN_ORDER: u16 = 96;
 /// The same where each entry is somewhere else: 28 us.
 const WALKS_SCATTERED: u16 = 1000;
 
-/// What a walk for a 4 KiB page of the guest finds, where no such walk changes anything: all accessed
-/// bits are set, and either all dirty bits, too, or stores are not allowed. The guest's frame (26
-/// bits), and below it the [`Mapping`], of another 26 bits.
+/// What a walk for a 4 KiB page of the guest finds, where no such walk changes anything: all
+/// accessed bits are set, and either all dirty bits, too, or stores are not allowed. The guest's
+/// frame (26 bits), and below it the [`Mapping`], of another 26 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Leaf(u64);
 
@@ -123,7 +125,8 @@ impl Leaf {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
 struct BlockRecord {
-    /// The lines of the entries that lead to the PTE node, from the root's down, and its own first line.
+    /// The lines of the entries that lead to the PTE node, from the root's down, and its own first
+    /// line.
     lines: [u32; LEVELS],
 }
 
@@ -174,7 +177,8 @@ impl Memo {
         (self.sources.guest.table, self.sources.host.table) == (guest, host)
     }
 
-    /// From now on it is used for these tables as they are now; guest-physical memory begins at the host's page `base`.
+    /// From now on it is used for these tables as they are now; guest-physical memory begins at the
+    /// host's page `base`.
     pub(crate) fn renew(&mut self, guest: &PageTable, host: &PageTable, base: Vpn) {
         let sources = Sources { guest: guest.version(), host: host.version(), base };
         let slots = guest.node_slots();
@@ -255,13 +259,14 @@ impl Memo {
         ((page.0 >> INDEX_BITS) - (self.base.0 >> INDEX_BITS)) as usize
     }
 
-    /// What is known of a guest's node for which [`Memo::prepare_node`] said yes in this run.
+    /// The record of a guest's node for which [`Memo::prepare_node`] returned `true` in this run.
     #[inline(always)]
     pub(crate) fn node(&self, node: NodeId) -> NodeRecord {
         self.nodes[node.0 as usize]
     }
 
-    /// The lines of a host walk to `page`, for whose block [`Memo::prepare_block`] said yes in this run.
+    /// The lines of a host walk to `page`. [`Memo::prepare_block`] must have returned `true` for
+    /// its block in this run.
     #[inline(always)]
     pub(crate) fn host_lines(&self, page: Vpn) -> [u32; LEVELS] {
         let mut lines = self.blocks[self.block(page)].lines;
@@ -334,9 +339,9 @@ impl Memo {
         true
     }
 
-    /// A walk ended at `index` of `node`, which is prepared, and what it found was not known here: the
-    /// entries there and in the host's node `below`. Where the leaves of `node` are filled in, this
-    /// one is now. Where not, they are as soon as walks were so many that it pays.
+    /// A walk ended at `index` of `node`, which is prepared, and what it found was not known here:
+    /// the entries there and in the host's node `below`. Where the leaves of `node` are filled in,
+    /// this one is now. Where not, they are as soon as walks were so many that it pays.
     pub(crate) fn learn(
         &mut self,
         guest: &PageTable,

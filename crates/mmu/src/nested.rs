@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A nested walk: a guest table whose nodes and pages lie in guest-physical memory, over a host table (two-dimensional paging).
+//! A nested walk: a guest table whose nodes and pages lie in guest-physical memory, over a host
+//! table (two-dimensional paging).
 //!
-//! For each guest level the guest entry's guest-physical address is translated by a host walk, then the entry is read;
-//! at last a host walk translates the data page. Cold and without large pages that is 24 references with four levels on
-//! both sides and 35 with five. The TLBs get the combined translation, of the smaller one of the two leaves.
+//! For each guest level the guest entry's guest-physical address is translated by a host walk, then
+//! the entry is read; at last a host walk translates the data page. Cold and without large pages
+//! that is 24 references with four levels on both sides and 35 with five. The TLBs get the combined
+//! translation, of the smaller one of the two leaves.
 
 use nestwalk_mem::{Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
 
@@ -18,8 +20,8 @@ use crate::stages::{Prepared, ROOT};
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, index_of, leaf_of, set_dirty};
 
-/// Translation through a guest's table over its host's. A VM is a process of the host, and its guest-physical memory is
-/// one range of that process's virtual memory.
+/// Translation through a guest's table over its host's. A VM is a process of the host, and its
+/// guest-physical memory is one range of that process's virtual memory.
 #[derive(Debug)]
 pub struct Nested<'t> {
     /// The table of the process in the guest.
@@ -30,8 +32,8 @@ pub struct Nested<'t> {
     pub base: Vpn,
 }
 
-/// The one-dimensional walk through the `host`'s table for `gpa`, which lies in its `page`. `guest_level` says what for (0:
-/// the data page). `None` is an EPT violation.
+/// The one-dimensional walk through the `host`'s table for `gpa`, which lies in its `page`.
+/// `guest_level` says what for (0: the data page). `None` is an EPT violation.
 #[inline(always)]
 fn host_walk<P: Accelerator, S: Simd>(
     host: &mut PageTable,
@@ -103,7 +105,8 @@ fn host_walk_to<P: Accelerator, S: Simd>(
     Some(mapping)
 }
 
-/// The leaf for `page` where it is a PTE in a node that is known without a way down, is present and allows a `write`.
+/// The leaf for `page`, if it is a PTE in a node that is known without a descent, is present and
+/// allows a `write`.
 #[inline(always)]
 fn known_leaf(table: &PageTable, page: Vpn, write: bool) -> Option<(NodeId, Found)> {
     let node = table.known_pte_node(page)?;

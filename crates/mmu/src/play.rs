@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Plays a [tape](crate::tape) through a core's caches: what serves each reference, and how long each walk takes.
+//! Plays a [tape](crate::tape) through a core's caches: what serves each reference, and how long
+//! each walk takes.
 
 use std::ops::Range;
 
@@ -73,7 +74,8 @@ impl Player {
         tape.clear();
     }
 
-    /// Plays a tape without an aborted walk level by level. False, and nothing has changed, where that cannot be done.
+    /// Plays a tape without an aborted walk level by level. False, and nothing has changed, where
+    /// that cannot be done.
     #[cfg(target_arch = "x86_64")]
     fn level_by_level(&mut self, llc: &mut Llc, tape: &Tape, counters: &mut Counters) -> bool {
         let (Some(levels), Some(avx2)) = (&mut self.levels, self.avx2) else { return false };
@@ -113,7 +115,8 @@ impl Player {
     }
 }
 
-/// Counts the references of `tape`, each served by one of `served`. `waited` is for the sums on the way.
+/// Counts the references of `tape`; `served` says what served each. `waited` is scratch space for
+/// the prefix sums of latencies.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn count_served(
@@ -162,8 +165,8 @@ struct Waited {
     host_cycles: u64,
 }
 
-/// A walk waits for each of its references, for what is left of it if it was prefetched, or for some of them: a
-/// reference with a wait goes on beside the walk.
+/// A walk waits for each of its references, for what is left of it if it was prefetched, or for
+/// some of them: a reference with a wait goes on beside the walk.
 const SERIAL: u8 = 0;
 const PREFETCH: u8 = 1;
 const PARALLEL: u8 = 2;
@@ -273,8 +276,8 @@ impl<'a, S: Simd, const KIND: u8> Playing<'a, S, KIND> {
         }
     }
 
-    /// References of a walk that ended in a page fault, from `begin` on: the caches see them, and their number is all
-    /// that counts.
+    /// References of a walk that ended in a page fault, from `begin` on: the caches see them, and
+    /// their number is all that counts.
     #[cold]
     fn aborted<A: Level, B: Level, C: Level>(&mut self, caches: &mut Hierarchy<'_, A, B, C>, begin: usize) {
         let mut now = 0;

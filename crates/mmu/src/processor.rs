@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A core: TLBs, walk unit, private caches and counters. How accesses run through it is in [`run`](crate::run).
+//! A core: TLBs, walk unit, private caches and counters. How accesses run through it is in
+//! [`run`](crate::run).
 
 use nestwalk_mem::VpnRange;
 
@@ -41,7 +42,8 @@ impl Asid {
 pub enum RunEnd {
     /// All accesses are done.
     Done,
-    /// Access `index` needs a page fault first. It has not been counted: handle the fault and run on from `index`.
+    /// Access `index` needs a page fault first. It has not been counted: handle the fault and run
+    /// on from `index`.
     Fault {
         /// Which access.
         index: usize,
@@ -50,8 +52,8 @@ pub enum RunEnd {
     },
 }
 
-/// Counters that a core counts into: one for each program that it runs, so that programs on the same
-/// core count apart.
+/// Counters that a core counts into: one for each program that it runs, so that programs on the
+/// same core count apart.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     counters: Counters,
@@ -166,7 +168,8 @@ impl<P: Accelerator> Core<P> {
         &self.player.caches
     }
 
-    /// Switches to another process (`guest`) and, nested, another VM (`host`). Entries of others stay but are not used.
+    /// Switches to another process (`guest`) and, nested, another VM (`host`). Entries of others
+    /// stay but are not used.
     pub fn switch_to(&mut self, guest: Asid, host: Asid) {
         self.tlbs.switch_to(guest);
         self.unit.accelerator.switch_to(guest, host);
@@ -177,8 +180,9 @@ impl<P: Accelerator> Core<P> {
         }
     }
 
-    /// The program's kernel changed the table for `pages` of the process in use (`INVLPG`, once or in a row): their
-    /// translations go, and so does all that the page-walk caches know of the process.
+    /// The program's kernel changed the table for `pages` of the process in use (`INVLPG`, once or
+    /// in a row): their translations go, and so does all that the page-walk caches know of the
+    /// process.
     pub fn invalidate(&mut self, pages: VpnRange) {
         self.tlbs.invalidate(pages);
         self.unit.guest_pwc.flush();
@@ -192,7 +196,8 @@ impl<P: Accelerator> Core<P> {
         self.unit.accelerator.flush();
     }
 
-    /// The host changed its table (`INVEPT`): everything that came from it goes, combined translations included.
+    /// The host changed its table (`INVEPT`): everything that came from it goes, combined
+    /// translations included.
     pub fn flush_nested(&mut self) {
         self.flush_all();
     }
@@ -208,14 +213,14 @@ impl<P: Accelerator> Core<P> {
         }
     }
 
-    /// Whether the simulation may fetch ahead from its own memory (it does by default). Makes no difference to any
-    /// result.
+    /// Whether the simulation may fetch ahead from its own memory (it does by default). Makes no
+    /// difference to any result.
     pub fn set_hints(&mut self, on: bool) {
         self.hints = on;
     }
 
-    /// Whether walks may be done in stages over a batch (by default they are, unless something prefetches).
-    /// Makes no difference to any result.
+    /// Whether walks may be done in stages over a batch (by default they are, unless something
+    /// prefetches). Makes no difference to any result.
     pub fn set_stages(&mut self, on: bool) {
         self.stages = on;
     }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guess at which accesses will walk: good enough to fetch ahead for, and far cheaper than to ask the TLBs.
+//! A prediction of which accesses will walk. It is accurate enough for fetching ahead and much
+//! cheaper than a TLB look-up.
 
 use nestwalk_mem::Gvn;
 
-/// Pages that were met of late. A page is forgotten when another one with the same lowest bits is met.
+/// A direct-mapped table of recently walked pages. A page is replaced by the next one with the same
+/// lowest bits.
 #[derive(Clone, Debug)]
 pub(crate) struct RecentPages {
-    /// By a page's lowest bits, the bits above.
+    /// Indexed by a page's lowest bits: the bits above.
     pages: [u32; RecentPages::LEN],
 }
 
@@ -17,13 +19,13 @@ impl RecentPages {
         Self { pages: [u32::MAX; Self::LEN] }
     }
 
-    /// Whether `page` is likely to have a translation in the TLBs. If not, it will have one soon.
+    /// Whether the TLBs are likely to hold a translation of `page`.
     #[inline(always)]
     pub fn contains(&self, page: Gvn) -> bool {
         self.pages[page.0 as usize % Self::LEN] == (page.0 / Self::LEN as u64) as u32
     }
 
-    /// A walk for `page` comes.
+    /// Records that a walk for `page` will follow.
     #[inline(always)]
     pub fn insert(&mut self, page: Gvn) {
         self.pages[page.0 as usize % Self::LEN] = (page.0 / Self::LEN as u64) as u32;
@@ -35,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_known_until_its_double_comes() {
+    fn a_page_is_contained_until_one_with_the_same_lowest_bits_replaces_it() {
         let mut recent = RecentPages::new();
         let (page, double) = (Gvn(0x1_2345), Gvn(0x1_2345 + 7 * RecentPages::LEN as u64));
         assert!(!recent.contains(page));

@@ -2,16 +2,17 @@
 //! The loops that run accesses through a core: the hot path.
 //!
 //! Five things make them fast, and none of them shows in any result:
-//! - *Repetition*: an access to the page of the access before hits the most recently used L1 TLB entry, and one to the
-//!   same line hits the most recently used L1-D line, too. Neither changes any order, so both are only counted.
-//! - *Rows of 4 KiB pages*: accesses to pages that the TLBs hold, or whose walks can be put off, are most of
-//!   a program's. As long as one follows another they stay in a loop that does nothing else.
-//! - *Passes*: accesses are taken [`Tape::BATCH`] at a time. All of a batch are translated, then all its references are
-//!   [played](crate::play) through the caches.
-//! - *Hints*: if the batch before walked often, the table entries that the walks of this one will end at are fetched ahead
-//!   from the simulation's own memory, in stages of which each uses what the one before has brought. See
-//!   [`Walker::hint_first`].
-//! - Page faults leave the loop, so it contains nothing of them.
+//! - *Repetition*: an access to the same page as the previous one hits the most recently used L1
+//!   TLB entry. An access to the same line also hits the most recently used L1-D line. Neither
+//!   changes an LRU order, so both are only counted.
+//! - *Runs of 4 KiB pages*: most accesses are to 4 KiB pages that the TLBs hold or whose walks can
+//!   be deferred. Consecutive ones are handled in a small loop of their own.
+//! - *Passes*: accesses are processed in batches of [`Tape::BATCH`]. First the whole batch is
+//!   translated, then all its references are [replayed](crate::play) through the caches.
+//! - *Hints*: if the previous batch had many walks, the leaf entries for the walks of this batch
+//!   are prefetched from the simulation's own memory. Each stage of a hint uses the lines that the
+//!   previous stage has fetched. See [`Walker::hint_first`].
+//! - *Page faults* leave the loop, which has no code for them.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize};
@@ -37,14 +38,16 @@ const HINTS: usize = 64;
 /// The most pairs of tables for which a core keeps prepared walks.
 const MEMOS_MAX: usize = 16;
 
-/// Fetch ahead, and put walks off, when the batch before had at least this many: a sequential stream has one in each batch.
+/// Walks in the previous batch from which on walks are deferred and hints given. A sequential
+/// stream has one walk in each batch.
 const WALKS_MIN: usize = 2;
 
 /// The access before: its page and its line.
 #[derive(Clone, Copy)]
 struct Last {
     gva: u64,
-    /// log2 of the bytes around it that its L1 TLB entry certainly serves: see [`Tlbs::served_shift`].
+    /// log2 of the bytes around it that its L1 TLB entry certainly serves: see
+    /// [`Tlbs::served_shift`].
     shift: u32,
     size: PageSize,
     /// Whether a store needs nothing more than this entry.
@@ -67,7 +70,8 @@ impl Last {
         self.store_ok || !access.is_store()
     }
 
-    /// Whether `access` has the same address but for its lowest bits, and is allowed: one comparison of both.
+    /// Whether `access` has the same address but for its lowest bits, and is allowed: one
+    /// comparison of both.
     #[inline(always)]
     fn agrees(&self, access: Access, lowest: u32) -> bool {
         const STORE: u64 = 1 << 63;
@@ -127,7 +131,8 @@ impl<C: CoRunner> Detail for Full<'_, C> {
 
     #[inline(always)]
     fn only_counts(last: &Last, access: Access) -> bool {
-        // The co-runner comes between any two accesses: then the line before need not be there any more.
+        // The co-runner comes between any two accesses: then the line before need not be there any
+        // more.
         !C::ACTIVE && last.same_line(access)
     }
 
@@ -167,7 +172,8 @@ impl Detail for TlbOnly {
     fn finish<P: Accelerator>(&mut self, _: &mut Core<P>) {}
 }
 
-/// Counts a hit, sets dirty bits if this is the first store, and returns what the first level holds.
+/// Counts a hit, sets dirty bits if this is the first store, and returns what the first level
+/// holds.
 #[inline(always)]
 fn on_hit<W: Walker>(
     tlbs: &mut Tlbs,
@@ -236,8 +242,8 @@ impl Row {
     }
 }
 
-/// Translates as many of `accesses` as hit `pages` of the first level, one after the other, and need
-/// nothing else.
+/// Translates as many of `accesses` as hit `pages` of the first level, one after the other, and
+/// need nothing else.
 #[inline(always)]
 fn first_level_hits<const N: usize, P: Accelerator, S: Simd, D: Detail>(
     pages: &mut SmallPages<'_, N>,
@@ -318,8 +324,9 @@ impl<P: Accelerator> Core<P> {
         self.run_in(walker, accesses, Full { llc, corunner })
     }
 
-    /// Lets only the TLBs see `accesses`: exact hits and misses ([`Counters::functional`]), no caches, no latencies. It
-    /// keeps the TLBs' contents right over the stretches of a trace between the windows that are simulated in full.
+    /// Lets only the TLBs see `accesses`: exact hits and misses ([`Counters::functional`]), no
+    /// caches, no latencies. It keeps the TLBs' contents right over the stretches of a trace
+    /// between the windows that are simulated in full.
     pub fn run_functional<W: Walker>(&mut self, walker: &mut W, accesses: &[Access]) -> RunEnd {
         self.run_in(walker, accesses, TlbOnly)
     }
@@ -356,7 +363,8 @@ impl<P: Accelerator> Core<P> {
             let rest = &accesses[done..];
             let batch = &rest[..hints.len];
             let end = self.translate(simd, walker, batch, &mut detail, &mut last);
-            // What the next batch needs comes while this one's walks are done, and its references played.
+            // Prefetch for the next batch while the walks of this one are done and its references
+            // replayed.
             self.expect(&rest[batch.len()..], &mut hints);
             if D::FULL {
                 self.finish_walks(simd, walker, Some(&mut hints));
@@ -375,7 +383,8 @@ impl<P: Accelerator> Core<P> {
         RunEnd::Done
     }
 
-    /// Translates a batch; where and why it stopped, if it did. Accesses and stores are counted by the caller.
+    /// Translates a batch; where and why it stopped, if it did. Accesses and stores are counted by
+    /// the caller.
     #[inline(always)]
     fn translate<S: Simd, W: Walker, D: Detail>(
         &mut self,
@@ -429,8 +438,8 @@ impl<P: Accelerator> Core<P> {
         None
     }
 
-    /// Translates as many of `accesses` as are to 4 KiB pages that the TLBs hold, or for which the walk can
-    /// be put off, one after the other, and need nothing else.
+    /// Translates as many of `accesses` as are to 4 KiB pages that the TLBs hold, or for which the
+    /// walk can be put off, one after the other, and need nothing else.
     #[inline(always)]
     fn small_pages<S: Simd, W: Walker, D: Detail>(
         &mut self,
@@ -597,7 +606,8 @@ impl<P: Accelerator> Core<P> {
         Some(at)
     }
 
-    /// The next batch is the beginning of `accesses`: says how far it goes, and which of them are likely to walk.
+    /// The next batch is the beginning of `accesses`: says how far it goes, and which of them are
+    /// likely to walk.
     #[inline(always)]
     fn expect<H>(&mut self, accesses: &[Access], hints: &mut Hints<H>) {
         let batch = &accesses[..accesses.len().min(Tape::BATCH)];

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! DS-n: a VM's memory is a few contiguous host segments, translated by registers (Compromis, section 4.1 of that paper).
+//! DS-n: a VM's memory is a few contiguous host segments, translated by registers (Compromis,
+//! section 4.1 of that paper).
 //!
-//! The guest keeps its page tables, and a walk is one-dimensional: every guest-physical address met on the way, each
-//! node's and the data page's, becomes `HBReg[i] + (gpa - GBReg[i])`, where `i` is the last segment whose guest base is not
-//! above it. An address beyond the VM's memory is a boundary violation, which traps to the hypervisor.
+//! The guest keeps its page tables, and a walk is one-dimensional: every guest-physical address met
+//! on the way, each node's and the data page's, becomes `HBReg[i] + (gpa - GBReg[i])`, where `i` is
+//! the last segment whose guest base is not above it. An address beyond the VM's memory is a
+//! boundary violation, which traps to the hypervisor.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Gpa, Gva, Hpa, PageSize, PageTable, Pfn, Va};
@@ -55,8 +57,8 @@ impl Segments {
     /// The most segments that there are registers for.
     pub const MAX: usize = 8;
 
-    /// Registers for segments of so many frames from these host frames on, in the order in which the guest sees them.
-    /// `latency_cycles` is the time of a translation.
+    /// Registers for segments of so many frames from these host frames on, in the order in which
+    /// the guest sees them. `latency_cycles` is the time of a translation.
     ///
     /// # Errors
     /// When there are none or too many, or one is empty.
@@ -84,7 +86,8 @@ impl Segments {
     /// Which segment the guest's frame `gfn` lies in.
     #[inline(always)]
     fn segment_of(&self, gfn: u64) -> Option<usize> {
-        // All comparators work at once, as in the hardware; those of registers that are not in use never match.
+        // All comparators work at once, as in the hardware; those of registers that are not in use
+        // never match.
         let below = self.guest_bases.iter().map(|&base| usize::from(base <= gfn)).sum::<usize>();
         (gfn < self.limit).then(|| below - 1)
     }
@@ -98,8 +101,8 @@ impl Segments {
         Some(Hpa(pfn << PAGE_SHIFT | gpa.0 & ((1 << PAGE_SHIFT) - 1)))
     }
 
-    /// The largest page around the guest's frame `gfn`, no larger than `size`, that lies in one segment and is aligned in
-    /// the host as it is in the guest: what a TLB entry can hold.
+    /// The largest page around the guest's frame `gfn`, no larger than `size`, that lies in one
+    /// segment and is aligned in the host as it is in the guest: what a TLB entry can hold.
     fn piece(&self, gfn: u64, size: PageSize) -> PageSize {
         let whole = |size: &PageSize| {
             let first = gfn & !(size.pages() - 1);

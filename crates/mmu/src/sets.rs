@@ -3,8 +3,9 @@
 
 /// Splits a number into set and tag: remainder and quotient by the number of sets.
 ///
-/// A division by a constant that is only known at run time: a mask and a shift for powers of two, else a multiplication
-/// by the reciprocal, which is exact because number x sets stays below 2^64 (see [`Sets::new`]).
+/// A division by a constant that is only known at run time: a mask and a shift for powers of two,
+/// else a multiplication by the reciprocal, which is exact because number x sets stays below 2^64
+/// (see [`Sets::new`]).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sets {
     count: u64,
@@ -17,8 +18,8 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    /// The largest number that [`Sets::split`] takes where the count is no power of two: `number * count < 2^64` needs
-    /// no more than 2^38 lines (16 TiB) x 2^26 sets, or 2^45 pages x 2^19 sets.
+    /// The largest number that [`Sets::split`] takes where the count is no power of two: `number *
+    /// count < 2^64` needs no more than 2^38 lines (16 TiB) x 2^26 sets, or 2^45 pages x 2^19 sets.
     pub fn new(count: u32) -> Self {
         assert!(count > 0, "a structure has at least one set");
         let count = u64::from(count);

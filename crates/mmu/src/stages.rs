@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Nested walks in stages over a batch: what a walk does is the same as in [`nested`](crate::nested), but all walks do
-//! one part of it before any does the next.
+//! Nested walks in stages over a batch. A walk does the same as in [`nested`](crate::nested), but
+//! all walks of the batch finish one stage before any begins the next.
 //!
-//! 1. *Resolve and TLBs* ([`run`](crate::run)): what an access translates to is read from the tables, without a walk, when it
-//!    misses the TLBs; so the next access finds it there. A walk that may end in a page fault is not
-//!    put off: it ends the stages, and is walked as always.
-//! 2. *Guest*: each walk looks in the guest's page-walk caches, and so it is known which host walks it needs: a list of
-//!    [tasks](Task), written without branches on how many there are.
-//! 3. *Host*: each task looks in the host's page-walk caches and writes its references onto the [tape](crate::tape).
+//! 1. *Resolve and TLBs* ([`run`](crate::run)): on a TLB miss the translation is read from the
+//!    tables without a walk and put into the TLBs, where the next access finds it. A walk that may
+//!    end in a page fault is not deferred: it ends the batch and is done at once.
+//! 2. *Guest*: each walk looks up the guest's page-walk caches. That determines the host walks that
+//!    it needs: a list of [tasks](Task), written without a branch on their number.
+//! 3. *Host*: each task looks up the host's page-walk caches and records its references on the
+//!    [tape](crate::tape).
 //! 4. *Replay* ([`play`](crate::play)).
 //!
-//! Nothing in one stage depends on a later one: which lines a walk refers to does not depend on what
-//! serves them, and the page-walk caches of guest and host know nothing of each other.
+//! No stage depends on a later one: the lines that a walk references do not depend on which cache
+//! level serves them, and the guest's and the host's page-walk caches are independent.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Gpa, Gva, Level, NodeId, Va, Vpn};
@@ -40,7 +41,8 @@ pub struct Prepared {
     pub(crate) gfn: u32,
 }
 
-/// Fetches ahead what the walks of the next batch need of the simulation's own memory, one walk at a time.
+/// Fetches ahead what the walks of the next batch need of the simulation's own memory, one walk at
+/// a time.
 pub(crate) trait FetchAhead {
     /// The first stage for the next walk; false if there is none left.
     fn first(&mut self) -> bool;
@@ -78,11 +80,12 @@ struct Task {
 }
 
 impl Task {
-    /// Says that the bits of the node's page are to be set in the host's table; the node's number stands above.
+    /// Flag: accessed and dirty bits of the node's page must be set in the host's table. The node's
+    /// number is in the bits above the flags.
     const UNMARKED: u32 = 1;
-    /// Says that it is no walk: `page` and `walk` are the range of the other references.
+    /// Flag: this is no walk: `page` and `walk` are the range of the other references.
     const OTHERS: u32 = 2;
-    /// Says that it is the first of its walk; only kept where something prefetches.
+    /// Flag: the first task of its walk. Only kept where something prefetches.
     const FIRST: u32 = 4;
     const NODE: u32 = 3;
 
@@ -179,14 +182,14 @@ impl Writer<'_> {
         self.len += 1;
     }
 
-    /// The references of the host walk of `task`, which has `left` levels to read: always as many as there are levels, of which those
-    /// beyond are written over.
+    /// The references of the host walk of `task`, which has `left` levels to read: always as many
+    /// as there are levels, of which those beyond are written over.
     #[inline(always)]
     fn push_step(&mut self, task: &Task, left: usize) {
         debug_assert!((1..=LEVELS).contains(&left) && self.len + LEVELS <= self.places.len());
         let skip = (LEVELS - left) % LEVELS;
-        // SAFETY: `skip` is less than `LEVELS`, so these are lines of the task and what comes behind them in it.
-        // There is room, as in `push`.
+        // SAFETY: `skip` is less than `LEVELS`, so these are lines of the task and what comes
+        // behind them in it. There is room, as in `push`.
         let (lines, places) = unsafe {
             let lines = std::ptr::from_ref(task).cast::<u32>().add(skip).cast::<[u32; LEVELS]>();
             let places = self.places.as_mut_ptr().add(self.len).cast::<[Reference; LEVELS]>();
@@ -201,7 +204,8 @@ impl Writer<'_> {
 }
 
 impl<P: Accelerator> WalkUnit<P> {
-    /// Does all walks that were put off, whose nodes are prepared in `memo`. Whether [`WalkUnit::unmarked`] has something.
+    /// Does all walks that were put off, whose nodes are prepared in `memo`. Whether
+    /// [`WalkUnit::unmarked`] has something.
     #[inline(always)]
     pub(crate) fn run_stages<S: Simd>(&mut self, simd: S, memo: &Memo, mut ahead: impl FetchAhead) -> bool {
         let first = self.tape.walks.len();
@@ -285,7 +289,8 @@ impl<P: Accelerator> WalkUnit<P> {
         }
     }
 
-    /// Does all tasks; the walks' spans on the tape begin with the one at `first`. Whether a node is unmarked.
+    /// Does all tasks; the walks' spans on the tape begin with the one at `first`. Whether a node
+    /// is unmarked.
     #[inline(always)]
     fn host_stage<S: Simd>(&mut self, simd: S, first: usize, ahead: &mut impl FetchAhead) -> bool {
         let Pending { others, tasks, task_count, .. } = &mut self.pending;

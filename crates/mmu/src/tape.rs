@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a batch of accesses refers to, in order: written while the batch is translated, then played through the caches.
+//! What a batch of accesses refers to, in order: written while the batch is translated, then played
+//! through the caches.
 //!
-//! Which lines a walk refers to does not depend on what serves them. So TLBs, page-walk caches and tables work through a
-//! whole batch first, and the data caches after them, each in a tight loop of its own.
+//! Which lines a walk refers to does not depend on what serves them. So TLBs, page-walk caches and
+//! tables work through a whole batch first, and the data caches after them, each in a tight loop of
+//! its own.
 
 use nestwalk_mem::{Hpa, addr::LINE_SHIFT};
 
 use crate::counters::WalkEvents;
 
-/// A reference to a line. From the lowest bit: its code (8 bits), its address (46), cycles of look-ups since the reference
-/// before (9), and whether it is to the host's table.
+/// A reference to a line. From the lowest bit: its code (8 bits), its address (46), cycles of
+/// look-ups since the reference before (9), and whether it is to the host's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Reference(u64);
 
@@ -101,8 +103,8 @@ const LEN_MAX: usize = 1 << 16;
 /// See the [module's documentation](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Tape {
-    /// Of a length that is known, so that nobody has to ask whether there is room: what is beyond would stand at the beginning again,
-    /// but then [`Tape::pad`] ends it all.
+    /// The length is a constant and indices wrap around, so the compiler drops the bounds check. A
+    /// tape that has overflowed is caught by [`Tape::pad`], which panics.
     references: Box<[Reference; LEN_MAX]>,
     len: usize,
     pub walks: Vec<WalkSpan>,
@@ -118,8 +120,8 @@ impl Default for Tape {
 }
 
 impl Tape {
-    /// The most references that one access may have: of a walk there are 35 at most, with one prefetch for each, the data and the
-    /// co-runner's.
+    /// The most references of one access: a walk has 35 at most, each with one prefetch; then the
+    /// data access and that of the co-runner.
     const OF_ACCESS_MAX: usize = 128;
     /// The most accesses of a batch.
     pub const BATCH: usize = LEN_MAX / Self::OF_ACCESS_MAX;
@@ -163,7 +165,8 @@ impl Tape {
         self.len += references.len();
     }
 
-    /// For who writes at most `count` references, and as many more that it writes over or gives up: all places, those in use, and the walks.
+    /// The whole array of references, the number in use, and the walks: for a caller that writes at
+    /// most `count` references. It may write past what it finally adds to the number in use.
     ///
     /// # Panics
     /// When there is no room for that.
@@ -197,7 +200,8 @@ impl Tape {
         self.aborted.unwrap_or(self.len())
     }
 
-    /// Puts `count` references that nobody makes behind the last one, for who looks ahead.
+    /// Appends `count` empty references as padding for a reader that looks ahead. They are not
+    /// played.
     ///
     /// # Panics
     /// If the batch had more references than there is room for.

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The data TLBs: two levels of arrays, each of which holds translations of one or more page sizes.
 //!
-//! - A look-up searches the first level, then the second. A hit in the second brings the translation into the first as
-//!   well; a walk brings it into both. What an array evicts goes nowhere.
-//! - A level that has no array for a translation's size takes in the piece of it around the access, of the largest size
-//!   that it holds (as processors without 1 GiB entries do).
-//! - The second level may hold 4 KiB pages in [clusters](crate::clustered), all of them or those that have neighbours.
-//! - A store that finds a translation without write permission is a miss, and takes the translation out: the hardware
-//!   walks again before it raises a fault.
+//! - A look-up searches the first level, then the second. A hit in the second brings the
+//!   translation into the first as well; a walk brings it into both. What an array evicts goes
+//!   nowhere.
+//! - A level that has no array for a translation's size takes in the piece of it around the access,
+//!   of the largest size that it holds (as processors without 1 GiB entries do).
+//! - The second level may hold 4 KiB pages in [clusters](crate::clustered), all of them or those
+//!   that have neighbours.
+//! - A store that finds a translation without write permission is a miss, and takes the translation
+//!   out: the hardware walks again before it raises a fault.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Gva, Gvn, PageSize, VpnRange};
@@ -67,9 +69,11 @@ struct TlbLevel {
     arrays: Box<[Lru]>,
     /// By page size: which array; [`TlbLevel::NO_ARRAY`] if none.
     array_of: [u8; 3],
-    /// By a translation's page size: the size of the piece of it that this level takes in, if it takes any.
+    /// By a translation's page size: the size of the piece of it that this level takes in, if it
+    /// takes any.
     piece_of: [Option<PageSize>; 3],
-    /// By page size, and at last of clusters: entries that are there. A size of which there are none need not be searched.
+    /// By page size, and at last of clusters: entries that are there. A size of which there are
+    /// none need not be searched.
     resident: [u32; 4],
     /// Which array holds [clusters](crate::clustered); [`TlbLevel::NO_ARRAY`] if none.
     cluster_array: u8,
@@ -136,7 +140,8 @@ impl TlbLevel {
         self.arrays.get_mut(usize::from(self.array_of[size as usize]))
     }
 
-    /// The translation of `page`, which becomes the latest. With `not_small` it is known to be no 4 KiB page.
+    /// The translation of `page`, which becomes the latest. With `not_small` it is known to be no 4
+    /// KiB page.
     #[inline(always)]
     fn find<S: Simd>(&mut self, simd: S, page: Gvn, asid: u64, not_small: bool) -> Option<Mapping> {
         if self.resident[CLUSTERS] != 0
@@ -171,7 +176,8 @@ impl TlbLevel {
         })
     }
 
-    /// Takes in the largest piece of `mapping` around `page` that this level can hold, and returns it.
+    /// Takes in the largest piece of `mapping` around `page` that this level can hold, and returns
+    /// it.
     #[inline(always)]
     fn insert<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, asid: u64) -> Option<Mapping> {
         if mapping.size() == PageSize::Small {
@@ -270,7 +276,8 @@ impl TlbLevel {
     }
 }
 
-/// Both levels' 4 KiB pages of the process in use, for a loop that does little else than look them up.
+/// Both levels' 4 KiB pages of the process in use, for a loop that does little else than look them
+/// up.
 pub(crate) struct SmallPages<'a, const N: usize> {
     first: Narrow<'a, N>,
     /// What the first level holds, by kind: see [`TlbLevel`].
@@ -343,15 +350,17 @@ impl Tlbs {
         Ok(Self { l1, l2, asid: 0, served_shift })
     }
 
-    /// log2 of the bytes around an access that the first level's entry of `size`, which served it, certainly serves next: of
-    /// its page, or of the piece of such a page that the second level hands back to the first. If that piece is smaller, the
-    /// first level may hold both, and finds the smaller one first.
+    /// log2 of the bytes around an access that the first level's entry of `size`, which served it,
+    /// certainly serves next: of its page, or of the piece of such a page that the second level
+    /// hands back to the first. If that piece is smaller, the first level may hold both, and finds
+    /// the smaller one first.
     #[inline(always)]
     pub(crate) fn served_shift(&self, size: PageSize) -> u32 {
         self.served_shift[size as usize]
     }
 
-    /// Looks for the translation of `page` for a load or a store. With `not_small` it is known to be no 4 KiB page of the first level.
+    /// Looks for the translation of `page` for a load or a store. With `not_small` it is known to
+    /// be no 4 KiB page of the first level.
     #[inline(always)]
     pub(crate) fn find<S: Simd>(&mut self, simd: S, page: Gvn, store: bool, not_small: bool) -> Lookup {
         if let Some(mapping) = self.l1.find(simd, page, self.asid, not_small) {
@@ -384,13 +393,14 @@ impl Tlbs {
         self.l1.insert(simd, page, mapping, self.asid).unwrap_or(mapping)
     }
 
-    /// Whether walks are to say what stands beside the translation that they found.
+    /// Whether a walk must also return the neighbours of the translation that it found.
     #[inline(always)]
     pub(crate) fn is_clustered(&self) -> bool {
         self.l2.is_clustered()
     }
 
-    /// Takes in what a walk found, a 4 KiB page, and in the second level its neighbours. What the first level holds of it now.
+    /// Takes in what a walk found, a 4 KiB page, and in the second level its neighbours. What the
+    /// first level holds of it now.
     #[inline(always)]
     pub(crate) fn insert_cluster<S: Simd>(
         &mut self,
@@ -423,7 +433,8 @@ impl Tlbs {
             && let Some(mapping) = self.l2.take_from_cluster(page, self.asid)
             && self.l2.peek(page, self.asid).is_none()
         {
-            // It stands with dirty pages now. (Where it was alone before its neighbours came, it still stands alone, too.)
+            // Reinsert the page into a cluster with D set. (If the ordinary array holds it, too,
+            // that entry stays.)
             let alone = Group::alone(page, mapping.frame());
             self.l2.insert_cluster(Plain, page, mapping.used(true), alone, self.asid);
         }
@@ -481,7 +492,8 @@ impl Tlbs {
         self.l1.peek(page, self.asid).or_else(|| self.l2.peek(page, self.asid))
     }
 
-    /// Checks what must always hold: no entry twice, none in a wrong set or array, counts by size right.
+    /// Checks what must always hold: no entry twice, none in a wrong set or array, counts by size
+    /// right.
     ///
     /// # Panics
     /// When something does not hold.

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What shortens a walk: page-walk caches split by level, and the nested TLB.
+//! Page-walk caches split by level, and the nested TLB.
 //!
-//! All levels of a page-walk cache are searched at once; the hit nearest to the leaf counts and is the only one whose
-//! place in the LRU order changes. The walk goes on at the node that it gives, and what it reads on its way comes in. Leaf
-//! entries never do: they belong to the TLBs. So a walk uses the lowest level's cache in any case, the one above it if that
-//! missed, and so on; and as the caches are flushed whenever a node goes, which node an entry gives is known to the table,
-//! and they hold nothing but keys.
+//! All levels of a page-walk cache are searched in parallel. The hit nearest to the leaf is used,
+//! and only its LRU order is updated. The walk continues at the node that this entry points to, and
+//! each non-leaf entry that it reads is inserted; leaf entries belong to the TLBs. So a walk uses
+//! the cache of the lowest level in any case, the one above only if that missed, and so on. The
+//! caches are flushed whenever a node is freed. So the table knows the node of each entry, and the
+//! caches hold keys only.
 //!
-//! As in ASAP's evaluation, guest and host tables have caches of their own, and the guest's hold guest-physical
-//! pointers: after a hit the host walk for the node that was found is still to be done.
+//! As in ASAP's evaluation, guest and host tables have separate caches. Those of the guest hold
+//! guest-physical pointers: after a hit the node that was found still needs its host walk.
 
 use nestwalk_mem::{Level, Vpn, VpnRange};
 
@@ -24,7 +25,7 @@ use crate::walker::INDEX_BITS;
 /// The cache of one level's entries.
 #[derive(Clone, Debug)]
 struct OneLevel {
-    /// The keys, each set's most recently used first; what is empty stands behind.
+    /// The keys, each set's most recently used first; empty places are last.
     rows: Box<[Keys]>,
     /// Sets less 1, if they are [narrow](OneLevel::is_narrow).
     mask: usize,
@@ -54,8 +55,8 @@ impl OneLevel {
         &mut self.rows[set * stride..][..stride]
     }
 
-    /// Whether the entry of `number` is known, whose `key` becomes the latest of its set in any case. With `revocable` that can be
-    /// taken back. For narrow sets.
+    /// Whether the entry of `number` is known, whose `key` becomes the latest of its set in any
+    /// case. With `revocable` that can be taken back. For narrow sets.
     #[inline(always)]
     fn use_entry<S: Simd>(&mut self, simd: S, number: u64, key: u64, revocable: bool) -> bool {
         debug_assert!(self.is_narrow() && self.rows.len() == self.mask + 1);
@@ -133,7 +134,7 @@ impl OneLevel {
     }
 }
 
-/// Takes out what stands at `place`; what stands behind it moves up.
+/// Removes the key at `place`; the keys behind it move up.
 fn remove(row: &mut [Keys], place: usize) {
     for place in place..row.len() * 4 {
         row[place / 4].0[place % 4] = row.get((place + 1) / 4).map_or(NO_KEY, |keys| keys.0[(place + 1) % 4]);
@@ -151,7 +152,8 @@ nestwalk_mem::counters! {
 }
 
 impl PwcCounters {
-    /// Of what stands in [`WalkEvents`](crate::WalkEvents) for one table: misses, then hits by level.
+    /// From the counts of one table in [`WalkEvents`](crate::WalkEvents): misses, then hits by
+    /// level.
     pub(crate) fn of([misses, _, pl2, pl3, pl4, pl5]: [u64; 6]) -> Self {
         Self { misses, hits: [pl2, pl3, pl4, pl5] }
     }
@@ -187,7 +189,8 @@ pub struct WalkCache {
     /// Place `n` has entries of level `n + 2`.
     levels: [OneLevel; 4],
     exists: bool,
-    /// If there are caches from level 2 up without a gap, and their sets are narrow, the highest of them.
+    /// If there are caches from level 2 up without a gap, and their sets are narrow, the highest of
+    /// them.
     narrow: Option<Level>,
     asid: u64,
 }
@@ -222,8 +225,9 @@ impl WalkCache {
         self.exists
     }
 
-    /// The level of the lowest entry that is known on the way from the `root`'s level down to `leaf`, the level of the last entry that
-    /// the walk for `page` reads. What is not known of that way is from now on; with `revocable` that can be taken back.
+    /// The level of the lowest entry that is known on the way from the `root`'s level down to
+    /// `leaf`, the level of the last entry that the walk for `page` reads. What is not known of
+    /// that way is from now on; with `revocable` that can be taken back.
     #[inline(always)]
     pub(crate) fn look_up<S: Simd>(
         &mut self,
@@ -272,8 +276,8 @@ impl WalkCache {
         })
     }
 
-    /// The walk for `page`, which was the last one to look up, could not read its entry at `level`: takes back that this and
-    /// the ones below, down to `leaf`, became known.
+    /// The walk for `page`, which was the last one to look up, could not read its entry at `level`:
+    /// takes back that this and the ones below, down to `leaf`, became known.
     #[cold]
     pub(crate) fn take_back(&mut self, page: Vpn, leaf: Level, level: Level) {
         for level in leaf.0 + 1..=level.0 {
@@ -315,7 +319,8 @@ struct Held {
 }
 
 impl Held {
-    /// Says that it is a key of another process, or none: the one that was at the place in the lowest bits.
+    /// Flag: the key at the place in the lowest bits belongs to another process, or the place is
+    /// empty.
     const OTHER: u32 = 1 << 31;
 
     #[inline(always)]
@@ -387,8 +392,8 @@ impl Lookups<'_> {
     }
 }
 
-/// Translations of 4 KiB pages of the host process that is the VM: each with the frame of that page, and the size of the leaf that
-/// maps it.
+/// Translations of 4 KiB pages of the host process that is the VM: each with the frame of that
+/// page, and the size of the leaf that maps it.
 #[derive(Clone, Debug)]
 pub struct NestedTlb {
     latency_cycles: u32,
@@ -471,8 +476,8 @@ mod tests {
             Self(shapes.iter().map(|shape| shape.map_or((Vec::new(), 0), sets)).collect())
         }
 
-        /// As the hardware does it: all levels are searched, then what is read on the way comes in, from the top down to the
-        /// level `read`, the last one whose entry could be read.
+        /// As the hardware does it: all levels are searched, then what is read on the way comes in,
+        /// from the top down to the level `read`, the last one whose entry could be read.
         fn look_up(&mut self, asid: u64, page: u64, leaf: u8, root: u8, read: u8) -> Option<u8> {
             let mut hit = None;
             for level in leaf + 1..=root {
@@ -518,7 +523,8 @@ mod tests {
                 let page = indices.iter().enumerate().map(|(level, index)| index << (9 * level)).sum::<u64>();
                 cache.switch_to(Asid(asid));
                 let hit = cache.look_up(Plain, Vpn(page), (Level(leaf), Level(root)), true);
-                // Some walks end early: the entry of the level `failed`, on the way, cannot be read.
+                // Some walks end early: the entry of the level `failed`, on the way, cannot be
+                // read.
                 let top = hit.map_or(root, |level| level.0 - 1);
                 let failed = (leaf + unread).min(top);
                 let fails = unread > 0;

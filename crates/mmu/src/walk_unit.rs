@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a walk runs on: page-walk caches, the nested TLB, the accelerator, and the [tape](crate::tape) of its references.
+//! What a walk runs on: page-walk caches, the nested TLB, the accelerator, and the
+//! [tape](crate::tape) of its references.
 //!
 //! The latency of a walk is the sum of
 //! - the latency of the level that served each of its references,
-//! - one page-walk-cache latency per look-up: once for the guest's table and once for each host walk, where the core has such caches,
+//! - one page-walk-cache latency per look-up: once for the guest's table and once for each host
+//!   walk, where the core has such caches,
 //! - one nested-TLB latency per look-up, before each host walk, where the core has one.
 //!
-//! A reference to a line that was prefetched in the same walk waits for what is left of its latency, and at least
-//! for an L1-D hit.
+//! A reference to a line that was prefetched in the same walk waits for what is left of its
+//! latency, and at least for an L1-D hit.
 //!
 //! A walk that ends in a page fault leaves no trace in the counters but its own two.
 
@@ -36,7 +38,7 @@ pub struct WalkUnit<P> {
     pub(crate) tape: Tape,
     pub(crate) pending: Pending,
     walk: WalkSpan,
-    /// Counts of look-ups before the walk: they stand again if it ends in a page fault.
+    /// Counts of look-ups before the walk: they are restored if it ends in a page fault.
     lookups_before: [u64; WalkEvents::LOOKUPS_LEN],
     /// Cycles of look-ups since its last reference. Only kept where something prefetches.
     wait: u64,
@@ -147,7 +149,8 @@ impl<P: Accelerator> WalkUnit<P> {
         self.tape.walks.push(WalkSpan { end: self.tape.len() as u32, ..self.walk });
     }
 
-    /// The walk has ended in a page fault: takes its look-ups back and has its references counted apart.
+    /// The walk has ended in a page fault: restores the look-up counts and marks its references as
+    /// aborted, so that they are counted separately.
     #[cold]
     pub(crate) fn abort(&mut self) {
         *self.counters.walk_events.lookups() = self.lookups_before;

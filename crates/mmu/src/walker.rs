@@ -17,31 +17,34 @@ use crate::walk_unit::WalkUnit;
 /// Why a walk cannot end: some kernel has to act first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// A page fault of the program: its own table does not map `gva`, or does not allow the store (copy-on-write).
+    /// A page fault of the program: its own table does not map `gva`, or does not allow the store
+    /// (copy-on-write).
     Guest {
         /// The access.
         gva: Gva,
         /// Whether it is a store.
         store: bool,
     },
-    /// An EPT violation: the host does not map the page of `gpa`, or does not allow the store. It is a page fault of the
-    /// VM's process at the virtual address that stands for `gpa`.
+    /// An EPT violation: the host does not map the page of `gpa`, or does not allow the store. It
+    /// is a page fault of the VM's process at the virtual address that stands for `gpa`.
     Host {
         /// What the guest's table, or the walk through its nodes, refers to.
         gpa: Gpa,
-        /// Whether it needs write permission: a store of the program, or any reference to a node of the guest's table
-        /// (with accessed and dirty bits in use the hardware treats those as writes: Intel SDM, vol. 3, 29.3.3.2).
+        /// Whether it needs write permission: a store of the program, or any reference to a node of
+        /// the guest's table (with accessed and dirty bits in use the hardware treats those as
+        /// writes: Intel SDM, vol. 3, 29.3.3.2).
         store: bool,
     },
-    /// A boundary violation of DS-n: an address beyond the VM's memory. Nothing that a kernel could do makes it go away; the
-    /// hypervisor stops the VM.
+    /// A boundary violation of DS-n: an address beyond the VM's memory. Nothing that a kernel could
+    /// do makes it go away; the hypervisor stops the VM.
     Boundary {
         /// The address.
         gpa: Gpa,
     },
 }
 
-/// Bits of a page number that one level of an x86-64 table indexes: the only tables that are walked here.
+/// Bits of a page number that one level of an x86-64 table indexes: the only tables that are walked
+/// here.
 pub(crate) const INDEX_BITS: u32 = 9;
 
 /// Which entry of a node at `level` stands for `page`.
@@ -71,7 +74,8 @@ impl Found {
         Gpa(self.frame_of(Va::from(gva).page()) << PAGE_SHIFT | gva.page_offset())
     }
 
-    /// What it says of `page`, one of its 4 KiB pages, after a reference that was a `write`, or not: with the frame of that page.
+    /// The translation of `page`, one of its 4 KiB pages, after a reference (a store, if `write`).
+    /// It has the frame of that page.
     #[inline(always)]
     pub fn part(self, page: Vpn, write: bool) -> Mapping {
         Mapping::of(self.entry, Pfn(self.frame_of(page)), self.size()).used(write)
@@ -103,7 +107,8 @@ impl Found {
     }
 }
 
-/// The leaf for `page`, found without references; `None` if it is not present or does not allow a `write`.
+/// The leaf for `page`, found without references; `None` if it is not present or does not allow a
+/// `write`.
 #[inline]
 pub(crate) fn leaf_of(table: &PageTable, page: Vpn, write: bool) -> Option<Found> {
     let (node, level) = table.lowest_node(page);
@@ -119,7 +124,8 @@ pub(crate) fn set_dirty(table: &mut PageTable, page: Vpn) -> Option<Found> {
     Some(found)
 }
 
-/// Brings near, in the simulation's own memory, the entry that the way down `table` for `page` will end at. Its node and level.
+/// Prefetches, from the simulation's own memory, the leaf entry of `page` in `table`. Returns its
+/// node and level.
 #[inline(always)]
 pub(crate) fn hint_leaf(table: &PageTable, page: Vpn) -> (NodeId, Level) {
     let (node, level) = table.lowest_node(page);
@@ -127,8 +133,10 @@ pub(crate) fn hint_leaf(table: &PageTable, page: Vpn) -> (NodeId, Level) {
     (node, level)
 }
 
-/// What the line with the leaf of `page`, which is mapped, says of the aligned group of 8 pages around it: those that belong to the same large
-/// page, or whose own leaves have the same rights, accessed and dirty bits. A frame of the table is what `to` makes of it. With the frame of `page`.
+/// The pages of the aligned group of 8 around `page` that the cache line of its leaf shows to be
+/// alike: those of the same large page, or those whose own leaves have the same rights, accessed
+/// and dirty bits. `page` must be mapped. `to` converts a frame of the table. Returns the frame of
+/// `page`, too.
 #[inline(always)]
 pub(crate) fn group_around(table: &PageTable, page: Vpn, to: impl Fn(u64) -> u64) -> (u64, Group) {
     const FLAGS: u64 = Entry::PRESENT | Entry::LEAF | Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY;
@@ -148,11 +156,12 @@ pub(crate) fn group_around(table: &PageTable, page: Vpn, to: impl Fn(u64) -> u64
 /// Places for the entries of a way down, of which no table has as many: a power of two.
 const WAY: usize = 8;
 
-/// The way down one table for `page`, from what its page-walk caches know to the entry in the node `last`, the lowest one that covers
-/// `page`, of level `leaf`. Each entry's level and address in the space that the table lies in go to `refer` before it is read. The
-/// leaf, or `None` if an entry is not present or `refer` says `None`.
+/// The way down one table for `page`, from what its page-walk caches know to the entry in the node
+/// `last`, the lowest one that covers `page`, of level `leaf`. Each entry's level and address in
+/// the space that the table lies in go to `refer` before it is read. The leaf, or `None` if an
+/// entry is not present or `refer` says `None`.
 ///
-/// Where the way ends is known and each node knows the one above it, so nothing is read but the last entry.
+/// The last node is known and each node has a link to its parent, so only the last entry is read.
 #[inline(always)]
 pub(crate) fn descend<P: Accelerator, S: Simd>(
     (table, which): (&PageTable, Table),
@@ -194,13 +203,15 @@ pub(crate) fn descend<P: Accelerator, S: Simd>(
 
 /// A way to translate the program's addresses.
 pub trait Walker {
-    /// Where the memory of the simulation is that the next walk will need: the state between the stages of a hint.
+    /// Addresses in the simulation's own memory that the next walk needs: the state between the
+    /// stages of a hint.
     type Hint: Copy + Default;
 
     /// Walks for `gva`: every reference goes to `unit`.
     ///
     /// # Errors
-    /// The page fault that must be handled first. What the walk did to the caches up to there stays, as in hardware.
+    /// The page fault that must be handled first. What the walk did to the caches up to there
+    /// stays, as in hardware.
     fn walk<P: Accelerator, S: Simd>(
         &mut self,
         unit: &mut WalkUnit<P>,
@@ -209,13 +220,14 @@ pub trait Walker {
         store: bool,
     ) -> Result<Mapping, Fault>;
 
-    /// The tables to prepare walks through, and where guest-physical memory begins in the host's, if walks can be done in
-    /// [stages](crate::stages).
+    /// The tables to prepare walks through, and where guest-physical memory begins in the host's,
+    /// if walks can be done in [stages](crate::stages).
     fn prepares(&self) -> Option<(&PageTable, &PageTable, Vpn)> {
         None
     }
 
-    /// As [`Walker::resolve`], where the walk is sure to end well and `memo` knows its nodes, or can. Otherwise nothing changes.
+    /// As [`Walker::resolve`], if the walk cannot fault and `memo` has its nodes or can prepare
+    /// them. Otherwise nothing changes.
     #[inline(always)]
     fn prepare(&mut self, _: &mut Memo, _: Gva, _: bool) -> Option<Prepared> {
         None
@@ -233,15 +245,17 @@ pub trait Walker {
     /// As [`Walker::walk`].
     fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault>;
 
-    /// The aligned group of 8 pages around `gva`, which was just walked for, as far as the lines of the leaf entries that were read
-    /// say: those with the same rights, and the same accessed and dirty bits.
+    /// The aligned group of 8 pages around `gva`, which was just walked for, as far as the lines of
+    /// the leaf entries that were read say: those with the same rights, and the same accessed and
+    /// dirty bits.
     fn neighbours(&self, gva: Gva) -> Group;
 
-    /// Sets the dirty bits of the leaves behind `gva`, a page that is mapped and writable: a store hit a TLB entry that
-    /// a load had brought. Costs no time.
+    /// Sets the dirty bits of the leaves behind `gva`, a page that is mapped and writable: a store
+    /// hit a TLB entry that a load had brought. Costs no time.
     fn set_dirty(&mut self, gva: Gva);
 
-    /// First stage of a hint for `gva`: brings near what can be found without waiting. Changes no state.
+    /// First stage of a hint for `gva`: prefetches what is found without waiting for memory.
+    /// Changes no state.
     fn hint_first(&self, gva: Gva, memo: Option<&Memo>) -> Self::Hint;
 
     /// Second stage: uses what the first brought.

@@ -50,7 +50,8 @@ impl Rig {
     }
 }
 
-/// A native program whose PTE nodes follow each other from frame 0x1000 on, and whose PMD node is in frame 0x2000.
+/// A native program whose PTE nodes follow each other from frame 0x1000 on, and whose PMD node is
+/// in frame 0x2000.
 fn native_table() -> TestTable {
     let mut table = TestTable::new(Geometry::X86_4, 0x3000, 1);
     for node in 0..40_u64 {
@@ -76,8 +77,8 @@ fn a_native_walk_pays_for_the_longer_of_walk_and_prefetch() {
         (&[][..], LOOKUP + 4 * MEMORY, LOOKUP + 2 * MEMORY),
         // P1: the PTE has arrived when the walk comes to it.
         (&[1], LOOKUP + 3 * MEMORY + L1D, LOOKUP + MEMORY + L1D),
-        // P1 + P2: with the upper levels in the page-walk caches, both lines come in at 191; the walk has waited for the PMD's
-        // from 2 on.
+        // P1 + P2: with the upper levels in the page-walk caches, both lines come in at 191; the
+        // walk has waited for the PMD's from 2 on.
         (&[1, 2], LOOKUP + 2 * MEMORY + 2 * L1D, MEMORY + L1D),
     ] {
         let (mut table, mut rig) = (native_table(), Rig::new(&machine(), levels, &[]));
@@ -96,7 +97,8 @@ fn a_native_walk_pays_for_the_longer_of_walk_and_prefetch() {
     }
 }
 
-/// A guest whose nodes are in its frames 16 to 19, on a host with nodes from 0x5000 on. Page 5 is in guest frame 200.
+/// A guest whose nodes are in its frames 16 to 19, on a host with nodes from 0x5000 on. Page 5 is
+/// in guest frame 200.
 fn machine_tables() -> (TestTable, TestTable) {
     let mut guest = TestTable::new(Geometry::X86_4, 16, 1);
     guest.map(5, 200, PageSize::Small, WRITABLE);
@@ -108,7 +110,8 @@ fn machine_tables() -> (TestTable, TestTable) {
 }
 
 /// Worked out by hand. Without prefetches, `time` after each step:
-/// - the guest's look-up 2; the host walk for the gPGD: look-up 4, four entries from memory 768; the gPGD's entry 959;
+/// - the guest's look-up 2; the host walk for the gPGD: look-up 4, four entries from memory 768;
+///   the gPGD's entry 959;
 /// - gPUD: look-up, hPTE in the L1-D 965, its entry 1156; gPMD the same, 1353; gPTE the same, 1550;
 /// - data: look-up 1552, hPTE (another line) 1743.
 #[test]
@@ -120,9 +123,9 @@ fn a_nested_walk_worked_out_by_hand() {
         (&[][..], &[][..], BARE, 0),
         (&[1], &[], BARE - HIDDEN, 1),
         (&[1, 2], &[], BARE - 2 * HIDDEN, 2),
-        // The first host walk comes to its PTE long after the prefetch; the last one 2 cycles after it, since the page-walk caches
-        // have all levels above.
-        // The line of host PTEs for guest nodes is used by four host walks.
+        // The first host walk comes to its PTE long after the prefetch; the last one 2 cycles after
+        // it, since the page-walk caches have all levels above. The line of host PTEs for guest
+        // nodes is used by four host walks.
         (&[1], &[1], BARE - 2 * HIDDEN - LOOKUP, 1 + 4 + 1),
         (&[1, 2], &[1, 2], BARE - 4 * HIDDEN - LOOKUP, 2 + 5 + 1),
     ] {
@@ -141,7 +144,7 @@ fn a_nested_walk_worked_out_by_hand() {
 #[test]
 fn a_prefetch_to_a_hole_changes_no_result() {
     let (mut table, mut other) = (native_table(), native_table());
-    // Node 7 lies elsewhere: what is at its place in the region is somebody else's.
+    // Node 7 lies elsewhere: what is at its place in the region belongs to another owner.
     for table in [&mut table, &mut other] {
         let hole = table.table.lowest_node(Vpn(7 * 512)).0;
         table.table.relocate(hole, Frame(0x9999));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Machine files: what they look like, and what is said of bad ones.
+//! Machine files: their format, and the errors for bad ones.
 
 mod common;
 

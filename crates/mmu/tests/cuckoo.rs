@@ -274,7 +274,8 @@ proptest! {
                 let done = (ends.0 == RunEnd::Done, ends.1 == RunEnd::Done);
                 if done.0 {
                     prop_assert!(done.1);
-                    // Nor are they marked by the same accesses, where those in the plain VM ended in such faults.
+                    // Nor are they marked by the same accesses, where those in the plain VM ended
+                    // in such faults.
                     let known = |found: Option<Mapping>| {
                         let found = found.unwrap();
                         (found.frame(), found.size(), found.is_writable(), found.is_dirty() && !is_nested)

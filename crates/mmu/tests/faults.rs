@@ -95,7 +95,7 @@ fn a_store_to_a_read_only_page_faults_in_the_kernel_that_protects_it() {
     let store = [Access::store(AT)];
     let fault = Fault::Host { gpa: Gpa(64 << 12 | 0x88), store: true };
     assert_eq!(rig.nested(&mut guest.table, &mut host.table, &store), RunEnd::Fault { index: 0, fault });
-    // The host breaks its copy-on-write: the store finds the new frame though nobody flushed.
+    // The host breaks its copy-on-write: the store finds the new frame without a flush.
     host.table.update(Vpn(64), |_| Entry::leaf(nestwalk_mem::Frame(0x3000), WRITABLE));
     assert_eq!(rig.nested(&mut guest.table, &mut host.table, &store), RunEnd::Done);
     assert_eq!(rig.core.tlbs().peek(AT).unwrap().frame().0, 0x3000);
@@ -128,7 +128,8 @@ fn accessed_and_dirty_bits_are_set_in_guest_and_host() {
         };
         let loaded = run(&mut guest, &mut host, Access::load(AT));
         assert_eq!(loaded, ((true, false), (true, false)), "functional: {functional}");
-        // The translation is in the TLB by now; the first store has to set the dirty bits all the same.
+        // The translation is in the TLB by now; the first store has to set the dirty bits all the
+        // same.
         let stored = run(&mut guest, &mut host, Access::store(AT));
         assert_eq!(stored, ((true, true), (true, true)), "functional: {functional}");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Walkers against an oracle that translates with maps and loops, on random tables of mixed leaf sizes; and what must make no
-//! difference: fetching ahead, cutting into batches.
+//! Walkers against an oracle that translates with maps and loops, on random tables of mixed leaf
+//! sizes; and what must make no difference: fetching ahead, cutting into batches.
 
 mod common;
 
@@ -65,7 +65,8 @@ fn access_strategy() -> impl Strategy<Value = Vec<(prop::sample::Index, u64, u64
 fn accesses_in(oracle: &Oracle, picks: &[(prop::sample::Index, u64, u64, bool)]) -> Vec<Access> {
     let access = |&(leaf, page, offset, store): &(prop::sample::Index, u64, u64, bool)| {
         let (first, _, size, _) = oracle.0[leaf.index(oracle.0.len())];
-        // Now and then a page beyond the leaf, which is mapped or not. Runs of one line come up by themselves.
+        // Now and then a page beyond the leaf, which is mapped or not. Runs of one line come up by
+        // themselves.
         let page = first + page % (size.pages() + 1);
         Access::new(Gva(page << 12 | (offset & !63)), store)
     };
@@ -346,7 +347,8 @@ fn scattered_vm() -> (PageTable, PageTable) {
     (guest.table, host.table)
 }
 
-/// Random jumps, each followed by a few accesses nearby: repeated lines, repeated pages, TLB hits and walks.
+/// Random jumps, each followed by a few accesses nearby: repeated lines, repeated pages, TLB hits
+/// and walks.
 fn bursts(seed: u64, count: u64) -> Vec<Access> {
     let mut state = seed | 1;
     let mut random = move |below: u64| {

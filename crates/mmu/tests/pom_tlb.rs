@@ -169,7 +169,8 @@ fn leaves() -> impl Strategy<Value = Vec<Leaf>> {
     })
 }
 
-/// These leaves in frames of their own, over a host that maps 64 GiB by 4 KiB, 2 MiB and 1 GiB in turn.
+/// These leaves in frames of their own, over a host that maps 64 GiB by 4 KiB, 2 MiB and 1 GiB in
+/// turn.
 fn mapped(leaves: &[Leaf]) -> (TestTable, TestTable) {
     let mut guest = TestTable::new(Geometry::X86_4, 16, 1);
     for &(page, size, writable) in leaves {
@@ -188,7 +189,8 @@ fn mapped(leaves: &[Leaf]) -> (TestTable, TestTable) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Against a core without it: the same page faults, the same frames and rights, and in the end the same dirty bits.
+    /// Against a core without it: the same page faults, the same frames and rights, and in the end
+    /// the same dirty bits.
     #[test]
     fn it_translates_as_walks_do(
         leaves in leaves(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The seam for accelerators that prefetch: a line in flight costs a walk what is left of its latency.
+//! The seam for accelerators that prefetch: a line in flight costs a walk what is left of its
+//! latency.
 
 mod common;
 

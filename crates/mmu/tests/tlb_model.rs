@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The TLBs alone against an independent model: lists that are searched and reordered. Hits by level and size, and misses,
-//! must be equal to the last one.
+//! The TLBs alone against an independent model: lists that are searched and reordered. Hits by
+//! level and size, and misses, must be equal to the last one.
 
 mod common;
 
@@ -95,7 +95,8 @@ fn mixed_table() -> PageTable {
     table.table
 }
 
-/// Runs `accesses` in stretches that are simulated in full and functionally by turns, and the model.
+/// Runs `accesses` in stretches that are simulated in full and functionally by turns, and the
+/// model.
 fn assert_equal(config: &MmuConfig, table: &mut PageTable, accesses: &[Access]) {
     let mut rig = Rig::new(config);
     let mut model = Model::new(config);
@@ -120,7 +121,8 @@ fn assert_equal(config: &MmuConfig, table: &mut PageTable, accesses: &[Access]) 
     rig.core.check_invariants();
 }
 
-/// Unified, first levels of four and eight ways, odd numbers of sets, no second level, a level without giant pages.
+/// Unified, first levels of four and eight ways, odd numbers of sets, no second level, a level
+/// without giant pages.
 fn machines() -> Vec<MmuConfig> {
     let tlb = |sizes: &[PageSize], entries, ways| TlbConfig { sizes: sizes.to_vec(), entries, ways, clustered: false };
     let base = machine();
@@ -162,7 +164,8 @@ proptest! {
     }
 }
 
-/// The accesses of a real program, taken down as it runs: breadth-first search over a random graph in compressed rows.
+/// The accesses of a real program, taken down as it runs: breadth-first search over a random graph
+/// in compressed rows.
 fn breadth_first_search() -> Vec<Access> {
     const NODES: u64 = 1 << 14;
     const DEGREE: u64 = 8;

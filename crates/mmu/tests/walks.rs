@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Walks worked out by hand: how many references, at which levels, and how many cycles to the last one.
-//! L1-D 4, L2 12, LLC 40, memory 191 cycles; 2 for a look-up in page-walk caches.
+//! Walks worked out by hand: how many references, at which levels, and how many cycles to the last
+//! one. L1-D 4, L2 12, LLC 40, memory 191 cycles; 2 for a look-up in page-walk caches.
 
 mod common;
 
@@ -48,8 +48,9 @@ fn native_large_leaves_end_the_walk_early() {
     assert_eq!(cold_native(Geometry::X86_5, PageSize::Giant), (3, PWC + 3 * MEMORY));
 }
 
-/// A cold nested walk without page-walk caches. The guest's nodes and its page lie so far apart, `root_entries` entries of the
-/// host's root, that the host has nodes of its own for each. Returns references and cycles.
+/// A cold nested walk without page-walk caches. The guest's nodes and its page lie so far apart,
+/// `root_entries` entries of the host's root, that the host has nodes of its own for each. Returns
+/// references and cycles.
 fn cold_nested_far_apart(geometry: Geometry, root_entries: u64) -> (u64, u64) {
     let apart = root_entries << (9 * (u64::from(geometry.levels()) - 1));
     let mut guest = TestTable::new(geometry, 0, apart);
@@ -74,7 +75,8 @@ fn nested_cold_walk_4x4_is_24_references() {
 
 #[test]
 fn nested_cold_walk_5x5_is_35_references() {
-    // A physical address has 52 bits, which is 16 entries of the root: those of the six host walks stand in one line.
+    // A physical address has 52 bits, which is 16 entries of the root: those of the six host walks
+    // are in one line.
     assert_eq!(cold_nested_far_apart(Geometry::X86_5, 1), (35, 30 * MEMORY + 5 * L1D));
 }
 
@@ -86,7 +88,8 @@ fn nested_cold_walk_of_a_small_guest_repeats_lines_of_the_host_table() {
     (0..5).for_each(|gfn| host.map(gfn, 0x100 + gfn, PageSize::Small, WRITABLE));
     let mut rig = Rig::new(&machine_without_pwc());
     let counters = load_nested(&mut rig, &mut guest.table, &mut host.table, 0x1234 << 12);
-    // The first host walk and the four guest entries come from memory, four more host walks from the L1-D.
+    // The first host walk and the four guest entries come from memory, four more host walks from
+    // the L1-D.
     assert_eq!(counters.walk_events.total_references(), 24);
     assert_eq!(counters.walk_cycles, 8 * MEMORY + 16 * L1D);
     assert_eq!(counters.guest_walk_cycles, 4 * MEMORY);
@@ -95,8 +98,9 @@ fn nested_cold_walk_of_a_small_guest_repeats_lines_of_the_host_table() {
     }
 }
 
-/// References of a cold nested walk without page-walk caches, and the size of the TLB entry that it ends in, for leaves of
-/// `guest` and `host` size and host leaves of `host_nodes` size under the guest's nodes.
+/// References of a cold nested walk without page-walk caches, and the size of the TLB entry that it
+/// ends in, for leaves of `guest` and `host` size and host leaves of `host_nodes` size under the
+/// guest's nodes.
 fn cold_nested_sizes(guest: PageSize, host: PageSize, host_nodes: PageSize) -> (u64, PageSize) {
     let mut guest_table = TestTable::new(Geometry::X86_4, GUEST_NODES, 1);
     guest_table.map(DATA, DATA, guest, WRITABLE);
@@ -139,7 +143,8 @@ fn nested_large_leaves_at_either_level() {
 #[test]
 fn native_pwc_hits_at_each_level_shorten_the_walk() {
     let mut table = TestTable::new(Geometry::X86_5, HOST_NODES, 1);
-    // Each page shares one level less with the first one. Entries stand lines apart, so new ones come from memory.
+    // Each page shares one level less with the first one. Entries are lines apart, so new ones come
+    // from memory.
     let pages = [0, 8, 8 << 9, 8 << 18, 8 << 27, 8 << 36];
     pages.iter().for_each(|&page| table.map(page, 0x100 + (page % 97), PageSize::Small, WRITABLE));
     let mut config = machine();
@@ -175,10 +180,12 @@ fn nested_pwc_hits_in_both_tables() {
     let (mut guest, mut host) = small_vm();
     let mut rig = Rig::new(&machine());
     let first = load_nested(&mut rig, &mut guest.table, &mut host.table, 0);
-    // The first host walk is whole, the four others find the host's PTE node: 4 + 4 and the four guest entries.
+    // The first host walk is whole, the four others find the host's PTE node: 4 + 4 and the four
+    // guest entries.
     assert_eq!(first.walk_events.total_references(), 12);
     assert_eq!(first.host_pwc.hits_at(Level(2)), 4);
-    // Next page: guest PMD entry known, so: host walk for the guest's PTE node (1), its entry (1), host walk for data (1).
+    // Next page: guest PMD entry known, so: host walk for the guest's PTE node (1), its entry (1),
+    // host walk for data (1).
     let next = load_nested(&mut rig, &mut guest.table, &mut host.table, 8 << 12);
     assert_eq!(next.guest_pwc.hits_at(Level(2)), 1);
     assert_eq!(next.walk_events.total_references(), 3);
@@ -268,8 +275,8 @@ fn segments_translate_as_a_host_table_of_the_same_frames_does() {
     }
 }
 
-/// Walks for one load of each of 64 pages, whose guest frames lie as `gfn_of` says, in a VM whose frames lie as the guest's on
-/// pages of size `host_size`.
+/// Walks for one load of each of 64 pages, whose guest frames lie as `gfn_of` says, in a VM whose
+/// frames lie as the guest's on pages of size `host_size`.
 fn walks_for_64_pages(config: &MmuConfig, host_size: PageSize, gfn_of: impl Fn(u64) -> u64) -> u64 {
     let mut guest = TestTable::new(Geometry::X86_4, 0x10, 1);
     let mut host = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
@@ -285,7 +292,8 @@ fn walks_for_64_pages(config: &MmuConfig, host_size: PageSize, gfn_of: impl Fn(u
             "page {page}"
         );
     };
-    // Once for the accessed bits, which neighbours in an entry must share, and again after the TLBs were flushed.
+    // Once for the accessed bits, which neighbours in an entry must share, and again after the TLBs
+    // were flushed.
     (0..64).for_each(&mut load);
     rig.core.flush_all();
     let before = rig.core.counters().tlb.walks();
@@ -314,7 +322,8 @@ fn a_clustered_tlb_walks_once_for_8_neighbours_that_lie_together() {
 
 #[test]
 fn pages_without_neighbours_leave_clusters_alone() {
-    // 32 groups, all pages of each in frames of their own groups, and 32 groups whose pages lie together: all in a TLB of 64 + 64 entries.
+    // 32 groups, all pages of each in frames of their own groups, and 32 groups whose pages lie
+    // together: all in a TLB of 64 + 64 entries.
     let with = |clustered_alone: bool| {
         let mut config = machine();
         let array = |entries, clustered| TlbConfig { sizes: vec![PageSize::Small], entries, ways: 4, clustered };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The three cases by which the hot path is judged: a guest (of 16 GB, if nobody says otherwise) with 4 KiB pages on both
-//! sides, whose pages and table nodes lie scattered over guest and host memory.
+//! The three cases that measure the hot path: a guest (16 GB by default) with 4 KiB pages in both
+//! tables. Its pages and page-table nodes are scattered over guest and host memory.
 
 use nestwalk_mem::{Access, Entry, Frame, Geometry, Gva, PageSize, PageTable, Vpn};
 use nestwalk_mmu::{Core, Llc, MmuConfig, Nested, NoCoRunner, RunEnd};

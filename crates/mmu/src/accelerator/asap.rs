@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! ASAP's half of the hardware (Margaritov et al., MICRO-52, 2019, sections 3.4 to 3.6): range registers that say where sorted
-//! page-table nodes lie, and prefetches of the lines that a walk will need.
+//! ASAP's half of the hardware (Margaritov et al., MICRO-52, 2019, sections 3.4 to 3.6): range
+//! registers that say where sorted page-table nodes lie, and prefetches of the lines that a walk
+//! will need.
 //!
-//! Kernels keep the nodes of the lowest levels in contiguous frames, in order of address. For a stretch of pages whose nodes of some level lie
-//! in one such region the entry of a page is at `base + (offset >> shift) * 8`, so that a line of every level can be asked for when a
-//! walk begins. The walk goes on as always and uses only what it reads itself: a prefetch to a wrong place costs a line of the caches and nothing
-//! else.
+//! Kernels keep the nodes of the lowest levels in contiguous frames, in order of address. For a
+//! stretch of pages whose nodes of some level lie in one such region the entry of a page is at
+//! `base + (offset >> shift) * 8`, so that a line of every level can be asked for when a walk
+//! begins. The walk goes on as always and uses only what it reads itself: a prefetch to a wrong
+//! place costs a line of the caches and nothing else.
 //!
-//! In a virtual machine there is a set of registers for each dimension. Those of the guest's table hold host-physical bases (the guest's regions
-//! are contiguous in the host's memory, too), so that the lines of steps 15 and 20 of a walk are asked for at its start; those of the host's
-//! table are searched when each of its host walks begins.
+//! In a virtual machine there is a set of registers for each dimension. Those of the guest's table
+//! hold host-physical bases (the guest's regions are contiguous in the host's memory, too), so that
+//! the lines of steps 15 and 20 of a walk are asked for at its start; those of the host's table are
+//! searched when each of its host walks begins.
 
 use nestwalk_mem::addr::ENTRY_BYTES;
 use nestwalk_mem::keys::{Key, key, limit};
@@ -29,14 +32,16 @@ pub const KEYS: &[Key] = &[
     key("asap.host_levels[]", 1, LEVELS as u64, "levels", limit("level 4 is the highest below a root")),
 ];
 
-/// ASAP's hardware (`[asap]` in a scenario). The kernels whose levels it prefetches need `tables = { kind = "asap" }`.
+/// ASAP's hardware (`[asap]` in a scenario). The kernels whose levels it prefetches need `tables =
+/// { kind = "asap" }`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AsapHardware {
     /// Range registers a table. The paper has 8 to 16.
     #[serde(default = "sixteen")]
     pub registers: usize,
-    /// Levels of the guest's table to prefetch, or of the only one: `[1]` is P1 (P1g in a VM), `[1, 2]` is P1+P2.
+    /// Levels of the guest's table to prefetch, or of the only one: `[1]` is P1 (P1g in a VM), `[1,
+    /// 2]` is P1+P2.
     #[serde(default)]
     pub guest_levels: Vec<u8>,
     /// Levels of the host's table: `[1]` is P1h.
@@ -70,7 +75,8 @@ nestwalk_mem::counters! {
     pub struct RegisterCounters {
         /// Walks that the prefetcher saw begin.
         walks: u64 ["walks"],
-        /// Of those, walks to addresses that range register `i` of the guest's table, in order of the ranges' size, covered.
+        /// Of those, walks to addresses that range register `i` of the guest's table, in order of
+        /// the ranges' size, covered.
         covered: [u64; RegisterCounters::MAX] [hidden],
     }
     computed {
@@ -103,7 +109,8 @@ pub struct SortedNodes {
 }
 
 impl SortedNodes {
-    /// Where the entry of page 0 would lie if the nodes began there: entry addresses are linear in the page from here.
+    /// Where the entry of page 0 would lie if the nodes began there: entry addresses are linear in
+    /// the page from here.
     fn anchor(&self) -> u64 {
         self.base.0.wrapping_sub((self.pages.start.0 >> entry_order(self.level)) * ENTRY_BYTES)
     }
@@ -155,8 +162,9 @@ struct Registers {
 }
 
 impl Registers {
-    /// Loads what fits of descriptors of `nodes`: a register for each stretch of pages over which no base changes, where nodes of the
-    /// lowest wanted level are sorted; the largest ones if there are too many.
+    /// Loads what fits of descriptors of `nodes`: a register for each stretch of pages over which
+    /// no base changes, where nodes of the lowest wanted level are sorted; the largest ones if
+    /// there are too many.
     fn load(&mut self, nodes: &[SortedNodes], count: usize) {
         let wanted = || nodes.iter().filter(|nodes| self.levels.has(nodes.level));
         let mut edges: Vec<Vpn> = wanted().flat_map(|nodes| [nodes.pages.start, nodes.pages.end]).collect();
@@ -213,8 +221,8 @@ pub struct Asap {
 }
 
 impl Asap {
-    /// With `registers` range registers a table, all empty. `guest` are the levels to prefetch of the program's own kernel's table (the only one,
-    /// natively), `host` those of the host's.
+    /// With `registers` range registers a table, all empty. `guest` are the levels to prefetch of
+    /// the program's own kernel's table (the only one, natively), `host` those of the host's.
     ///
     /// # Errors
     /// When there are no registers, or more than [`RegisterCounters::MAX`].
@@ -232,8 +240,9 @@ impl Asap {
         })
     }
 
-    /// Loads the registers, as kernels do when their regions change: `guest` by pages of the program, `host` by pages of the VM's process in the
-    /// host, in which guest-physical memory begins at `base`.
+    /// Loads the registers, as kernels do when their regions change: `guest` by pages of the
+    /// program, `host` by pages of the VM's process in the host, in which guest-physical memory
+    /// begins at `base`.
     pub fn load(&mut self, guest: &[SortedNodes], host: &[SortedNodes], base: Vpn) {
         self.guest.load(guest, self.count);
         self.host.load(host, self.count);
@@ -300,7 +309,7 @@ mod tests {
         let nodes = [
             sorted(512, 1024, 1, 10),
             sorted(4096, 1 << 18, 1, 20),
-            // The PMD node over both, and over pages that nobody maps.
+            // The PMD node over both, and over pages that are not mapped.
             sorted(0, 1 << 18, 2, 99),
         ];
         let both = registers(&[1, 2], &nodes, 16);

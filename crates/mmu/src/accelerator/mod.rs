@@ -26,7 +26,7 @@ use pom_tlb::PomTlbConfig;
 use prefetch::Issue;
 use tables::{Lookups, Probe, Tables};
 
-/// Hardware that the TLBs ask before a walk begins, or in place of it. None if nothing is said.
+/// Hardware that the TLBs ask before a walk begins, or in place of it. None by default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum AcceleratorConfig {

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! POM-TLB: a very large third-level TLB that is part of memory (Ryoo, Gulur, Song, John, ISCA 2017).
+//! POM-TLB: a very large third-level TLB that is part of memory (Ryoo, Gulur, Song, John, ISCA
+//! 2017).
 //!
-//! - A set is a line of 64 bytes with four entries of 16 bytes, so that one reference reads a whole set, and the data caches
-//!   hold sets as they hold any line. One part of the structure has 4 KiB pages, another one 2 MiB pages. A larger page
-//!   comes in by the 2 MiB around the access.
-//! - After a miss of the second-level TLB the hardware reads the set of the page in the part that a predictor names: a bit
-//!   for the page number's lowest 9 bits, which is the size that was right last. Nothing there: it reads the other part's
-//!   set. Nothing there either: it walks, and the translation comes in.
-//! - The structure is the machine's; predictors are the cores'. Entries name their process and VM; a shootdown takes them
-//!   out as it does in a TLB.
+//! - A set is a line of 64 bytes with four entries of 16 bytes, so that one reference reads a whole
+//!   set, and the data caches hold sets as they hold any line. One part of the structure has 4 KiB
+//!   pages, another one 2 MiB pages. A larger page comes in by the 2 MiB around the access.
+//! - After a miss of the second-level TLB the hardware reads the set of the page in the part that a
+//!   predictor names: a bit for the page number's lowest 9 bits, which is the size that was right
+//!   last. Nothing there: it reads the other part's set. Nothing there either: it walks, and the
+//!   translation comes in.
+//! - The structure is the machine's; predictors are the cores'. Entries name their process and VM;
+//!   a shootdown takes them out as it does in a TLB.
 //!
 //! What is not as in the paper:
 //! - References go through the L1-D as those of walks do; the paper's begin at the L2.
-//! - There is no bypass predictor: a level's latency is from load to use here, so that it would save no cycles.
-//! - Half of the size is for either part, and a set is chosen by the page number XOR the VM, modulo their number.
+//! - There is no bypass predictor: a level's latency is from load to use here, so that it would
+//!   save no cycles.
+//! - Half of the size is for either part, and a set is chosen by the page number XOR the VM, modulo
+//!   their number.
 //! - Reading an entry updates the order of its set at no cost, and so does writing one.
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -37,7 +41,8 @@ pub const KEYS: &[Key] =
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PomTlbConfig {
-    /// Bytes of both parts: lines of four entries, half of them for 4 KiB pages. The paper has 16 MiB.
+    /// Bytes of both parts: lines of four entries, half of them for 4 KiB pages. The paper has 16
+    /// MiB.
     #[serde(default = "sixteen_mib", with = "nestwalk_mem::size::bytes")]
     #[schemars(with = "nestwalk_mem::schema::Bytes")]
     pub size: u64,
@@ -50,7 +55,8 @@ fn sixteen_mib() -> u64 {
 nestwalk_mem::counters! {
     /// What a part-of-memory TLB did, of measured accesses.
     pub struct PomTlbCounters {
-        /// Hits in the part for 4 KiB pages and in that for 2 MiB pages: misses of the second-level TLB without a walk.
+        /// Hits in the part for 4 KiB pages and in that for 2 MiB pages: misses of the second-level
+        /// TLB without a walk.
         hits: [u64; 2] ["look-ups" by ["4KiB", "2MiB"]],
         /// Misses in both parts, after which a walk found the translation.
         misses: u64 ["look-ups"],
@@ -158,7 +164,8 @@ pub struct PomTlb {
 }
 
 impl PomTlb {
-    /// An empty one, whose lines begin at `base`. Its size is rounded down to whole lines of both parts.
+    /// An empty one, whose lines begin at `base`. Its size is rounded down to whole lines of both
+    /// parts.
     pub fn new(config: &PomTlbConfig, base: Hpa) -> Self {
         let lines = u32::try_from(config.size / LINE_BYTES / 2).expect("a key's range keeps it below");
         let small = Part::new(PageSize::Small, lines, base);

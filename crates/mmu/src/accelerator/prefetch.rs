@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Prefetches of page-table lines while a walk goes on.
 //!
-//! Prefetched lines go through the caches like any request. What has not arrived when the walk reaches it costs the walk
-//! only the rest of the wait.
+//! Prefetched lines go through the caches like any request. What has not arrived when the walk
+//! reaches it costs the walk only the rest of the wait.
 
 use nestwalk_mem::Hpa;
 
@@ -10,11 +10,13 @@ use crate::counters::Served;
 use crate::tape::Tape;
 
 nestwalk_mem::counters! {
-    /// What became of a prefetcher's requests. Those of walks that end in a page fault are in here, too: they were made.
+    /// What became of a prefetcher's requests. Those of walks that end in a page fault are in here,
+    /// too: they were made.
     pub struct PrefetchCounters {
         /// Lines that were asked for and on their way.
         issued: u64 ["lines"],
-        /// References of walks that found their line in flight, or brought, by a prefetch of the same walk.
+        /// References of walks that found their line in flight, or brought, by a prefetch of the
+        /// same walk.
         useful: u64 ["references"],
         /// Requests for lines that were in the L1-D, or on their way to it, already.
         needless: u64 ["requests"],
@@ -25,8 +27,8 @@ nestwalk_mem::counters! {
 
 impl Copy for PrefetchCounters {}
 
-/// Lines that were asked for in the walk that is going on, with the time at which each arrives, in cycles since the walk
-/// began.
+/// Lines that were asked for in the walk that is going on, with the time at which each arrives, in
+/// cycles since the walk began.
 #[derive(Clone, Debug)]
 pub struct InFlight {
     lines: [(u64, u64); InFlight::LEN],

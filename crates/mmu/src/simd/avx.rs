@@ -20,7 +20,8 @@ use super::{Keys, LongTags, NO_KEY, Pairs, ShortKeys, ShortTags, Simd, Tags};
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2(());
 
-/// For a place in a vector of eight: where each lane comes from when everything before the place moves back by one.
+/// For a place in a vector of eight: where each lane comes from when everything before the place
+/// moves back by one.
 static LONG_TAG_ORDERS: [LongTags; 8] = orders(1);
 /// The same in a vector of four pairs of lanes.
 static PAIR_ORDERS: [LongTags; 4] = orders(2);
@@ -51,8 +52,8 @@ impl Avx2 {
     }
 }
 
-// In all of these, each load and store covers one `LongTags` or `Keys`, or one half of a `Pairs`, which is 32 bytes, aligned to as
-// many, behind a live reference.
+// In all of these, each load and store covers one `LongTags` or `Keys`, or one half of a `Pairs`,
+// which is 32 bytes, aligned to as many, behind a live reference.
 
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline(never)]
@@ -64,7 +65,7 @@ unsafe fn apart<R>(work: impl FnOnce() -> R) -> R {
 #[inline]
 unsafe fn load<T>(from: &T) -> __m256i {
     const { assert!(size_of::<T>() == 32) }
-    // SAFETY: as said above.
+    // SAFETY: as stated above.
     unsafe { _mm256_load_si256(std::ptr::from_ref(from).cast()) }
 }
 
@@ -72,7 +73,7 @@ unsafe fn load<T>(from: &T) -> __m256i {
 #[inline]
 unsafe fn store<T>(to: &mut T, vector: __m256i) {
     const { assert!(size_of::<T>() == 32) }
-    // SAFETY: as said above.
+    // SAFETY: as stated above.
     unsafe { _mm256_store_si256(std::ptr::from_mut(to).cast(), vector) }
 }
 
@@ -164,7 +165,7 @@ unsafe fn short_places(shorts: &ShortTags, wanted: __m256i) -> u32 {
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn shorts_moved(half: __m256i, before: __m256i) -> __m256i {
-    // What stands before each quarter: the last quarter of `before`, and the first of `half`.
+    // The lane before each quarter: the last quarter of `before`, and the first of `half`.
     let quarters = _mm256_permute2x128_si256::<0x21>(before, half);
     _mm256_alignr_epi8::<14>(half, quarters)
 }
@@ -329,7 +330,8 @@ unsafe fn put_in_front(row: &mut [Pairs], place: usize, key: u64, value: u64) ->
     }
 }
 
-/// The movement of one vector of tags with masks: where lanes of `old` come from the lane before, and `carry` before the first.
+/// The movement of one vector of tags with masks: where lanes of `old` come from the lane before,
+/// and `carry` before the first.
 #[target_feature(enable = "avx512f,avx512vl")]
 #[inline]
 unsafe fn moved(old: __m256i, carry: __m256i, lanes: u64) -> __m256i {
@@ -366,7 +368,8 @@ unsafe fn use_tag_masked<const N: usize>(row: &mut [LongTags], last: u64, tag: u
 #[inline]
 unsafe fn use_short_masked<const N: usize>(row: &mut [ShortTags], last: u64, tag: u16) -> bool {
     let row = if N == 0 { row } else { &mut row[..N] };
-    // SAFETY: the caller has seen to AVX-512; each load and store covers one `ShortTags`, which is 64 bytes, aligned to as many.
+    // SAFETY: the caller has seen to AVX-512; each load and store covers one `ShortTags`, which is
+    // 64 bytes, aligned to as many.
     unsafe {
         let load = |from: &ShortTags| _mm512_load_si512(std::ptr::from_ref(from).cast());
         let wanted = _mm512_set1_epi16(tag.cast_signed());
@@ -380,7 +383,7 @@ unsafe fn use_short_masked<const N: usize>(row: &mut [ShortTags], last: u64, tag
         let mut before = wanted;
         for (index, shorts) in row.iter_mut().enumerate() {
             let old = load(shorts);
-            // What stands before each quarter: the last quarter of `before`, and three of `old`.
+            // The lane before each quarter: the last quarter of `before`, and three of `old`.
             let quarters = _mm512_alignr_epi64::<6>(old, before);
             let moved = _mm512_alignr_epi8::<14>(old, quarters);
             let new = _mm512_mask_mov_epi16(old, (lanes >> (index * ShortTags::COUNT)) as u32, moved);
@@ -403,7 +406,8 @@ unsafe fn use_key_masked(row: &mut Keys, last: usize, key: u64, allowed: bool) -
         // All lanes up to the place.
         let end = there | 1 << (last & 3);
         let lanes = (end ^ (end - 1)) & u32::from(allowed).wrapping_neg();
-        // A whole store: the processor does not forward a masked one, which the compiler would make, to the next load.
+        // A whole store: the processor does not forward a masked one, which the compiler would
+        // make, to the next load.
         std::arch::asm!("valignq {keys}{{{lanes}}}, {keys}, {wanted}, 3", keys = inout(ymm_reg) keys,
             wanted = in(ymm_reg) wanted, lanes = in(kreg) lanes as u8, options(pure, nomem, nostack, preserves_flags));
         store(&mut row.0, keys);
@@ -420,7 +424,8 @@ static KEPT: [ShortKeys; 5] = [
     ShortKeys([u32::MAX; 4]),
 ];
 
-/// Nothing leaves the vector on the way from a row to the next: a row that each look-up uses is a long chain.
+/// The carry stays in a vector register from one row to the next: look-ups of the same row form a
+/// long dependency chain.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn use_short_key(row: &mut ShortKeys, last: usize, key: u32, allowed: bool) -> bool {

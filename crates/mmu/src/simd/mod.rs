@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sets in the order of their last use, and the movement that keeps them so.
 //!
-//! A set of a cache is a row of [`Tags`], the most recently used first: [`LongTags`] of 32-bit tags, or [`ShortTags`] of 16-bit ones. A set of a page-walk cache is a row of
-//! [`Keys`], one of a TLB a row of [`Pairs`], keys with values, in the same order. To use something is one movement, whether it was there or
-//! not: everything before the place where it was (or before the last place) moves back by one, and it comes to the front.
-//! So whole vectors are compared, moved and stored without a branch on what was found, which the processor could only
-//! guess.
+//! A set is a row of vectors, the most recently used element first. A set of a cache is a row of
+//! [`Tags`]: [`LongTags`] of 32 bits or [`ShortTags`] of 16 bits. A set of a page-walk cache is a
+//! row of [`Keys`]; a set of a TLB is a row of [`Pairs`] of keys and values.
 //!
-//! [`Avx2`] does that with AVX2, [`Avx512`] tags with AVX-512, too, [`Plain`] all one by one; their results are the same. A
-//! [`Avx2`] or [`Avx512`] exists only on processors that have what it needs, so whoever holds one may use it.
+//! A hit and a miss are the same rotation: the elements before the hit (before the last place, on a
+//! miss) move back by one, and the used element becomes the first. Whole vectors are compared,
+//! moved and stored. There is no branch on a hit, which would be unpredictable.
+//!
+//! [`Avx2`] uses AVX2, [`Avx512`] also AVX-512 for tags, and [`Plain`] is scalar. All give the same
+//! results. A value of [`Avx2`] or [`Avx512`] exists only if the processor has the instructions, so
+//! holding one is the proof that they may be used.
 
 use std::fmt::Debug;
 
@@ -17,7 +20,7 @@ pub(crate) const NO_KEY: u64 = u64::MAX;
 
 /// Tags that are handled at once, of which a row has one or more.
 pub trait Tags: Copy + PartialEq + Debug {
-    /// What stands in one place.
+    /// The type of one tag.
     type Tag: Copy + PartialEq + Debug + Into<u64>;
 
     /// Places.
@@ -41,7 +44,8 @@ pub trait Tags: Copy + PartialEq + Debug {
     /// The same, to be changed.
     fn places_mut(&mut self) -> &mut [Self::Tag];
 
-    /// Uses `tag` in `row`, whose last place has its bit set in `last` and no other. Whether it was there.
+    /// Moves `tag` to the front of `row`, replacing the LRU tag on a miss. `last` has only the bit
+    /// of the row's last place set. Returns whether it hit.
     fn use_in<S: Simd>(simd: S, row: &mut [Self], last: u64, tag: Self::Tag) -> bool;
 
     /// Whether `tag` is in `row`.
@@ -162,13 +166,15 @@ impl Keys {
 #[repr(C, align(16))]
 pub struct ShortKeys(pub(crate) [u32; 4]);
 
-/// A way to look things up in rows and to move them.
+/// An instruction set: how rows are searched and reordered.
 pub trait Simd: Copy + Debug {
-    /// Runs `work`, which is to be inlined always, as code that is compiled for what this way needs. (Within code that is
-    /// compiled so already, it does nothing: the compiler inlines it.)
+    /// Runs `work` in a function that is compiled with the target features of this instruction set.
+    /// `work` must be `#[inline(always)]`. (In code that has these features already the call is
+    /// inlined.)
     fn apart<R>(self, work: impl FnOnce() -> R) -> R;
 
-    /// Uses `tag` in `row`, whose last place has its bit set in `last` and no other. Whether it was there.
+    /// Moves `tag` to the front of `row`, replacing the LRU tag on a miss. `last` has only the bit
+    /// of the row's last place set. Returns whether it hit.
     fn use_tag(self, row: &mut [LongTags], last: u64, tag: u32) -> bool;
 
     /// Whether `tag` is in `row`.
@@ -195,15 +201,16 @@ pub trait Simd: Copy + Debug {
     /// The value of `key` in `row`, if it is there. It comes to the front.
     fn find(self, row: &mut [Pairs], key: u64) -> Option<u64>;
 
-    /// The first place of a key in `row` that is `key` in the bits of `mask`, and whose value has its bit `bit`.
+    /// The first place of a key in `row` that is `key` in the bits of `mask`, and whose value has
+    /// its bit `bit`.
     fn place_where(self, row: &[Pairs], key: u64, mask: u64, bit: u32) -> Option<usize>;
 
-    /// Everything before `place`, which `row` has, moves back by one; what stood there is gone, and `key` with `value`
-    /// stands in front. The key that is gone.
+    /// Replaces the pair at `place`, which must be within `row`: the pairs before it move back by
+    /// one, and `key` with `value` becomes the first. Returns the replaced key.
     fn put_in_front(self, row: &mut [Pairs], place: usize, key: u64, value: u64) -> u64;
 }
 
-/// Takes `tag`, which is there, out of `row`; what stands behind it moves up.
+/// Removes `tag`, which must be present, from `row`; the tags behind it move up.
 #[inline(never)]
 pub(crate) fn take_tag<T: Tags>(row: &mut [T], ways: usize, tag: T::Tag) {
     let mut found = false;
@@ -216,7 +223,7 @@ pub(crate) fn take_tag<T: Tags>(row: &mut [T], ways: usize, tag: T::Tag) {
     }
 }
 
-/// One after the other.
+/// Portable scalar code: one place after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain;
 
@@ -322,7 +329,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As one would say it.
+    /// The model: a list in LRU order.
     fn use_in_model<T: PartialEq>(row: &mut Vec<T>, wanted: T) -> bool {
         let found = row.iter().position(|there| *there == wanted);
         row.remove(found.unwrap_or(row.len() - 1));
@@ -386,7 +393,8 @@ mod tests {
         for &(key, place) in pairs {
             let found = model.iter().position(|pair| pair.0 == key);
             prop_assert_eq!(Plain.place_of(&row, key), found);
-            // Keys that are the same but for their lowest bit, with an odd value, that is of an even key.
+            // Keys that are the same but for their lowest bit, with an odd value, that is of an
+            // even key.
             let even = model.iter().position(|pair| pair.0 != NO_KEY && pair.0 >> 1 == key >> 1 && pair.1 % 2 == 1);
             prop_assert_eq!(simd.place_where(&row, key, !1, 0), even);
             let place = found.unwrap_or(place % ways);

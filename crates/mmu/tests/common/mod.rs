@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tests of this room share: a machine, tables whose nodes sit where the test says, and a core over them.
+//! What the tests of this room share: a machine, tables whose nodes sit where the test says, and a
+//! core over them.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use nestwalk_mem::{Access, Entry, Frame, Geometry, Gva, Level, PageSize, PageTable, Vpn};
@@ -84,7 +85,8 @@ pub fn load_nested(rig: &mut Rig, guest: &mut PageTable, host: &mut PageTable, g
     rig.core.counters().minus(&before)
 }
 
-/// Cycles of all walks, worked out from the events and the machine's latencies. There must be no accelerator.
+/// Cycles of all walks, worked out from the events and the machine's latencies. There must be no
+/// accelerator.
 pub fn cycles_of_events(config: &MmuConfig, counters: &Counters) -> u64 {
     let latencies =
         [config.l1d.latency_cycles, config.l2.latency_cycles, config.llc.latency_cycles, config.memory_latency_cycles];

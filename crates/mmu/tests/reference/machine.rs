@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A whole machine said plainly: one access after the other, one reference after the other, no
+//! A reference model of the whole machine: one access and one reference after the other, no
 //! batches.
 
 use std::collections::BTreeMap;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The whole core against a machine that is said plainly (lists and maps, one reference after the other), on random machines,
-//! random tables and random streams: every counter must be equal, and so must every accessed and dirty bit.
+//! The whole core against a simple reference model (lists and maps, one reference after the other),
+//! on random machines, random tables and random streams: every counter must be equal, and so must
+//! every accessed and dirty bit.
 //!
-//! Page faults are handled as a kernel does, in the middle of a run. Between runs translations are invalidated, processes
-//! switch, and a second core uses the same last-level cache.
+//! Page faults are handled as a kernel does, in the middle of a run. Between runs translations are
+//! invalidated, processes switch, and a second core uses the same last-level cache.
 
 mod caches;
 mod captured;
@@ -31,7 +32,8 @@ use tables::{Leaf, Table};
 /// Cores of the machine. Both run the same two programs.
 const CORES: usize = 2;
 
-/// Where guests' tables put their nodes in guest-physical memory, and hosts' tables in physical memory.
+/// Where guests' tables put their nodes in guest-physical memory, and hosts' tables in physical
+/// memory.
 const GUEST_NODES: u64 = 1 << 20;
 const HOST_NODES: u64 = 1 << 24;
 
@@ -45,7 +47,8 @@ fn below(random: &mut Xoshiro256PlusPlus, limit: u64) -> u64 {
     random.next_u64() % limit
 }
 
-/// A program in a VM, or a native one: the tables that the machine walks, and what the model knows of them.
+/// A program in a VM, or a native one: the tables that the machine walks, and what the model knows
+/// of them.
 struct Program {
     asid: (u16, u16),
     own: TestTable,
@@ -283,7 +286,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     )
 }
 
-/// Jumps among `places`, each followed by a few accesses nearby: repeated lines, pages and groups, TLB hits and walks.
+/// Jumps among `places`, each followed by a few accesses nearby: repeated lines, pages and groups,
+/// TLB hits and walks.
 fn bursts(places: &[u64], count: u64, seed: u64) -> Vec<Access> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut accesses = Vec::new();
@@ -327,7 +331,8 @@ fn tlb(sizes: &[PageSize], entries: u32, ways: u32) -> TlbConfig {
     TlbConfig { sizes: sizes.to_vec(), entries, ways, clustered: false }
 }
 
-/// First and second levels: the test machine's, unified ones, small ones, odd numbers of sets, none, clustered ones.
+/// First and second levels: the test machine's, unified ones, small ones, odd numbers of sets,
+/// none, clustered ones.
 fn tlb_levels() -> impl Strategy<Value = (Vec<TlbConfig>, Vec<TlbConfig>)> {
     use PageSize::{Giant, Huge, Small};
     let small_and_huge = || vec![tlb(&[Small], 8, 4), tlb(&[Huge], 2, 2)];
@@ -384,8 +389,9 @@ fn geometry() -> impl Strategy<Value = Geometry> {
     prop_oneof![2 => Just(Geometry::X86_4), 1 => Just(Geometry::X86_5)]
 }
 
-/// Both cores learn what the last-level cache has evicted. Of more than 4096 evictions since it last ran a core learns
-/// only which of its lines are there no more, and keeps one that went and came back.
+/// Both cores learn what the last-level cache has evicted. Of more than 4096 evictions since it
+/// last ran a core learns only which of its lines are there no more, and keeps one that went and
+/// came back.
 fn hear_of_evictions<P: Accelerator>(rig: &mut Rig<P>) {
     let mut nothing = TestTable::new(Geometry::X86_4, HOST_NODES, 1).table;
     for core in &mut rig.cores {

@@ -86,7 +86,8 @@ impl Table {
         self.root
     }
 
-    /// The entries for `page` from the root down to the last one that can be read: the leaf's, or the one that is not present.
+    /// The entries for `page` from the root down to the last one that can be read: the leaf's, or
+    /// the one that is not present.
     pub fn way(&self, page: u64) -> Vec<Step> {
         let frame = |level: u8| self.nodes.get(&(level, number(page, level + 1)));
         let to = |level: u8| {
@@ -114,8 +115,9 @@ impl Table {
         leaf.frame + page - first
     }
 
-    /// Of the aligned group of 8 pages around `page`, which is mapped, the frames of those that one line of entries says are
-    /// like it: the same rights, accessed and dirty bits; and their frames lie in one aligned group of 8 frames.
+    /// Of the aligned group of 8 pages around `page`, which is mapped, the frames of those that one
+    /// line of entries says are like it: the same rights, accessed and dirty bits; and their frames
+    /// lie in one aligned group of 8 frames.
     pub fn group(&self, page: u64) -> [Option<u64>; 8] {
         let (own_first, own) = self.leaf(page).expect("it is mapped");
         std::array::from_fn(|place| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! TLBs as lists: each set holds its entries in order of use, the latest first. With clustered entries.
+//! TLBs as lists: each set holds its entries in order of use, the latest first. With clustered
+//! entries.
 
 use nestwalk_mem::PageSize;
 use nestwalk_mmu::{MmuConfig, TlbConfig};
@@ -35,7 +36,8 @@ impl Mapping {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Entry {
     One(Mapping),
-    /// Pages of the aligned group that begins at `first`, all with the same rights and in one group of frames.
+    /// Pages of the aligned group that begins at `first`, all with the same rights and in one group
+    /// of frames.
     Cluster {
         first: u64,
         frames: [Option<u64>; 8],
@@ -43,7 +45,8 @@ enum Entry {
     },
 }
 
-/// What the pages of a cluster have in common: the number of the group of frames, the right to store, the dirty bit.
+/// What the pages of a cluster have in common: the number of the group of frames, the right to
+/// store, the dirty bit.
 type Like = (u64, bool, bool);
 
 impl Entry {
@@ -253,7 +256,8 @@ impl Tlbs {
         Found::Miss
     }
 
-    /// Takes in what a walk found, with the frames of its group where that is asked for. What the first level holds.
+    /// Takes in what a walk found, with the frames of its group where that is asked for. What the
+    /// first level holds.
     pub fn insert(&mut self, page: u64, mapping: Mapping, group: Option<[Option<u64>; 8]>) -> Mapping {
         match group {
             Some(frames) => self.l2.insert_cluster(self.asid, page, mapping, frames),
