@@ -67,11 +67,12 @@ impl NodeRecord {
     }
 }
 
-/// To fill in a node's leaves takes 2.7 us where the frames are in order, so that entries of the host's
-/// table lie together. That is what so many walks save which find them (28 ns each; measured on a Zen
-/// 4, see `docs/performance.md`).
-const WALKS_IN_ORDER: u16 = 96;
-/// The same where each entry is somewhere else: 28 us.
+/// After so many walks to a node its leaves are filled in, where the frames are in order, so that
+/// entries of the host's table lie together. Measured, not calculated: with 96 one in ten walks is a
+/// seventh slower, see `docs/performance.md`.
+const WALKS_IN_ORDER: u16 = 32;
+/// The same where each entry is somewhere else. To fill them in takes 28 us then, and a walk that finds
+/// its leaf takes 28 ns less.
 const WALKS_SCATTERED: u16 = 1000;
 
 /// What a walk for a 4 KiB page of the guest finds, where no such walk changes anything: all
