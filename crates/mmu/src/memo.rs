@@ -68,11 +68,11 @@ impl NodeRecord {
 }
 
 /// After so many walks to a node its leaves are filled in, where the frames are in order, so that
-/// entries of the host's table lie together. Measured, not calculated: with 96 one in ten walks is a
-/// seventh slower, see `docs/performance.md`.
+/// entries of the host's table lie together. Measured, not calculated: with 96, one in ten walks is
+/// a seventh slower, see `docs/performance.md`.
 const WALKS_IN_ORDER: u16 = 32;
-/// The same where each entry is somewhere else. To fill them in takes 28 us then, and a walk that finds
-/// its leaf takes 28 ns less.
+/// The same where each entry is somewhere else. To fill them in takes 28 us then, and a walk that
+/// finds its leaf takes 28 ns less.
 const WALKS_SCATTERED: u16 = 1000;
 
 /// What a walk for a 4 KiB page of the guest finds, where no such walk changes anything: all

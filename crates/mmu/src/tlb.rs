@@ -294,8 +294,8 @@ impl<const N: usize> SmallPages<'_, N> {
         Some(Mapping::from_bits_of(bits, PageSize::Small))
     }
 
-    /// Whether what the first level does not hold can only be a 4 KiB page of the second: neither holds
-    /// anything else.
+    /// Whether a page that the first level does not hold can only be a 4 KiB page of the second:
+    /// neither level holds anything else.
     #[inline(always)]
     pub fn are_all(&self) -> bool {
         let others = |resident: &[u32; 4]| resident[1..].iter().fold(0, |all, &count| all | count);
@@ -312,7 +312,7 @@ impl<const N: usize> SmallPages<'_, N> {
         Some(Mapping::from_bits_of(bits, PageSize::Small))
     }
 
-    /// The first level takes in a 4 KiB page that it does not hold, of which [`SmallPages::are_all`] said yes.
+    /// The first level takes in a 4 KiB page that it does not hold. [`SmallPages::are_all`] holds.
     #[inline(always)]
     pub fn insert<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping) {
         let key = key(page, PageSize::Small, self.asid);
