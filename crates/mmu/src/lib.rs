@@ -20,6 +20,7 @@
 //! same counters to the last bit, however they are cut into batches; nothing is allocated per
 //! access.
 
+mod absorbed;
 pub mod accelerator;
 mod cache;
 mod clustered;
@@ -63,6 +64,7 @@ pub use config::{CacheConfig, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, 
 pub use corunner::{CoRunner, NoCoRunner, RandomCoRunner};
 pub use counters::{Counters, Served, Table, WalkEvents};
 pub use error::MmuError;
+pub use filtered::Filtered;
 pub use hierarchy::{CacheCounters, Llc, PrivateCaches};
 pub use latency::LatencyHistogram;
 pub use mapping::Mapping;

@@ -163,4 +163,16 @@ impl<P: Accelerator> WalkUnit<P> {
     pub(crate) fn same_data(&mut self, count: u64) {
         self.counters.walk_events.0[usize::from(WalkEvents::DATA) + Served::L1d as usize] += count;
     }
+
+    /// The program's accesses so far, by what served them.
+    pub(crate) fn data_served(&self) -> [u64; 4] {
+        let data = usize::from(WalkEvents::DATA);
+        [0, 1, 2, 3].map(|served| self.counters.walk_events.0[data + served])
+    }
+
+    /// So many more (or, below 0, fewer) of them are counted as served by `served`.
+    pub(crate) fn more_data(&mut self, served: Served, count: i64) {
+        let counter = &mut self.counters.walk_events.0[usize::from(WalkEvents::DATA) + served as usize];
+        *counter = counter.wrapping_add_signed(count);
+    }
 }
