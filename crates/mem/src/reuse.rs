@@ -114,7 +114,7 @@ impl ReuseTimes {
 
     /// All of them.
     pub fn cells(&self) -> impl Iterator<Item = ReuseCell> {
-        let rows = self.0.iter().zip(0..);
+        let rows = self.0.iter().take(DEPTH_MAX + 1).zip(0..);
         rows.flat_map(|(row, depth)| {
             let cells = row.iter().take(BUCKETS).enumerate().filter(|&(_, &count)| count > 0);
             cells.map(move |(bucket, &count)| ReuseCell { time: time_of(bucket).max(1), depth, count })
@@ -151,6 +151,8 @@ mod tests {
         assert_eq!(cells[1], ReuseCell { time: time_of(bucket(100)), depth: 3, count: 1 });
         assert_eq!((cells[2].depth, cells[2].count), (DEPTH_MAX as u64, 1));
         assert_eq!((second.absorbed.total(), second.renewed.total()), (4, 1));
+        let endless: ReuseTimes = serde_json::from_str(&format!("[{}[1]]", "[],".repeat(DEPTH_MAX + 1))).unwrap();
+        assert_eq!(endless.total(), 0, "no filter writes such a depth");
         let text = serde_json::to_string(&second).unwrap();
         assert_eq!(serde_json::from_str::<Reuse>(&text).unwrap(), second);
     }

@@ -105,7 +105,7 @@ fn shares(reuse: &Reuse, l1d: Shape, l2: Shape) -> Shares {
     let lost = at_least(l1d.1, reuse.renew, l1d.0);
     let gone = lost * at_least(l2.1, reuse.renew, l2.0);
     let simulated = [1.0 - lost, lost - gone, gone];
-    let renewed = renewed as f64 / all as f64;
+    let renewed = (renewed as f64 / all as f64).min(1.0);
     [0, 1, 2].map(|level| absorbed[level] + renewed * (right[level] - simulated[level]))
 }
 

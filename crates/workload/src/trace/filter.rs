@@ -518,4 +518,35 @@ mod tests {
             assert!(bad.check().unwrap_err().contains(what));
         }
     }
+
+    #[test]
+    fn a_sample_has_the_times_of_absorbed_and_of_renewed_accesses() {
+        const LINES: u64 = 3;
+        let mut filter = Filter::new(&options(4, 3, 1, 8, 100));
+        // Three lines of one set of four, in turn; absorbed on both ways.
+        let address = |n: u64| (n % LINES * 4) << LINE_SHIFT;
+        for n in 0..20_000 {
+            let access = SourceAccess::new(Va(address(n)), 1, 1, 3, false);
+            if n % 2 == 0 || filter.absorb(&[access]).accesses == 0 {
+                filter.keeps(address(n), false, false);
+            }
+        }
+        let reuse = filter.reuse().clone();
+        assert_eq!((reuse.sets, reuse.renew), (4, 100));
+        for times in [&reuse.absorbed, &reuse.renewed] {
+            let cells: Vec<_> = times.cells().collect();
+            assert_eq!(cells.len(), 1);
+            assert_eq!((cells[0].time, cells[0].depth), (LINES, LINES - 1));
+        }
+        // One access in 64.5; of each line one in 34 is renewed.
+        let (absorbed, renewed) = (reuse.absorbed.total(), reuse.renewed.total());
+        assert!((300..320).contains(&(absorbed + renewed)) && (3..20).contains(&renewed), "{absorbed} {renewed}");
+
+        filter.set_sampling(false);
+        (0..1000).for_each(|n| _ = filter.keeps(address(n), false, false));
+        assert_eq!(filter.reuse(), &reuse);
+        filter.set_sampling(true);
+        (0..1000).for_each(|n| _ = filter.keeps(address(n), false, false));
+        assert!(filter.reuse().absorbed.total() > absorbed);
+    }
 }
