@@ -29,6 +29,7 @@ mod corunner;
 mod counters;
 mod error;
 mod filtered;
+mod frequency;
 mod hierarchy;
 mod latency;
 #[cfg(target_arch = "x86_64")]
@@ -60,7 +61,10 @@ pub use accelerator::tables::{Lookups, Probe, Tables};
 pub use accelerator::{Accelerator, AcceleratorConfig, Found, NoAccelerator};
 pub use cache::Cache;
 pub use clustered::Group;
-pub use config::{CacheConfig, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, PwcConfig, TlbConfig, WaysConfig};
+pub use config::{
+    CacheConfig, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, PwcConfig, PwcRules, TlbConfig, TlbReplacement,
+    WaysConfig,
+};
 pub use corunner::{CoRunner, NoCoRunner, RandomCoRunner};
 pub use counters::{Counters, Served, Table, WalkEvents};
 pub use error::MmuError;
