@@ -570,6 +570,26 @@ mod tests {
             .prop_map(|shape| shape.map(|(sets, ways)| WaysConfig { entries: sets * ways, ways }))
     }
 
+    #[test]
+    fn a_walk_that_ends_early_takes_back_no_entry_that_was_there() {
+        let pl2 = Some(WaysConfig { entries: 8, ways: 8 });
+        let rules = PwcRules { entries_per_tag: Some(8), repeats_miss: true, ..PwcRules::default() };
+        let mut cache =
+            WalkCache::new("pwc", &PwcConfig { latency_cycles: 1, pl2, rules, ..Default::default() }).unwrap();
+        let pmd_entry = |number: u64| Vpn(number << INDEX_BITS);
+        let levels = (Level(1), Level(4));
+        let look_up = |cache: &mut WalkCache, entry| cache.look_up(Plain, pmd_entry(entry), levels, true);
+        // Three tags. Another entry of the last one repeats, so it misses; it cannot be read.
+        for entry in [0, 8, 16, 17] {
+            assert_eq!(look_up(&mut cache, entry), None);
+        }
+        cache.take_back(pmd_entry(17), levels.0, Level(2));
+        for entry in [0, 8, 16] {
+            assert_eq!(look_up(&mut cache, entry), Some(Level(2)), "entry {entry}");
+        }
+        cache.check_invariants();
+    }
+
     proptest! {
         #[test]
         fn levels_of_any_shape_are_naive_lrus_filled_by_walks(

@@ -21,7 +21,7 @@ use nestwalk_mem::{Access, Geometry, Gva, Hpa, PageCount, PageSize, Vpn, VpnRang
 use nestwalk_mmu::{
     Accelerator, Asid, CacheConfig, CoRunner, Core, Fault, Llc, LlcConfig, LlcPolicy, MmuConfig, Native, Nested,
     NestedTlbConfig, NoAccelerator, NoCoRunner, PomTlb, PomTlbConfig, PwcConfig, PwcRules, RandomCoRunner, RunEnd,
-    TlbConfig, WaysConfig,
+    TlbConfig, TlbReplacement, WaysConfig,
 };
 use pom::Pom;
 use proptest::prelude::*;
@@ -360,6 +360,14 @@ fn tlb_levels() -> impl Strategy<Value = (Vec<TlbConfig>, Vec<TlbConfig>)> {
     ])
 }
 
+/// Levels, and what leaves their sets: clusters have LRU only.
+fn tlbs() -> impl Strategy<Value = ((Vec<TlbConfig>, Vec<TlbConfig>), TlbReplacement)> {
+    (tlb_levels(), prop::bool::weighted(0.3)).prop_map(|(levels, by_use)| {
+        let by_use = by_use && !levels.1.iter().any(|array| array.clustered);
+        (levels, if by_use { TlbReplacement::Lfu } else { TlbReplacement::Lru })
+    })
+}
+
 /// Machines of all kinds, with caches that are small enough to evict.
 fn machines() -> impl Strategy<Value = MmuConfig> {
     let policy = prop::sample::select(vec![LlcPolicy::NonInclusive, LlcPolicy::Inclusive, LlcPolicy::Exclusive]);
@@ -373,10 +381,11 @@ fn machines() -> impl Strategy<Value = MmuConfig> {
         policy,
         (walk_caches(), walk_caches()),
         nested_tlb,
-        tlb_levels(),
+        tlbs(),
         prop::bool::weighted(0.2),
     )
-        .prop_map(|((l1d, l2, llc), policy, (guest_pwc, host_pwc), nested_tlb, (l1_tlb, l2_tlb), skips)| {
+        .prop_map(|((l1d, l2, llc), policy, (guest_pwc, host_pwc), nested_tlb, tlbs, skips)| {
+            let ((l1_tlb, l2_tlb), tlb_replacement) = tlbs;
             MmuConfig {
                 l1d,
                 l2,
@@ -391,6 +400,7 @@ fn machines() -> impl Strategy<Value = MmuConfig> {
                 }),
                 l1_tlb,
                 l2_tlb,
+                tlb_replacement,
                 ..machine()
             }
         })
