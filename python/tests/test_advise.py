@@ -216,7 +216,8 @@ def test_kinds_name_workloads_and_traces_that_exist() -> None:
     for entry in standard._read("kinds.toml")["kind"]:
         assert entry["workload"] in workloads
         assert entry.get("trace", "redis") in data.traces()
-    machines = {entry["name"] for entry in catalog["machines"]}
+    # There to explain ASAP's figures, and not to be advised about: packaging/standard.py leaves it out.
+    machines = {entry["name"] for entry in catalog["machines"]} - {"asap-simulator"}
     assert set(standard._read("standard.json")["machines"]) == machines
     assert set(steps.STEPS) == set(standard.CONFIGURATIONS) == set(ORDER)
 
