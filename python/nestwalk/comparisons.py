@@ -97,6 +97,8 @@ class Plan:
         }
         if self.quick and "trace" in self.program.workload:
             table["sampling"] = scenario.quick_sampling(None, self.program.workload["trace"])
+        elif self.quick:
+            table["sampling"] = {"warm_accesses_max": scenario.QUICK_WARM_ACCESSES}
         text = scenario.write(matrix.merge(table, cell.scenario))
 
         def place(path: KeyPath) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any
 import drawn
 import polars as pl
 import pytest
-from support import Command
+from support import REPOSITORY, Command
 
 from nestwalk import _native, content_store, data, orders, pool, scenario, surveys
 from nestwalk.conduct import Means
@@ -438,3 +439,32 @@ def test_a_failed_run_does_not_keep_the_others_from_being_made(grid: Path, comma
     assert "runs failed; the first one:" in process.stderr
     errors = [row["error"] for row in found["rows"] if "error" in row]
     assert all("grid.toml:" in error or "16 MiB" in error for error in errors), errors
+
+
+def test_asaps_sweep_has_each_rule_of_its_simulator_alone_and_all_of_them() -> None:
+    plan = sweeps.plan(REPOSITORY / "sweeps" / "asap-rules.toml", means=Means(results="none"), must_keep=False)
+    assert len(plan.wanted) == 4 * 4 * 8
+    paper, *alone, together = [one.configuration["machine"]["mmu"] for one in plan.wanted[:8]]
+    assert paper == hardware("broadwell-asap")
+    assert together == hardware("asap-simulator")
+    rules = leaves(together) - leaves(paper)
+    found = [leaves(one) & rules for one in alone]
+    assert all(found)
+    assert sorted(itertools.chain.from_iterable(found)) == sorted(rules), "each rule is in one run"
+
+
+def hardware(machine: str) -> dict[str, Any]:
+    """What a run on a machine has of it."""
+    workload = {"generator": {"kind": "gups", "footprint": "64 MiB"}}
+    table = {"schema": 1, "name": "run", "machine": machine, "workload": workload, "kernels": [{}]}
+    found: dict[str, Any] = orders.of(pool.Job("run", scenario.write(table), Path("run.toml"))).configuration[
+        "machine"
+    ]["mmu"]
+    return found
+
+
+def leaves(table: Any, path: str = "") -> set[tuple[str, str]]:
+    """All values of nested tables, with where they are."""
+    if not isinstance(table, dict):
+        return {(path, json.dumps(table))}
+    return set().union(*(leaves(value, f"{path}.{key}") for key, value in table.items()))

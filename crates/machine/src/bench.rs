@@ -429,7 +429,7 @@ fn walks(
         let user = hardware.add(&chain, 1)?;
         Ok((hardware, user))
     };
-    let whole = Accesses { all: accesses, absorbed: &[] };
+    let whole = Accesses { all: accesses, absorbed: &[], reuse: None };
     let lost = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
     repeat(
         repetitions,

@@ -4,8 +4,8 @@
 
 use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
-    Accelerator, AcceleratorConfig, Account, Asap, Asid, Core, Counters, Cuckoo, Llc, MmuConfig, MmuError, Native,
-    Nested, NoCoRunner, PomTlb, RandomCoRunner, RunEnd, Segmented,
+    Accelerator, AcceleratorConfig, Account, Asap, Asid, Core, Counters, Cuckoo, Filtered, Llc, MmuConfig, MmuError,
+    Native, Nested, NoCoRunner, PomTlb, RandomCoRunner, RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
@@ -385,16 +385,17 @@ fn run_on<P: Accelerator>(
     chain: &KernelChain,
     accesses: Accesses<'_>,
 ) -> Result<RunEnd, OsError> {
-    let (How { detail, llc, corunner }, Accesses { all, absorbed }) = (how, accesses);
+    let (How { detail, llc, corunner }, Accesses { all, absorbed, reuse }) = (how, accesses);
+    let filtered = Filtered { accesses: all, absorbed, reuse };
     macro_rules! with_walker {
         ($walker:expr) => {
             match (detail, corunner, absorbed.is_empty()) {
                 (Detail::TlbOnly, _, true) => core.run_functional($walker, all),
                 (Detail::TlbOnly, _, false) => core.run_functional_filtered($walker, all, absorbed),
                 (Detail::Full, None, true) => core.run(llc, $walker, all, &mut NoCoRunner),
-                (Detail::Full, None, false) => core.run_filtered(llc, $walker, all, absorbed, &mut NoCoRunner),
+                (Detail::Full, None, false) => core.run_filtered(llc, $walker, filtered, &mut NoCoRunner),
                 (Detail::Full, Some(corunner), true) => core.run(llc, $walker, all, corunner),
-                (Detail::Full, Some(corunner), false) => core.run_filtered(llc, $walker, all, absorbed, corunner),
+                (Detail::Full, Some(corunner), false) => core.run_filtered(llc, $walker, filtered, corunner),
             }
         };
     }
@@ -439,7 +440,7 @@ mod tests {
 
     fn run(hardware: &mut Hardware, stack: &mut Stack, user: Asid, pages: u64) {
         let all: Vec<Access> = (0..pages).map(load).collect();
-        let accesses = Accesses { all: &all, absorbed: &[] };
+        let accesses = Accesses { all: &all, absorbed: &[], reuse: None };
         assert_eq!(hardware.run(user, 0, stack, accesses, Detail::Full).unwrap(), RunEnd::Done);
     }
 
@@ -509,7 +510,7 @@ mod tests {
         let mut hardware = hardware(CoRunnerConfig::None);
         let user = hardware.add(&first, 2).unwrap();
         let all: Vec<Access> = (0..PAGES).map(load).collect();
-        let accesses = Accesses { all: &all, absorbed: &[] };
+        let accesses = Accesses { all: &all, absorbed: &[], reuse: None };
         let walks = [0, 1, 0, 3].map(|thread| {
             let before = hardware.counters(user).tlb.walks();
             let _ = hardware.run(user, thread, &mut stack, accesses, Detail::Full).unwrap();

@@ -38,6 +38,8 @@ const PHYSICAL: Upper = limit("46 bits of address in the model's references");
 
 /// Why a structure has no more entries.
 const REAL_ENTRIES: Upper = assumed("thousands of times what processors have");
+/// Why a tag stands for no more of them.
+const NODE_ENTRIES: Upper = limit("the entries of a page-table node");
 /// Why a table's set has no more ways.
 const REAL_WAYS: Upper = assumed("fully associative structures of processors have fewer");
 /// Why a cache's set has no more ways.
@@ -87,9 +89,11 @@ pub const MACHINE: &[Key] = &[
     key("mmu.guest_pwc.latency_cycles", 1, 1000, "cycles", THREE_LOOKUPS),
     key("mmu.guest_pwc.*.entries", 1, 1 << 24, "entries", REAL_ENTRIES),
     key("mmu.guest_pwc.*.ways", 1, 4096, "ways", REAL_WAYS),
+    key("mmu.guest_pwc.rules.entries_per_tag", 1, 512, "entries", NODE_ENTRIES),
     key("mmu.host_pwc.latency_cycles", 1, 1000, "cycles", THREE_LOOKUPS),
     key("mmu.host_pwc.*.entries", 1, 1 << 24, "entries", REAL_ENTRIES),
     key("mmu.host_pwc.*.ways", 1, 4096, "ways", REAL_WAYS),
+    key("mmu.host_pwc.rules.entries_per_tag", 1, 512, "entries", NODE_ENTRIES),
     key("mmu.nested_tlb.entries", 1, 1 << 24, "entries", REAL_ENTRIES),
     key("mmu.nested_tlb.ways", 1, 4096, "ways", REAL_WAYS),
     key("mmu.nested_tlb.latency_cycles", 1, 1000, "cycles", THREE_LOOKUPS),

@@ -402,6 +402,12 @@ fn the_co_runner_makes_an_access_for_each_that_a_filter_absorbs() {
         let sum: u64 = result.statistics.mmu.caches.corunner.iter().sum();
         assert_eq!(sum, result.statistics.total.accesses);
     }
+    // Beside it the L1-D loses lines between two uses: those of absorbed accesses, too.
+    let data = |result: &RunResult| result.statistics.mmu.caches.data.map(|count| count as f64);
+    let (served, expected) = (data(&filtered), data(&all));
+    let cycles = |result: &RunResult| result.statistics.mmu.caches.data_cycles as f64;
+    assert!((served[1] / expected[1] - 1.0).abs() < 0.05, "{served:?}, not {expected:?}");
+    assert!((cycles(&filtered) / cycles(&all) - 1.0).abs() < 0.01);
     let (all, filtered) = (all.row, filtered.row);
     let off = |value: fn(&nestwalk_machine::result::Row) -> Option<f64>| {
         (value(&filtered).unwrap() / value(&all).unwrap() - 1.0).abs()

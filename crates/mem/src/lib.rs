@@ -16,6 +16,7 @@ pub mod keys;
 pub mod page_table;
 pub mod physical;
 pub mod prefetch;
+pub mod reuse;
 pub mod schema;
 pub mod size;
 pub mod time;
@@ -25,4 +26,5 @@ pub use addr::{Frame, FrameRange, Gfn, Gpa, Gva, Gvn, Hpa, Pa, PageCount, Pfn, V
 pub use geometry::{Geometry, Level, PageSize};
 pub use page_table::{Entry, EntrySlot, Leaf, NodeId, PageTable, Version, Write};
 pub use physical::{Cpu, MigrateType, Order, Owner, PhysicalMemory};
+pub use reuse::{Reuse, ReuseCell, ReuseTimes};
 pub use time::{Cycles, Nanoseconds};

@@ -40,12 +40,20 @@ pub struct MmuConfig {
     /// The arrays of the second-level TLB; none if there is no second level.
     #[serde(default)]
     pub l2_tlb: Vec<TlbConfig>,
+    /// Which translation leaves a set of a TLB.
+    #[serde(default, skip_serializing_if = "TlbReplacement::is_lru")]
+    pub tlb_replacement: TlbReplacement,
     /// Page-walk caches for the program's own table (the guest's, in a VM).
     #[serde(default)]
     pub guest_pwc: PwcConfig,
     /// Page-walk caches for the host's table, used in nested walks.
     #[serde(default)]
     pub host_pwc: PwcConfig,
+    /// Whether the host walk for the data page, the last one of a nested walk, neither searches nor
+    /// fills `host_pwc`, and waits for no look-up: a simulator's rule, only there to explain its
+    /// figures (`machines/asap-simulator.toml`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub host_pwc_skips_data: bool,
     /// Translations from guest-physical to host-physical pages, if there is such a thing.
     #[serde(default)]
     pub nested_tlb: Option<NestedTlbConfig>,
@@ -113,6 +121,25 @@ pub struct TlbConfig {
     pub clustered: bool,
 }
 
+/// Which translation leaves a full set of a TLB for another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TlbReplacement {
+    /// The one that was used the longest ago.
+    #[default]
+    Lru,
+    /// The one that was used least often since it came in, of several the one in the first way: a
+    /// simulator's rule, only there to explain its figures (`machines/asap-simulator.toml`).
+    Lfu,
+}
+
+impl TlbReplacement {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+    fn is_lru(&self) -> bool {
+        *self == Self::Lru
+    }
+}
+
 /// Page-walk caches split by level: `plN` holds entries of level N that point to a node of level
 /// N - 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -128,6 +155,24 @@ pub struct PwcConfig {
     pub pl4: Option<WaysConfig>,
     /// PGD entries of five-level tables.
     pub pl5: Option<WaysConfig>,
+    /// Where they do not work as processors' do.
+    #[serde(default, skip_serializing_if = "PwcRules::are_none")]
+    pub rules: PwcRules,
+}
+
+/// How a simulator's page-walk caches differ from those of processors. Only there to explain
+/// figures that such a simulator made (`machines/asap-simulator.toml`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PwcRules {
+    /// How many neighbouring entries one tag stands for: a power of two, 1 if not given. With 8,
+    /// the entries of a cache line, a walk past one entry makes its seven neighbours known as well.
+    pub entries_per_tag: Option<u32>,
+    /// Whether the levels above one that hit are searched and filled, too.
+    pub all_levels: bool,
+    /// Whether a hit counts as a miss where the look-up before, in the same level, was for the same
+    /// tag.
+    pub repeats_miss: bool,
 }
 
 /// Entries and ways.
@@ -186,6 +231,9 @@ impl MmuConfig {
         if !self.l1_tlb.iter().any(|array| array.sizes.contains(&PageSize::Small)) {
             return Err(MmuError::NoSmallPages);
         }
+        if self.tlb_replacement == TlbReplacement::Lfu && self.l2_tlb.iter().any(|array| array.clustered) {
+            return Err(MmuError::ClustersByUse);
+        }
         let nested = self.nested_tlb.map_or(0, |nested| nested.latency_cycles);
         let lookups = [
             ("guest_pwc", self.guest_pwc.latency_cycles),
@@ -201,6 +249,7 @@ impl MmuConfig {
             for (level, ways) in pwc.levels() {
                 entry_sets(&format!("{place}.pl{level}"), ways.entries, ways.ways)?;
             }
+            pwc.rules.tag_order(place)?;
         }
         if let Some(nested) = self.nested_tlb {
             entry_sets("nested_tlb", nested.entries, nested.ways)?;
@@ -261,6 +310,23 @@ impl PwcConfig {
     /// The levels that exist, leaf side first.
     pub(crate) fn levels(&self) -> impl Iterator<Item = (u8, WaysConfig)> + use<> {
         [self.pl2, self.pl3, self.pl4, self.pl5].into_iter().zip(2..).filter_map(|(ways, level)| Some((level, ways?)))
+    }
+}
+
+impl PwcRules {
+    /// Whether they are those of processors.
+    pub(crate) fn are_none(&self) -> bool {
+        Self { entries_per_tag: self.entries_per_tag.filter(|&entries| entries > 1), ..*self } == Self::default()
+    }
+
+    /// log2 of the entries that one tag stands for. `place` is the part of the machine file, for
+    /// messages.
+    pub(crate) fn tag_order(&self, place: &str) -> Result<u32, MmuError> {
+        let entries = self.entries_per_tag.unwrap_or(1);
+        if !entries.is_power_of_two() {
+            return Err(MmuError::Tag { place: format!("{place}.rules"), entries });
+        }
+        Ok(entries.ilog2())
     }
 }
 

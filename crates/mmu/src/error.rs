@@ -64,6 +64,9 @@ pub enum MmuError {
          for them, it must have 2 ways or more"
     )]
     Clusters,
+    /// Clusters of 4 KiB pages are not kept by how often they were used.
+    #[error("clustered TLB entries take tlb_replacement = \"lru\"; leave one of the two out")]
+    ClustersByUse,
     /// Two arrays of one level hold the same page size.
     #[error("[[{place}]]: more than one array holds {size} translations; each size belongs to one")]
     SizeTwice {
@@ -71,6 +74,14 @@ pub enum MmuError {
         place: String,
         /// The page size.
         size: &'static str,
+    },
+    /// A tag that stands for a number of entries that it cannot.
+    #[error("[{place}]: entries_per_tag = {entries} is no power of two")]
+    Tag {
+        /// The part of the machine file.
+        place: String,
+        /// What was asked for.
+        entries: u32,
     },
     /// A look-up in a walk's own caches that takes longer than the simulator can note down.
     #[error("[{place}]: latency_cycles = {cycles}; at most {max} are supported")]

@@ -3,42 +3,60 @@
 //!
 //! An absorbed access hits the first-level TLB and the L1-D. It changes nothing that is simulated,
 //! so it is only counted; but the [co-runner](crate::corunner) makes an access of its own for each
-//! of them.
+//! of them, and so the L2 or the last level [serves](crate::absorbed) some.
 
-use nestwalk_mem::{Access, PageSize};
+use std::sync::Arc;
+
+use nestwalk_mem::{Access, PageSize, Reuse};
 
 use crate::accelerator::Accelerator;
 use crate::corunner::CoRunner;
+use crate::counters::Served;
 use crate::hierarchy::Llc;
 use crate::processor::{Core, RunEnd};
 use crate::tape::Tape;
 use crate::tlb::TlbCounters;
 use crate::walker::Walker;
 
+/// Accesses that a filter kept, and what it absorbed.
+#[derive(Clone, Copy, Debug)]
+pub struct Filtered<'a> {
+    /// Those that it kept.
+    pub accesses: &'a [Access],
+    /// How many it absorbed after each of them and before the next one.
+    pub absorbed: &'a [u32],
+    /// How long before the absorbed ones their lines were used, if that is known.
+    pub reuse: Option<&'a Arc<Reuse>>,
+}
+
 impl<P: Accelerator> Core<P> {
-    /// Simulates `accesses` in full, as [`Core::run`] does, where `absorbed[i]` more accesses come
-    /// after access `i` and before the next one. All of them up to a fault are counted; which of
+    /// Simulates `filtered` in full, as [`Core::run`] does. All up to a fault are counted; which of
     /// the absorbed ones are stores is for [`Core::count_absorbed_stores`].
     ///
     /// # Panics
-    /// When the two slices have different lengths.
+    /// When its two slices have different lengths.
     pub fn run_filtered<W: Walker, C: CoRunner>(
         &mut self,
         llc: &mut Llc,
         walker: &mut W,
-        accesses: &[Access],
-        absorbed: &[u32],
+        filtered: Filtered<'_>,
         corunner: &mut C,
     ) -> RunEnd {
+        let Filtered { accesses, absorbed, reuse } = filtered;
         assert_eq!(accesses.len(), absorbed.len(), "a number for each access");
         let before = self.unit.counters.tlb;
+        let data_before = self.unit.data_served();
         let end = if C::ACTIVE {
             self.run_beside(llc, walker, accesses, absorbed, corunner)
         } else {
             self.run(llc, walker, accesses, corunner)
         };
         let count = sum(&absorbed[..done(end, accesses)]);
-        self.unit.same_data(count);
+        if C::ACTIVE {
+            self.count_absorbed_data(count, reuse, data_before);
+        } else {
+            self.unit.same_data(count);
+        }
         count_hits(&mut self.unit.counters.tlb, &before, count);
         end
     }
@@ -66,6 +84,16 @@ impl<P: Accelerator> Core<P> {
         let counters = &mut self.unit.counters;
         let tlb = if functional { &mut counters.functional } else { &mut counters.tlb };
         tlb.stores += stores;
+    }
+
+    /// `count` accesses were absorbed beside a co-runner, since `before`.
+    fn count_absorbed_data(&mut self, count: u64, reuse: Option<&Arc<Reuse>>, before: [u64; 4]) {
+        let [_, l2, llc, _] = self.unit.data_served();
+        let had = [l2 - before[Served::L2 as usize], llc - before[Served::Llc as usize]];
+        let [to_l2, to_llc] = self.absorbed.split(count, reuse, &self.player.caches, had);
+        self.unit.more_data(Served::L2, to_l2);
+        self.unit.more_data(Served::Llc, to_llc);
+        self.unit.more_data(Served::L1d, count as i64 - to_l2 - to_llc);
     }
 
     /// In turn: accesses up to one after which others were absorbed, and what the co-runner does

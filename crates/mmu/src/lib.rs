@@ -20,6 +20,7 @@
 //! same counters to the last bit, however they are cut into batches; nothing is allocated per
 //! access.
 
+mod absorbed;
 pub mod accelerator;
 mod cache;
 mod clustered;
@@ -28,6 +29,7 @@ mod corunner;
 mod counters;
 mod error;
 mod filtered;
+mod frequency;
 mod hierarchy;
 mod latency;
 #[cfg(target_arch = "x86_64")]
@@ -59,10 +61,14 @@ pub use accelerator::tables::{Lookups, Probe, Tables};
 pub use accelerator::{Accelerator, AcceleratorConfig, Found, NoAccelerator};
 pub use cache::Cache;
 pub use clustered::Group;
-pub use config::{CacheConfig, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, PwcConfig, TlbConfig, WaysConfig};
+pub use config::{
+    CacheConfig, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, PwcConfig, PwcRules, TlbConfig, TlbReplacement,
+    WaysConfig,
+};
 pub use corunner::{CoRunner, NoCoRunner, RandomCoRunner};
 pub use counters::{Counters, Served, Table, WalkEvents};
 pub use error::MmuError;
+pub use filtered::Filtered;
 pub use hierarchy::{CacheCounters, Llc, PrivateCaches};
 pub use latency::LatencyHistogram;
 pub use mapping::Mapping;

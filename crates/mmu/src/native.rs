@@ -46,6 +46,7 @@ impl Walker for Native<'_> {
             simd,
             page,
             self.table.lowest_node(page),
+            unit.guest_pwc.exists(),
             #[inline(always)]
             |unit, level, at| {
                 unit.reference(Table::Guest, at.into(), WalkEvents::step_code(level.0, 0));

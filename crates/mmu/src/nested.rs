@@ -84,12 +84,14 @@ fn host_walk_to<P: Accelerator, S: Simd>(
     write: bool,
     guest_level: u8,
 ) -> Option<Mapping> {
+    let searched = unit.searches_host_pwc(guest_level);
     let found = descend(
         (host, Table::Host),
         unit,
         simd,
         page,
         last,
+        searched,
         #[inline(always)]
         |unit, level, at| {
             unit.reference(Table::Host, at.into(), WalkEvents::step_code(guest_level, level.0));
@@ -156,6 +158,7 @@ impl Nested<'_> {
             simd,
             Va::from(gva).page(),
             last,
+            unit.guest_pwc.exists(),
             #[inline(always)]
             |unit, level, at| {
                 let gpa = Gpa::from(at);

@@ -4,6 +4,7 @@
 
 use nestwalk_mem::VpnRange;
 
+use crate::absorbed::AbsorbedServed;
 use crate::accelerator::prefetch::PrefetchCounters;
 use crate::accelerator::{Accelerator, NoAccelerator};
 use crate::config::MmuConfig;
@@ -66,6 +67,8 @@ pub struct Core<P = NoAccelerator> {
     pub(crate) tlbs: Tlbs,
     pub(crate) unit: WalkUnit<P>,
     pub(crate) player: Player,
+    /// Beside a co-runner.
+    pub(crate) absorbed: AbsorbedServed,
     /// Walks that were prepared, for the tables that this core met of late.
     pub(crate) memos: Vec<Memo>,
     /// Which of them is in use, if one is.
@@ -103,6 +106,7 @@ impl<P: Accelerator> Core<P> {
             tlbs: Tlbs::new(config)?,
             unit: WalkUnit::new(config, accelerator)?,
             player: Player::new(config, miss_registers)?,
+            absorbed: AbsorbedServed::default(),
             memos: Vec::new(),
             memo: None,
             oldest_memo: 0,

@@ -58,7 +58,7 @@ struct Last {
 
 impl Last {
     /// None: differs from every address in a bit that no address has.
-    const NONE: Self = Self { gva: 1 << 62, shift: 12, size: PageSize::Small, store_ok: false, start: Hpa(0) };
+    const NONE: Self = Self { gva: Tlbs::NO_ADDRESS, shift: 12, size: PageSize::Small, store_ok: false, start: Hpa(0) };
 
     #[inline(always)]
     fn new(gva: Gva, mapping: Mapping, shift: u32) -> Self {
@@ -429,7 +429,8 @@ impl<P: Accelerator> Core<P> {
                     },
                 };
                 walks += usize::from(hit.is_none());
-                *last = Last::new(access.gva(), mapping, self.tlbs.served_shift(mapping.size()));
+                let gva = Gva(access.gva().0 | self.tlbs.uncounted());
+                *last = Last::new(gva, mapping, self.tlbs.served_shift(mapping.size()));
             }
             refer(&mut self.unit, detail, *last);
             index += 1;
@@ -588,7 +589,10 @@ impl<P: Accelerator> Core<P> {
 
     /// The memo for the tables of `walker`, if its walks can be put off.
     fn memo_for<W: Walker>(&mut self, walker: &W) -> Option<usize> {
-        if P::TRANSLATES || P::WALKS || !self.stages || self.unit.nested_tlb.is_some() {
+        // In stages all host walks search the same caches, and there is no nested TLB.
+        let is_staged =
+            self.unit.nested_tlb.is_none() && self.unit.searches_host_pwc(0) == self.unit.searches_host_pwc(1);
+        if P::TRANSLATES || P::WALKS || !self.stages || !is_staged {
             return None;
         }
         let (guest, host, base) = walker.prepares()?;

@@ -160,6 +160,7 @@ impl Walker for Segmented<'_> {
             simd,
             page,
             self.guest.lowest_node(page),
+            unit.guest_pwc.exists(),
             #[inline(always)]
             |unit, level, at| {
                 let gpa = Gpa::from(at);

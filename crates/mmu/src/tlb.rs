@@ -15,8 +15,9 @@ use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Gva, Gvn, PageSize, VpnRange};
 
 use crate::clustered::{self, Clusters, Group, Inserted};
-use crate::config::{MmuConfig, TlbConfig, entry_sets};
+use crate::config::{MmuConfig, TlbConfig, TlbReplacement, entry_sets};
 use crate::error::MmuError;
+use crate::frequency::LeastUsed;
 use crate::lru::{Lru, Narrow};
 use crate::mapping::Mapping;
 use crate::processor::Asid;
@@ -79,16 +80,18 @@ struct TlbLevel {
     cluster_array: u8,
     /// Pages that a new cluster has at least: 2 where single ones have an array of their own.
     cluster_least: u32,
+    /// The arrays, if they evict what was used least often. Then there are no others.
+    least_used: Option<Box<LeastUsed>>,
 }
 
 #[inline(always)]
-fn key(page: Gvn, size: PageSize, asid: u64) -> u64 {
+pub(crate) fn key(page: Gvn, size: PageSize, asid: u64) -> u64 {
     (page.0 >> size.order()) << 2 | size as u64 | asid
 }
 
 /// The page size of the entry with `key`, as a number, or [`clustered::KIND`].
 #[inline(always)]
-fn size_of_key(key: u64) -> usize {
+pub(crate) fn size_of_key(key: u64) -> usize {
     (key & 3) as usize
 }
 
@@ -97,7 +100,7 @@ const CLUSTERS: usize = clustered::KIND as usize;
 impl TlbLevel {
     const NO_ARRAY: u8 = u8::MAX;
 
-    fn new(place: &str, arrays: &[TlbConfig]) -> Result<Self, MmuError> {
+    fn new(place: &str, arrays: &[TlbConfig], replacement: TlbReplacement) -> Result<Self, MmuError> {
         let mut array_of = [Self::NO_ARRAY; 3];
         let mut built = Vec::new();
         for (index, array) in arrays.iter().enumerate() {
@@ -114,7 +117,20 @@ impl TlbLevel {
         let cluster_array = arrays.iter().position(|array| array.clustered).map_or(Self::NO_ARRAY, |at| at as u8);
         let apart = cluster_array != array_of[PageSize::Small as usize];
         let cluster_least = if apart { 2 } else { 1 };
-        Ok(Self { arrays: built.into(), array_of, piece_of, resident: [0; 4], cluster_array, cluster_least })
+        let mut level = Self {
+            arrays: built.into(),
+            array_of,
+            piece_of,
+            resident: [0; 4],
+            cluster_array,
+            cluster_least,
+            least_used: None,
+        };
+        if replacement == TlbReplacement::Lfu {
+            level.least_used = Some(Box::new(LeastUsed::new(place, arrays)?));
+            (level.arrays, level.array_of) = (Box::default(), [Self::NO_ARRAY; 3]);
+        }
+        Ok(level)
     }
 
     #[inline(always)]
@@ -160,14 +176,15 @@ impl TlbLevel {
                 return Some(Mapping::from_bits_of(bits, size));
             }
         }
-        None
+        self.least_used.as_mut()?.find(page, asid)
     }
 
     /// What [`TlbLevel::find`] would find. Changes nothing.
     fn peek(&self, page: Gvn, asid: u64) -> Option<Mapping> {
         let clusters = self.arrays.get(usize::from(self.cluster_array));
         let in_cluster = clusters.and_then(|array| Clusters::of(page, asid).peek(array));
-        in_cluster.or_else(|| {
+        let in_other = self.least_used.as_ref().and_then(|arrays| arrays.peek(page, asid));
+        in_cluster.or(in_other).or_else(|| {
             PageSize::ALL.into_iter().find_map(|size| {
                 let array = self.array(size)?;
                 let bits = array.peek(array.set_of(page.0 >> size.order()), key(page, size, asid))?;
@@ -197,7 +214,7 @@ impl TlbLevel {
         size: PageSize,
         asid: u64,
     ) -> Option<Mapping> {
-        let array = self.array_mut(size)?;
+        let Some(array) = self.array_mut(size) else { return self.insert_least_used(page, piece, asid) };
         let gone = array.insert(simd, array.set_of(page.0 >> size.order()), key(page, size, asid), piece.bits());
         match gone {
             Some(gone) if size_of_key(gone) == size as usize => {}
@@ -208,6 +225,11 @@ impl TlbLevel {
             None => self.resident[size as usize] += 1,
         }
         Some(piece)
+    }
+
+    #[cold]
+    fn insert_least_used(&mut self, page: Gvn, piece: Mapping, asid: u64) -> Option<Mapping> {
+        self.least_used.as_mut()?.insert(page, piece, asid)
     }
 
     /// Takes in a 4 KiB page with those of its neighbours that one entry can hold.
@@ -252,6 +274,9 @@ impl TlbLevel {
     }
 
     fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
+        if let Some(arrays) = &mut self.least_used {
+            arrays.retain(&mut keep);
+        }
         for array in &mut self.arrays {
             array.retain(&mut keep, |gone| self.resident[size_of_key(gone)] -= 1);
         }
@@ -273,6 +298,9 @@ impl TlbLevel {
             });
         }
         assert_eq!(counted, self.resident, "entries by size");
+        if let Some(arrays) = &self.least_used {
+            arrays.check_invariants();
+        }
     }
 }
 
@@ -335,6 +363,8 @@ pub struct Tlbs {
     asid: u64,
     /// See [`Tlbs::served_shift`].
     served_shift: [u32; 3],
+    /// See [`Tlbs::uncounted`].
+    uncounted: u64,
 }
 
 impl Tlbs {
@@ -344,10 +374,22 @@ impl Tlbs {
     /// When the configuration cannot be built.
     pub fn new(config: &MmuConfig) -> Result<Self, MmuError> {
         config.validate()?;
-        let (l1, l2) = (TlbLevel::new("l1_tlb", &config.l1_tlb)?, TlbLevel::new("l2_tlb", &config.l2_tlb)?);
+        let level = |place: &str, arrays: &[TlbConfig]| TlbLevel::new(place, arrays, config.tlb_replacement);
+        let (l1, l2) = (level("l1_tlb", &config.l1_tlb)?, level("l2_tlb", &config.l2_tlb)?);
         let served = |size: PageSize| l2.piece_of[size as usize].unwrap_or(size).min(size);
         let served_shift = PageSize::ALL.map(|size| served(size).order() + PAGE_SHIFT);
-        Ok(Self { l1, l2, asid: 0, served_shift })
+        let uncounted = if config.tlb_replacement == TlbReplacement::Lfu { Self::NO_ADDRESS } else { 0 };
+        Ok(Self { l1, l2, asid: 0, served_shift, uncounted })
+    }
+
+    /// A bit that no address has.
+    pub(crate) const NO_ADDRESS: u64 = 1 << 62;
+
+    /// Set in the address of the access before, where the arrays must hear of every hit: then it
+    /// differs from that of any access.
+    #[inline(always)]
+    pub(crate) fn uncounted(&self) -> u64 {
+        self.uncounted
     }
 
     /// log2 of the bytes around an access that the first level's entry of `size`, which served it,
@@ -428,6 +470,9 @@ impl Tlbs {
                 array.update(set, key, |bits| Mapping::from_bits(bits).used(true).bits());
                 false
             });
+            if let Some(arrays) = &mut level.least_used {
+                arrays.change(page, self.asid, |mapping| Some(mapping.used(true)));
+            }
         }
         if self.l2.is_clustered()
             && let Some(mapping) = self.l2.take_from_cluster(page, self.asid)
@@ -444,6 +489,9 @@ impl Tlbs {
     fn drop_page(&mut self, page: Gvn) {
         for level in [&mut self.l1, &mut self.l2] {
             level.for_each_covering(page, self.asid, |array, set, key| array.remove(set, key));
+            if let Some(arrays) = &mut level.least_used {
+                arrays.change(page, self.asid, |_| None);
+            }
         }
         if self.l2.is_clustered() {
             self.l2.take_from_cluster(page, self.asid);

@@ -10,10 +10,13 @@
 //!
 //! As in ASAP's evaluation, guest and host tables have separate caches. Those of the guest hold
 //! guest-physical pointers: after a hit the node that was found still needs its host walk.
+//!
+//! A machine file can give them the rules of a simulator instead ([`PwcRules`]). A hit may then be
+//! for an entry that no walk has read; its node is there all the same, as above.
 
 use nestwalk_mem::{Level, Vpn, VpnRange};
 
-use crate::config::{NestedTlbConfig, PwcConfig, entry_sets};
+use crate::config::{NestedTlbConfig, PwcConfig, PwcRules, entry_sets};
 use crate::error::MmuError;
 use crate::lru::Lru;
 use crate::mapping::Mapping;
@@ -193,6 +196,53 @@ pub struct WalkCache {
     /// them.
     narrow: Option<Level>,
     asid: u64,
+    /// If they do not work as processors' do. Then they are not narrow.
+    ruled: Option<Box<Ruled>>,
+}
+
+/// What is needed beside the levels where [`PwcRules`] hold.
+#[derive(Clone, Debug)]
+struct Ruled {
+    rules: PwcRules,
+    /// log2 of the entries that one tag stands for.
+    tag_order: u32,
+    /// By level, as in [`WalkCache`]: the key that was looked up last.
+    latest: [u64; 4],
+    /// Whether that came in, as it was not there.
+    came_in: [bool; 4],
+}
+
+impl Ruled {
+    /// The tag of the entry for `page` at `level`.
+    fn tag(&self, page: Vpn, level: Level) -> u64 {
+        page.0 >> (INDEX_BITS * level.index() as u32 + self.tag_order)
+    }
+
+    /// [`WalkCache::look_up`].
+    fn look_up<S: Simd>(
+        &mut self,
+        levels: &mut [OneLevel; 4],
+        simd: S,
+        page: Vpn,
+        (leaf, root): (Level, Level),
+        asid: u64,
+    ) -> Option<Level> {
+        let mut hit = None;
+        for level in (leaf.0 + 1..=root.0).map(Level) {
+            let place = level.index() - 1;
+            let tag = self.tag(page, level);
+            let is_repeat = std::mem::replace(&mut self.latest[place], tag | asid) == tag | asid;
+            let is_there = levels[place].use_in_any(simd, tag, tag | asid);
+            self.came_in[place] = !is_there;
+            if is_there && !(is_repeat && self.rules.repeats_miss) {
+                hit = hit.or(Some(level));
+                if !self.rules.all_levels {
+                    break;
+                }
+            }
+        }
+        hit
+    }
 }
 
 impl WalkCache {
@@ -209,8 +259,11 @@ impl WalkCache {
         let exists = levels.iter().any(|level| level.ways > 0);
         let count = levels.iter().take_while(|level| level.is_narrow()).count();
         let is_narrow = count > 0 && levels[count..].iter().all(|level| level.ways == 0);
-        let narrow = is_narrow.then(|| Level(count as u8 + 1));
-        Ok(Self { latency_cycles: config.latency_cycles, levels, exists, narrow, asid: 0 })
+        let tag_order = config.rules.tag_order(place)?;
+        let ruled = (!config.rules.are_none())
+            .then(|| Box::new(Ruled { rules: config.rules, tag_order, latest: [NO_KEY; 4], came_in: [false; 4] }));
+        let narrow = (is_narrow && ruled.is_none()).then(|| Level(count as u8 + 1));
+        Ok(Self { latency_cycles: config.latency_cycles, levels, exists, narrow, asid: 0, ruled })
     }
 
     /// Cycles of a look-up.
@@ -270,6 +323,9 @@ impl WalkCache {
     /// [`WalkCache::look_up`] in caches of any kind.
     #[inline(never)]
     fn look_up_in_any<S: Simd>(&mut self, simd: S, page: Vpn, (leaf, root): (Level, Level)) -> Option<Level> {
+        if let Some(ruled) = &mut self.ruled {
+            return ruled.look_up(&mut self.levels, simd, page, (leaf, root), self.asid);
+        }
         (leaf.0 + 1..=root.0).map(Level).find(|level| {
             let number = page.0 >> (INDEX_BITS * level.index() as u32);
             self.levels[level.index() - 1].use_in_any(simd, number, number | self.asid)
@@ -280,8 +336,13 @@ impl WalkCache {
     /// takes back that this and the ones below, down to `leaf`, became known.
     #[cold]
     pub(crate) fn take_back(&mut self, page: Vpn, leaf: Level, level: Level) {
-        for level in leaf.0 + 1..=level.0 {
-            self.levels[usize::from(level) - 2].take_back(page.0 >> (INDEX_BITS * u32::from(level - 1)));
+        for level in (leaf.0 + 1..=level.0).map(Level) {
+            let place = level.index() - 1;
+            match &self.ruled {
+                Some(ruled) if !ruled.came_in[place] => {}
+                Some(ruled) => self.levels[place].take_back(ruled.tag(page, level)),
+                None => self.levels[place].take_back(page.0 >> (INDEX_BITS * level.index() as u32)),
+            }
         }
     }
 
@@ -509,6 +570,26 @@ mod tests {
             .prop_map(|shape| shape.map(|(sets, ways)| WaysConfig { entries: sets * ways, ways }))
     }
 
+    #[test]
+    fn a_walk_that_ends_early_takes_back_no_entry_that_was_there() {
+        let pl2 = Some(WaysConfig { entries: 8, ways: 8 });
+        let rules = PwcRules { entries_per_tag: Some(8), repeats_miss: true, ..PwcRules::default() };
+        let mut cache =
+            WalkCache::new("pwc", &PwcConfig { latency_cycles: 1, pl2, rules, ..Default::default() }).unwrap();
+        let pmd_entry = |number: u64| Vpn(number << INDEX_BITS);
+        let levels = (Level(1), Level(4));
+        let look_up = |cache: &mut WalkCache, entry| cache.look_up(Plain, pmd_entry(entry), levels, true);
+        // Three tags. Another entry of the last one repeats, so it misses; it cannot be read.
+        for entry in [0, 8, 16, 17] {
+            assert_eq!(look_up(&mut cache, entry), None);
+        }
+        cache.take_back(pmd_entry(17), levels.0, Level(2));
+        for entry in [0, 8, 16] {
+            assert_eq!(look_up(&mut cache, entry), Some(Level(2)), "entry {entry}");
+        }
+        cache.check_invariants();
+    }
+
     proptest! {
         #[test]
         fn levels_of_any_shape_are_naive_lrus_filled_by_walks(
@@ -516,7 +597,7 @@ mod tests {
             // A few pages near each other at every level.
             walks in prop::collection::vec((prop::array::uniform5(0_u64..3), 1_u8..4, 0_u8..3, 0_u16..2), 1..400),
         ) {
-            let config = PwcConfig { latency_cycles: 1, pl2, pl3, pl4, pl5 };
+            let config = PwcConfig { latency_cycles: 1, pl2, pl3, pl4, pl5, rules: PwcRules::default() };
             let mut cache = WalkCache::new("pwc", &config).unwrap();
             let mut naive = Naive::new(&[pl2, pl3, pl4, pl5]);
             for (indices, leaf, unread, asid) in walks {

@@ -5,7 +5,7 @@
 //! The latency of a walk is the sum of
 //! - the latency of the level that served each of its references,
 //! - one page-walk-cache latency per look-up: once for the guest's table and once for each host
-//!   walk, where the core has such caches,
+//!   walk that searches such caches,
 //! - one nested-TLB latency per look-up, before each host walk, where the core has one.
 //!
 //! A reference to a line that was prefetched in the same walk waits for what is left of its
@@ -32,6 +32,8 @@ use crate::walker::{Fault, Walker};
 pub struct WalkUnit<P> {
     pub(crate) guest_pwc: WalkCache,
     pub(crate) host_pwc: WalkCache,
+    /// Whether host walks search it: those for the guest's nodes, and those for data.
+    host_pwc_for: [bool; 2],
     pub(crate) nested_tlb: Option<NestedTlb>,
     pub(crate) accelerator: P,
     pub(crate) counters: Counters,
@@ -46,9 +48,11 @@ pub struct WalkUnit<P> {
 
 impl<P: Accelerator> WalkUnit<P> {
     pub(crate) fn new(config: &MmuConfig, accelerator: P) -> Result<Self, MmuError> {
+        let host_pwc = WalkCache::new("host_pwc", &config.host_pwc)?;
         Ok(Self {
             guest_pwc: WalkCache::new("guest_pwc", &config.guest_pwc)?,
-            host_pwc: WalkCache::new("host_pwc", &config.host_pwc)?,
+            host_pwc_for: [host_pwc.exists(), host_pwc.exists() && !config.host_pwc_skips_data],
+            host_pwc,
             nested_tlb: config.nested_tlb.as_ref().map(NestedTlb::new).transpose()?,
             accelerator,
             counters: Counters::default(),
@@ -93,6 +97,13 @@ impl<P: Accelerator> WalkUnit<P> {
             Table::Guest => &mut self.guest_pwc,
             Table::Host => &mut self.host_pwc,
         }
+    }
+
+    /// Whether the host walk for the guest's node of `guest_level` (0: for the data page) searches
+    /// the host's page-walk caches.
+    #[inline(always)]
+    pub(crate) fn searches_host_pwc(&self, guest_level: u8) -> bool {
+        self.host_pwc_for[usize::from(guest_level == 0)]
     }
 
     /// A look-up in the page-walk caches of `table` that hit at `level` (0: missed).
@@ -162,5 +173,17 @@ impl<P: Accelerator> WalkUnit<P> {
     #[inline(always)]
     pub(crate) fn same_data(&mut self, count: u64) {
         self.counters.walk_events.0[usize::from(WalkEvents::DATA) + Served::L1d as usize] += count;
+    }
+
+    /// The program's accesses so far, by what served them.
+    pub(crate) fn data_served(&self) -> [u64; 4] {
+        let data = usize::from(WalkEvents::DATA);
+        [0, 1, 2, 3].map(|served| self.counters.walk_events.0[data + served])
+    }
+
+    /// So many more (or, below 0, fewer) of them are counted as served by `served`.
+    pub(crate) fn more_data(&mut self, served: Served, count: i64) {
+        let counter = &mut self.counters.walk_events.0[usize::from(WalkEvents::DATA) + served as usize];
+        *counter = counter.wrapping_add_signed(count);
     }
 }

@@ -159,7 +159,7 @@ const WAY: usize = 8;
 /// The way down one table for `page`, from what its page-walk caches know to the entry in the node
 /// `last`, the lowest one that covers `page`, of level `leaf`. Each entry's level and address in
 /// the space that the table lies in go to `refer` before it is read. The leaf, or `None` if an
-/// entry is not present or `refer` says `None`.
+/// entry is not present or `refer` says `None`. The page-walk caches are used only if `searched`.
 ///
 /// The last node is known and each node has a link to its parent, so only the last entry is read.
 #[inline(always)]
@@ -169,10 +169,11 @@ pub(crate) fn descend<P: Accelerator, S: Simd>(
     simd: S,
     page: Vpn,
     (last, leaf): (NodeId, Level),
+    searched: bool,
     mut refer: impl FnMut(&mut WalkUnit<P>, Level, Pa) -> Option<()>,
 ) -> Option<Found> {
     let mut top = table.geometry().root();
-    if unit.pwc(which).exists() {
+    if searched {
         // In the guest a walk can end before its time.
         let hit = unit.pwc(which).look_up(simd, page, (leaf, top), which == Table::Guest);
         unit.pwc_lookup(which, hit.map_or(0, |level| level.0));

@@ -327,7 +327,8 @@ fn pages_at_random(seed: u64, count: usize) -> Vec<Access> {
 /// Page-walk caches of some shapes, the common one among them.
 fn pwc() -> impl Strategy<Value = PwcConfig> {
     let level = |entries, ways| Some(WaysConfig { entries, ways });
-    let common = PwcConfig { latency_cycles: 2, pl2: level(8, 4), pl3: level(4, 4), pl4: level(2, 2), pl5: None };
+    let common =
+        PwcConfig { latency_cycles: 2, pl2: level(8, 4), pl3: level(4, 4), pl4: level(2, 2), ..PwcConfig::default() };
     prop::sample::select(vec![
         common,
         common,

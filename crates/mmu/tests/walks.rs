@@ -9,7 +9,8 @@ use common::{
 };
 use nestwalk_mem::{Access, Geometry, Gpa, Gva, Level, PageSize, Pfn, Vpn};
 use nestwalk_mmu::{
-    Fault, MmuConfig, Nested, NoCoRunner, RunEnd, Segmented, Segments, Served, Table, TlbConfig, Walker,
+    Fault, MmuConfig, Nested, NoCoRunner, PwcRules, RunEnd, Segmented, Segments, Served, Table, TlbConfig,
+    TlbReplacement, Walker, WaysConfig,
 };
 
 const MEMORY: u64 = 191;
@@ -352,4 +353,93 @@ fn pages_without_neighbours_leave_clusters_alone() {
     assert_eq!(walks(&with(false)), 0, "16 single pages and 14 clusters have room");
     // One set has the 8 pages of a group, and 4 ways.
     assert!(walks(&with(true)) >= 16, "they push each other out");
+}
+
+/// References of native walks for `pages`, one after the other, with page-walk caches by `rules`
+/// that have one PUD entry.
+fn references_by(rules: PwcRules, pages: &[u64]) -> Vec<u64> {
+    let mut config = machine();
+    config.guest_pwc.rules = rules;
+    config.guest_pwc.pl3 = Some(WaysConfig { entries: 1, ways: 1 });
+    let mut table = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+    pages.iter().for_each(|&page| table.map(page, DATA + page, PageSize::Small, WRITABLE));
+    let mut rig = Rig::new(&config);
+    pages
+        .iter()
+        .map(|&page| load_native(&mut rig, &mut table.table, page << 12).walk_events.total_references())
+        .collect()
+}
+
+/// Pages that a PMD entry and a PUD entry stand for.
+const PMD: u64 = 1 << 9;
+const PUD: u64 = 1 << 18;
+
+#[test]
+fn a_tag_of_eight_entries_knows_neighbours_that_no_walk_has_read() {
+    // The first PMD entry, the eighth, the ninth; the second PUD entry.
+    let pages = [0, 7 * PMD, 8 * PMD, PUD];
+    assert_eq!(references_by(PwcRules::default(), &pages), [4, 2, 2, 3]);
+    let rules = PwcRules { entries_per_tag: Some(8), ..PwcRules::default() };
+    assert_eq!(references_by(rules, &pages), [4, 1, 2, 2]);
+}
+
+#[test]
+fn levels_above_a_hit_can_be_filled_too() {
+    // The last walk needs the first PUD entry, which the second walk has pushed out and the third,
+    // a hit in the level below, can bring back.
+    let pages = [0, PUD, 1, PMD];
+    assert_eq!(references_by(PwcRules::default(), &pages), [4, 3, 1, 3]);
+    let rules = PwcRules { all_levels: true, ..PwcRules::default() };
+    assert_eq!(references_by(rules, &pages), [4, 3, 1, 2]);
+}
+
+#[test]
+fn a_hit_right_after_the_same_can_count_as_a_miss() {
+    // The second PMD entry is not known, and those above it repeat; then the first is no repeat.
+    let pages = [0, 1, PMD, 2, 3];
+    assert_eq!(references_by(PwcRules::default(), &pages), [4, 1, 2, 1, 1]);
+    let rules = PwcRules { repeats_miss: true, ..PwcRules::default() };
+    assert_eq!(references_by(rules, &pages), [4, 4, 4, 1, 4]);
+}
+
+#[test]
+fn the_walk_for_the_data_page_can_go_past_the_hosts_walk_caches() {
+    let mut guest = TestTable::new(Geometry::X86_4, 0, 1);
+    let mut host = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+    (0..8).for_each(|page| guest.map(page, 0x100 + page, PageSize::Small, WRITABLE));
+    (0..4).chain(0x100..0x108).for_each(|gfn| host.map(gfn, 0x1000 + gfn, PageSize::Small, WRITABLE));
+    let mut second = |host_pwc_skips_data: bool| {
+        let mut rig = Rig::new(&MmuConfig { host_pwc_skips_data, ..machine() });
+        load_nested(&mut rig, &mut guest.table, &mut host.table, 0);
+        let counters = load_nested(&mut rig, &mut guest.table, &mut host.table, 1 << 12);
+        let data: u64 = (1..=4).map(|level| counters.walk_events.step(0, level, Served::L1d)).sum();
+        (data, counters.walk_events.total_references(), counters.host_pwc.lookups(), counters.walk_cycles)
+    };
+    // The guest's PTE node is known, and so is the host's: its PTE, the guest's, the data's.
+    assert_eq!(second(false), (1, 3, 2, 3 * L1D + 3 * PWC));
+    assert_eq!(second(true), (4, 6, 1, 6 * L1D + 2 * PWC));
+}
+
+#[test]
+fn tlbs_can_evict_what_was_used_least_often() {
+    let mut table = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+    (0..4).for_each(|page| table.map(page, DATA + page, PageSize::Small, WRITABLE));
+    let mut walks = |tlb_replacement: TlbReplacement, accesses: &[u64]| {
+        let one_set =
+            |entries| vec![TlbConfig { sizes: vec![PageSize::Small], entries, ways: entries, clustered: false }];
+        let mut rig = Rig::new(&MmuConfig { l1_tlb: one_set(2), l2_tlb: vec![], tlb_replacement, ..machine() });
+        let accesses: Vec<_> = accesses.iter().map(|&page| Access::load(Gva(page << 12))).collect();
+        assert_eq!(rig.native(&mut table.table, &accesses), RunEnd::Done);
+        rig.core.check_invariants();
+        rig.core.counters().tlb.walks()
+    };
+    // Both uses of page 0 count, though they are of the same line: it stays, and 2 comes for 1.
+    assert_eq!(walks(TlbReplacement::Lfu, &[0, 0, 1, 2, 0]), 3);
+    assert_eq!(walks(TlbReplacement::Lru, &[0, 0, 1, 2, 0]), 4);
+    // What was used much once stays, though it is the oldest.
+    assert_eq!(walks(TlbReplacement::Lfu, &[0, 0, 0, 1, 1, 2, 3, 2, 3, 0]), 6);
+    assert_eq!(walks(TlbReplacement::Lru, &[0, 0, 0, 1, 1, 2, 3, 2, 3, 0]), 5);
+    // Where pages were used alike, the one in the first way goes, not the oldest: 2 for 0, 3 for 2.
+    assert_eq!(walks(TlbReplacement::Lfu, &[0, 1, 2, 3, 1]), 4);
+    assert_eq!(walks(TlbReplacement::Lru, &[0, 1, 2, 3, 1]), 5);
 }

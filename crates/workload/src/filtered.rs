@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Filters the accesses of any program while it runs: [`crate::trace::filter`] without a trace.
 
-use nestwalk_mem::Access;
+use std::sync::Arc;
+
+use nestwalk_mem::{Access, Reuse};
 
 use crate::stream::{Batch, Step, Workload, WorkloadError, WorkloadFacts};
 use crate::trace::FilterOptions;
@@ -20,12 +22,20 @@ pub struct FilteredWorkload {
     options: FilterOptions,
     /// By thread.
     filters: Vec<Filter>,
+    /// What the filters' samples say together, as it was when it was half as large or larger.
+    reuse: Arc<Reuse>,
 }
 
 impl FilteredWorkload {
     /// Filters `inner`. What is filtered already stays as it is.
     pub fn new(inner: Box<dyn Workload>, options: FilterOptions) -> Self {
-        Self { inner, options, filters: Vec::new() }
+        Self { inner, options, filters: Vec::new(), reuse: Arc::default() }
+    }
+
+    fn sum_up(&mut self) {
+        let mut sum = self.options.reuse();
+        self.filters.iter().for_each(|filter| sum.add(filter.reuse()));
+        self.reuse = Arc::new(sum);
     }
 
     fn filter(&mut self, batch: &mut Batch) {
@@ -49,6 +59,11 @@ impl FilteredWorkload {
             }
         }
         accesses.truncate(kept);
+        let samples: u64 = self.filters.iter().map(|filter| filter.reuse().absorbed.total()).sum();
+        if samples >= 2 * self.reuse.absorbed.total().max(1) {
+            self.sum_up();
+        }
+        batch.reuse = Some(Arc::clone(&self.reuse));
     }
 }
 

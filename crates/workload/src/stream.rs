@@ -2,8 +2,9 @@
 //! The stream that every workload is: the types between a program and the machine that runs it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use nestwalk_mem::{Access, PageCount, Va, Vpn, VpnRange};
+use nestwalk_mem::{Access, PageCount, Reuse, Va, Vpn, VpnRange};
 
 /// A thread of the program, numbered from 0 in the order in which threads appear.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -105,6 +106,8 @@ pub struct Batch {
     pub absorbed: Vec<u32>,
     /// How many of those were stores.
     pub absorbed_stores: u64,
+    /// How long before the absorbed ones their lines were used, if that is known.
+    pub reuse: Option<Arc<Reuse>>,
     /// For [`Step::Accesses`]: the instructions that the thread executed meanwhile, the accesses'
     /// own included.
     pub instructions: u64,
@@ -127,6 +130,7 @@ impl Batch {
         self.accesses.clear();
         self.absorbed.clear();
         self.absorbed_stores = 0;
+        self.reuse = None;
         self.touches.clear();
         self.instructions = 0;
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use nestwalk_mem::{Access, Gpa, Hpa, PageSize};
 use nestwalk_mmu::{
-    CoRunner, Counters, Fault, LatencyHistogram, MmuConfig, PwcConfig, Served, Table as Which, WaysConfig,
+    CoRunner, Counters, Fault, LatencyHistogram, MmuConfig, PwcConfig, PwcRules, Served, Table as Which, WaysConfig,
 };
 
 use crate::caches::Caches;
@@ -29,6 +29,9 @@ struct WalkCaches {
     latency: u64,
     levels: BTreeMap<u8, (Vec<Set>, usize)>,
     asid: u16,
+    rules: PwcRules,
+    /// The tag that each level was searched for last.
+    latest: BTreeMap<u8, (u16, u64)>,
 }
 
 impl WalkCaches {
@@ -36,32 +39,47 @@ impl WalkCaches {
         let level = |ways: WaysConfig| (vec![Vec::new(); (ways.entries / ways.ways) as usize], ways.ways as usize);
         let configured = [(2, config.pl2), (3, config.pl3), (4, config.pl4), (5, config.pl5)];
         let levels = configured.into_iter().filter_map(|(number, ways)| Some((number, level(ways?)))).collect();
-        Self { latency: config.latency_cycles.into(), levels, asid: 0 }
+        let rules = config.rules;
+        Self { latency: config.latency_cycles.into(), levels, asid: 0, rules, latest: BTreeMap::new() }
     }
 
     fn exist(&self) -> bool {
         !self.levels.is_empty()
     }
 
-    /// The lowest level above `leaf` whose entry for `page` is known; it becomes the latest.
-    fn find(&mut self, page: u64, leaf: u8, root: u8) -> Option<u8> {
-        let asid = self.asid;
-        (leaf + 1..=root).find(|&level| {
-            let Some((sets, _)) = self.levels.get_mut(&level) else { return false };
-            let (key, count) = ((asid, number(page, level)), sets.len() as u64);
-            let set = &mut sets[(key.1 % count) as usize];
-            let there = set.contains(&key);
-            set.retain(|&other| other != key);
-            there.then(|| set.insert(0, key)).is_some()
-        })
+    /// The process's tag of the entry of `level` for `page`.
+    fn tag(&self, page: u64, level: u8) -> (u16, u64) {
+        (self.asid, number(page, level) / u64::from(self.rules.entries_per_tag.unwrap_or(1)))
     }
 
-    /// The entry of `level` for `page` was read on the way to a node.
+    /// The lowest level above `leaf` whose entry for `page` is known; it becomes the latest.
+    fn find(&mut self, page: u64, leaf: u8, root: u8) -> Option<u8> {
+        let mut hit = None;
+        for level in leaf + 1..=root {
+            if hit.is_some() && !self.rules.all_levels {
+                break;
+            }
+            let key = self.tag(page, level);
+            let is_repeat = self.latest.insert(level, key) == Some(key);
+            let Some((sets, _)) = self.levels.get(&level) else { continue };
+            let there = sets[(key.1 % sets.len() as u64) as usize].contains(&key);
+            if there || hit.is_some() {
+                self.insert(page, level);
+            }
+            if there && !(is_repeat && self.rules.repeats_miss) {
+                hit = hit.or(Some(level));
+            }
+        }
+        hit
+    }
+
+    /// The entry of `level` for `page` was read on the way to a node, or found: it is the latest.
     fn insert(&mut self, page: u64, level: u8) {
-        let asid = self.asid;
+        let key = self.tag(page, level);
         let Some((sets, ways)) = self.levels.get_mut(&level) else { return };
-        let (key, count) = ((asid, number(page, level)), sets.len() as u64);
+        let count = sets.len() as u64;
         let set = &mut sets[(key.1 % count) as usize];
+        set.retain(|&other| other != key);
         set.insert(0, key);
         set.truncate(*ways);
     }
@@ -114,6 +132,7 @@ struct Core {
     guest_pwc: WalkCaches,
     host_pwc: WalkCaches,
     nested_tlb: Option<NestedTlb>,
+    host_pwc_skips_data: bool,
     pom_user: User,
     counted: Counted,
 }
@@ -178,6 +197,7 @@ impl Machine {
                 ways: nested.ways as usize,
                 asid: 0,
             }),
+            host_pwc_skips_data: config.host_pwc_skips_data,
             pom_user: User::default(),
             counted: Counted::new(),
         };
@@ -204,16 +224,14 @@ impl Machine {
 
     /// What is left to read of `way` after a look-up in the page-walk caches `pwc`.
     fn look_up(
-        pwc: &mut WalkCaches,
+        pwc: Option<&mut WalkCaches>,
         (lookups, cycles): (&mut Vec<String>, &mut u64),
         which: Which,
         page: u64,
         way: &[Step],
         root: u8,
     ) -> Vec<Step> {
-        if !pwc.exist() {
-            return way.to_vec();
-        }
+        let Some(pwc) = pwc.filter(|pwc| pwc.exist()) else { return way.to_vec() };
         let leaf = way.last().expect("a table has a root").level;
         let hit = pwc.find(page, leaf, root);
         lookups.push(format!("pwc {which:?} {}", hit.unwrap_or(0)));
@@ -241,12 +259,13 @@ impl Machine {
             }
         }
         let way = host.way(page);
-        let pwc = &mut self.cores[core].host_pwc;
+        let is_searched = guest_level > 0 || !self.cores[core].host_pwc_skips_data;
+        let pwc = is_searched.then_some(&mut self.cores[core].host_pwc);
         let into = (&mut walk.lookups, &mut walk.host_cycles);
         let end = way.last().expect("a table has a root").level;
         for step in Self::look_up(pwc, into, Which::Host, page, &way, host.root()) {
             self.refer(core, walk, (guest_level, step.level), step.address);
-            if step.level > end {
+            if step.level > end && is_searched {
                 self.cores[core].host_pwc.insert(page, step.level);
             }
         }
@@ -311,7 +330,7 @@ impl Machine {
         if detail {
             let way = tables.own.way(page);
             let end = way.last().expect("a table has a root").level;
-            let pwc = &mut self.cores[core].guest_pwc;
+            let pwc = Some(&mut self.cores[core].guest_pwc);
             let into = (&mut walk.lookups, &mut walk.guest_cycles);
             for step in Self::look_up(pwc, into, Which::Guest, page, &way, tables.own.root()) {
                 let address = match &mut tables.host {

@@ -20,8 +20,8 @@ use machine::{Machine, Tables, counted_by};
 use nestwalk_mem::{Access, Geometry, Gva, Hpa, PageCount, PageSize, Vpn, VpnRange};
 use nestwalk_mmu::{
     Accelerator, Asid, CacheConfig, CoRunner, Core, Fault, Llc, LlcConfig, LlcPolicy, MmuConfig, Native, Nested,
-    NestedTlbConfig, NoAccelerator, NoCoRunner, PomTlb, PomTlbConfig, PwcConfig, RandomCoRunner, RunEnd, TlbConfig,
-    WaysConfig,
+    NestedTlbConfig, NoAccelerator, NoCoRunner, PomTlb, PomTlbConfig, PwcConfig, PwcRules, RandomCoRunner, RunEnd,
+    TlbConfig, TlbReplacement, WaysConfig,
 };
 use pom::Pom;
 use proptest::prelude::*;
@@ -322,9 +322,16 @@ fn cache(sets: &'static [u32], of_ways: &'static [u32], latency_cycles: u32) -> 
 
 fn walk_caches() -> impl Strategy<Value = PwcConfig> {
     let level = || prop::option::of(ways(&[1, 2, 3, 8], &[1, 2, 4, 5, 9]));
-    let any = (level(), level(), level(), level(), 1_u32..4)
-        .prop_map(|(pl2, pl3, pl4, pl5, latency_cycles)| PwcConfig { latency_cycles, pl2, pl3, pl4, pl5 });
-    prop_oneof![3 => Just(machine().guest_pwc), 3 => any, 1 => Just(PwcConfig::default())]
+    let any = (level(), level(), level(), level(), 1_u32..4, prop_oneof![Just(PwcRules::default()), rules()]).prop_map(
+        |(pl2, pl3, pl4, pl5, latency_cycles, rules)| PwcConfig { latency_cycles, pl2, pl3, pl4, pl5, rules },
+    );
+    let ruled = rules().prop_map(|rules| PwcConfig { rules, ..machine().guest_pwc });
+    prop_oneof![3 => Just(machine().guest_pwc), 3 => any, 1 => ruled, 1 => Just(PwcConfig::default())]
+}
+
+fn rules() -> impl Strategy<Value = PwcRules> {
+    (prop::sample::select(vec![None, Some(2), Some(8)]), any::<bool>(), any::<bool>())
+        .prop_map(|(entries_per_tag, all_levels, repeats_miss)| PwcRules { entries_per_tag, all_levels, repeats_miss })
 }
 
 fn tlb(sizes: &[PageSize], entries: u32, ways: u32) -> TlbConfig {
@@ -353,6 +360,14 @@ fn tlb_levels() -> impl Strategy<Value = (Vec<TlbConfig>, Vec<TlbConfig>)> {
     ])
 }
 
+/// Levels, and what leaves their sets: clusters have LRU only.
+fn tlbs() -> impl Strategy<Value = ((Vec<TlbConfig>, Vec<TlbConfig>), TlbReplacement)> {
+    (tlb_levels(), prop::bool::weighted(0.3)).prop_map(|(levels, by_use)| {
+        let by_use = by_use && !levels.1.iter().any(|array| array.clustered);
+        (levels, if by_use { TlbReplacement::Lfu } else { TlbReplacement::Lru })
+    })
+}
+
 /// Machines of all kinds, with caches that are small enough to evict.
 fn machines() -> impl Strategy<Value = MmuConfig> {
     let policy = prop::sample::select(vec![LlcPolicy::NonInclusive, LlcPolicy::Inclusive, LlcPolicy::Exclusive]);
@@ -366,22 +381,28 @@ fn machines() -> impl Strategy<Value = MmuConfig> {
         policy,
         (walk_caches(), walk_caches()),
         nested_tlb,
-        tlb_levels(),
+        tlbs(),
+        prop::bool::weighted(0.2),
     )
-        .prop_map(|((l1d, l2, llc), policy, (guest_pwc, host_pwc), nested_tlb, (l1_tlb, l2_tlb))| MmuConfig {
-            l1d,
-            l2,
-            llc: LlcConfig { bytes: llc.bytes, ways: llc.ways, latency_cycles: llc.latency_cycles, policy },
-            guest_pwc,
-            host_pwc,
-            nested_tlb: nested_tlb.map(|WaysConfig { entries, ways }| NestedTlbConfig {
-                entries,
-                ways,
-                latency_cycles: 1,
-            }),
-            l1_tlb,
-            l2_tlb,
-            ..machine()
+        .prop_map(|((l1d, l2, llc), policy, (guest_pwc, host_pwc), nested_tlb, tlbs, skips)| {
+            let ((l1_tlb, l2_tlb), tlb_replacement) = tlbs;
+            MmuConfig {
+                l1d,
+                l2,
+                llc: LlcConfig { bytes: llc.bytes, ways: llc.ways, latency_cycles: llc.latency_cycles, policy },
+                guest_pwc,
+                host_pwc,
+                host_pwc_skips_data: skips,
+                nested_tlb: nested_tlb.map(|WaysConfig { entries, ways }| NestedTlbConfig {
+                    entries,
+                    ways,
+                    latency_cycles: 1,
+                }),
+                l1_tlb,
+                l2_tlb,
+                tlb_replacement,
+                ..machine()
+            }
         })
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TLBs as lists: each set holds its entries in order of use, the latest first. With clustered
-//! entries.
+//! entries, or with what was used least often going first.
 
 use nestwalk_mem::PageSize;
-use nestwalk_mmu::{MmuConfig, TlbConfig};
+use nestwalk_mmu::{MmuConfig, TlbConfig, TlbReplacement};
 
 /// A translation of a page, or of a piece of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,30 +69,42 @@ impl Entry {
     }
 }
 
+/// An entry's way, and how often it was used since it came in: only LFU asks.
+type Use = (usize, u64);
+
 /// One array; its entries belong to processes.
 #[derive(Debug)]
 struct Array {
     sizes: Vec<PageSize>,
     clustered: bool,
+    replacement: TlbReplacement,
     ways: usize,
-    sets: Vec<Vec<(u16, Entry)>>,
+    sets: Vec<Vec<(u16, Entry, Use)>>,
 }
 
 impl Array {
-    fn new(config: &TlbConfig) -> Self {
+    fn new(config: &TlbConfig, replacement: TlbReplacement) -> Self {
         let sets = vec![Vec::new(); (config.entries / config.ways) as usize];
-        Self { sizes: config.sizes.clone(), clustered: config.clustered, ways: config.ways as usize, sets }
+        let ways = config.ways as usize;
+        Self { sizes: config.sizes.clone(), clustered: config.clustered, replacement, ways, sets }
     }
 
     fn put(&mut self, number: u64, asid: u16, entry: Entry) {
         let count = self.sets.len() as u64;
         let set = &mut self.sets[(number % count) as usize];
-        set.insert(0, (asid, entry));
-        set.truncate(self.ways);
+        if set.len() == self.ways {
+            let least = (0..set.len()).min_by_key(|&place| (set[place].2.1, set[place].2.0));
+            set.remove(match self.replacement {
+                TlbReplacement::Lru => set.len() - 1,
+                TlbReplacement::Lfu => least.expect("a full set"),
+            });
+        }
+        let free = (0..self.ways).find(|way| set.iter().all(|(_, _, (taken, _))| taken != way));
+        set.insert(0, (asid, entry, (free.expect("one way is free"), 1)));
     }
 
     /// The set for pages of `size`, or for clusters.
-    fn set(&mut self, page: u64, size: Option<PageSize>) -> &mut Vec<(u16, Entry)> {
+    fn set(&mut self, page: u64, size: Option<PageSize>) -> &mut Vec<(u16, Entry, Use)> {
         let count = self.sets.len() as u64;
         &mut self.sets[(page / size.map_or(8, PageSize::pages) % count) as usize]
     }
@@ -104,8 +116,9 @@ impl Array {
             Entry::One(mapping) => size == Some(mapping.size) && mapping.covers(page),
             Entry::Cluster { .. } => size.is_none() && entry.mapping(page).is_some(),
         };
-        let place = set.iter().position(|(owner, entry)| *owner == asid && held(entry))?;
-        let entry = set.remove(place);
+        let place = set.iter().position(|(owner, entry, _)| *owner == asid && held(entry))?;
+        let mut entry = set.remove(place);
+        entry.2.1 += 1;
         set.insert(0, entry);
         set[0].1.mapping(page)
     }
@@ -116,8 +129,8 @@ impl Array {
 pub struct Level(Vec<Array>);
 
 impl Level {
-    fn new(arrays: &[TlbConfig]) -> Self {
-        Self(arrays.iter().map(Array::new).collect())
+    fn new(arrays: &[TlbConfig], replacement: TlbReplacement) -> Self {
+        Self(arrays.iter().map(|array| Array::new(array, replacement)).collect())
     }
 
     fn clusters(&mut self) -> Option<&mut Array> {
@@ -143,7 +156,7 @@ impl Level {
 
     fn holds(&self, asid: u16, page: u64) -> bool {
         let entries = || self.0.iter().flat_map(|array| array.sets.iter().flatten());
-        entries().any(|(owner, entry)| *owner == asid && entry.mapping(page).is_some())
+        entries().any(|(owner, entry, _)| *owner == asid && entry.mapping(page).is_some())
     }
 
     /// Takes in the largest piece that fits. What it is.
@@ -163,11 +176,11 @@ impl Level {
         let least =
             if self.0.iter().any(|array| !array.clustered && array.sizes.contains(&PageSize::Small)) { 2 } else { 1 };
         let set = self.clusters().expect("there is one").set(page, None);
-        let ours = |(owner, entry): &&(u16, Entry)| {
+        let ours = |(owner, entry, _): &&(u16, Entry, Use)| {
             *owner == asid && matches!(entry, Entry::Cluster { first: at, .. } if *at == first)
         };
         let held: Vec<u64> = (first..first + 8)
-            .filter(|&page| set.iter().filter(ours).any(|(_, entry)| entry.mapping(page).is_some()))
+            .filter(|&page| set.iter().filter(ours).any(|(_, entry, _)| entry.mapping(page).is_some()))
             .collect();
         let new = |place: usize| frames[place].filter(|_| !held.contains(&(first + place as u64)));
         let joined = set
@@ -192,7 +205,7 @@ impl Level {
     /// Takes `page` out of the cluster that holds it. Its frame.
     fn take_from_cluster(&mut self, asid: u16, page: u64) -> Option<u64> {
         let set = self.clusters()?.set(page, None);
-        let place = set.iter().position(|(owner, entry)| {
+        let place = set.iter().position(|(owner, entry, _)| {
             *owner == asid && matches!(entry, Entry::Cluster { .. }) && entry.mapping(page).is_some()
         })?;
         let Entry::Cluster { frames, .. } = &mut set[place].1 else { unreachable!() };
@@ -206,7 +219,7 @@ impl Level {
     /// Keeps the entries that `keep` wants.
     fn retain(&mut self, keep: impl Fn(u16, &Entry) -> bool) {
         for set in self.0.iter_mut().flat_map(|array| &mut array.sets) {
-            set.retain(|(owner, entry)| keep(*owner, entry));
+            set.retain(|(owner, entry, _)| keep(*owner, entry));
         }
     }
 }
@@ -230,7 +243,8 @@ pub struct Tlbs {
 
 impl Tlbs {
     pub fn new(config: &MmuConfig) -> Self {
-        Self { l1: Level::new(&config.l1_tlb), l2: Level::new(&config.l2_tlb), asid: 0 }
+        let level = |arrays: &[TlbConfig]| Level::new(arrays, config.tlb_replacement);
+        Self { l1: level(&config.l1_tlb), l2: level(&config.l2_tlb), asid: 0 }
     }
 
     pub fn is_clustered(&self) -> bool {
@@ -272,7 +286,7 @@ impl Tlbs {
     pub fn set_dirty(&mut self, page: u64) {
         let asid = self.asid;
         for array in [&mut self.l1, &mut self.l2].into_iter().flat_map(|level| &mut level.0) {
-            for (owner, entry) in array.sets.iter_mut().flatten() {
+            for (owner, entry, _) in array.sets.iter_mut().flatten() {
                 if let (true, Entry::One(mapping)) = (*owner == asid, entry) {
                     mapping.dirty |= mapping.covers(page);
                 }
@@ -290,7 +304,7 @@ impl Tlbs {
     fn cluster_entry(&mut self, page: u64) -> Option<(usize, Mapping)> {
         let asid = self.asid;
         let set = self.l2.clusters()?.set(page, None);
-        set.iter().enumerate().find_map(|(place, (owner, entry))| {
+        set.iter().enumerate().find_map(|(place, (owner, entry, _))| {
             let mapping = entry.mapping(page).filter(|_| matches!(entry, Entry::Cluster { .. }))?;
             (*owner == asid).then_some((place, mapping))
         })

@@ -14,6 +14,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use nestwalk_mem::Reuse;
 use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,11 @@ impl FilterOptions {
     /// One line and one page a set: exact wherever
     /// [`docs/trace-format.md`](../../../../docs/trace-format.md) says so.
     pub const EXACT: Self = Self { line_sets: 64, line_ways: 1, page_sets: 8, page_ways: 1, renew: 0 };
+
+    /// An empty sample of such a filter.
+    pub(crate) fn reuse(&self) -> Reuse {
+        Reuse { sets: self.line_sets, renew: self.renew, ..Reuse::default() }
+    }
 
     /// Checks the sizes.
     ///
@@ -200,6 +206,24 @@ impl<T: Clone + Default> Recency<T> {
     fn clear(&mut self) {
         self.places.fill(Place::default());
     }
+
+    /// When `number` was used last, and how many others of its set were used later, if it is
+    /// there.
+    #[cold]
+    fn of(&self, number: u64) -> Option<(u64, usize)> {
+        let from = (number & self.set_mask) as usize * self.ways;
+        let set = &self.places[from..from + self.ways];
+        let at = from + set.iter().position(|place| place.key == number + 1)?;
+        let used = self.places[at].used;
+        Some((used, Self::later(&self.places, self.ways, at, used)))
+    }
+
+    /// How many numbers of the set that has the place `at` were used later than `time`.
+    #[cold]
+    fn later(places: &[Place<T>], ways: usize, at: usize, time: u64) -> usize {
+        let from = at - at % ways;
+        places[from..from + ways].iter().filter(|place| place.used > time).count()
+    }
 }
 
 /// What goes with a line.
@@ -226,6 +250,43 @@ pub struct Filter {
     renew: u64,
     /// Accesses of the thread.
     now: u64,
+    sample: Sample,
+}
+
+/// How long ago lines were used that absorbed accesses use again, of one access in 64 on average.
+#[derive(Clone, Debug)]
+struct Sample {
+    reuse: Reuse,
+    /// The next access to look at; `u64::MAX`: none.
+    at: u64,
+    /// Accesses that were looked at.
+    count: u64,
+}
+
+impl Sample {
+    /// Chooses the next access after `time`: 33 to 96 later, in no pattern that a program's loop
+    /// could have, too.
+    fn choose(&mut self, time: u64) {
+        self.count += 1;
+        self.at = time + 33 + (self.count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58);
+    }
+
+    /// The access at `time` is absorbed: its line was used at `used`, and `later` others of its set
+    /// since.
+    #[cold]
+    fn absorbed(&mut self, time: u64, (used, later): (u64, usize)) {
+        self.reuse.absorbed.note(time - used, later);
+        self.choose(time);
+    }
+
+    /// The access at `time` is kept; if only to renew its line, the same is known of it.
+    #[cold]
+    fn kept(&mut self, time: u64, renewed: Option<(u64, usize)>) {
+        if let Some((used, later)) = renewed {
+            self.reuse.renewed.note(time - used, later);
+        }
+        self.choose(time);
+    }
 }
 
 /// Accesses in a row that were absorbed.
@@ -247,7 +308,23 @@ impl Filter {
             pages: Recency::new(options.page_sets, options.page_ways),
             renew: if options.renew == 0 { u64::MAX } else { options.renew },
             now: 0,
+            sample: Sample { reuse: options.reuse(), at: 1, count: 0 },
         }
+    }
+
+    /// Whether the accesses from now on belong to the sample of [`Filter::reuse`]. They do at
+    /// first.
+    pub fn set_sampling(&mut self, on: bool) {
+        match (on, self.sample.at == u64::MAX) {
+            (true, true) => self.sample.choose(self.now),
+            (false, false) => self.sample.at = u64::MAX,
+            _ => {}
+        }
+    }
+
+    /// A sample of the accesses that it absorbed.
+    pub fn reuse(&self) -> &Reuse {
+        &self.sample.reuse
     }
 
     /// The thread accesses `address`. Whether the access is to be kept; it is, whatever the arrays
@@ -256,16 +333,25 @@ impl Filter {
     pub fn keeps(&mut self, address: u64, store: bool, must: bool) -> bool {
         self.now += 1;
         let now = self.now;
+        let sampled = now >= self.sample.at;
+        let before = if sampled { self.lines.of(address >> LINE_SHIFT) } else { None };
         let (line_at, line_hit) = self.lines.touch(address >> LINE_SHIFT, now);
         let (page_at, page_hit) = self.pages.touch(address >> PAGE_SHIFT, now);
         let line = &mut self.lines.places[line_at].with;
         let page = &mut self.pages.places[page_at].with;
         line.page = page_at as u32;
         let first_store = store && !page.stored;
-        let keeps = must || !line_hit || !page_hit || first_store || now - line.kept_at >= self.renew;
+        let must_keep = must || !line_hit || !page_hit || first_store;
+        let keeps = must_keep || now - line.kept_at >= self.renew;
         if keeps {
             line.kept_at = now;
             page.stored |= store;
+        }
+        if sampled {
+            match before {
+                Some(before) if !keeps => self.sample.absorbed(now, before),
+                _ => self.sample.kept(now, before.filter(|_| !must_keep)),
+            }
         }
         keeps
     }
@@ -275,20 +361,26 @@ impl Filter {
     pub fn absorb(&mut self, accesses: &[SourceAccess]) -> Absorbed {
         // Slices of what does not change its place: the compiler cannot know that the stores below
         // leave the vectors alone.
-        let Self { lines, pages, renew, now } = self;
+        let Self { lines, pages, renew, now, sample } = self;
+        let ways = lines.ways;
         let (hints, lines, pages) = (&lines.hints[..], &mut lines.places[..], &mut pages.places[..]);
         let (mut time, renew) = (*now, *renew);
         let mut run = Absorbed::default();
         for access in accesses {
             let (address, store) = (access.address().0, access.is_store());
-            let line = &mut lines[Recency::<OfLine>::guess(address >> LINE_SHIFT, hints)];
+            let line_at = Recency::<OfLine>::guess(address >> LINE_SHIFT, hints);
+            let line = &mut lines[line_at];
             let page = &mut pages[line.with.page as usize];
             let hit = line.key == (address >> LINE_SHIFT) + 1 && page.key == (address >> PAGE_SHIFT) + 1;
             if !hit || (store && !page.with.stored) || time + 1 - line.with.kept_at >= renew {
                 break;
             }
             time += 1;
-            (line.used, page.used) = (time, time);
+            if time >= sample.at {
+                let used = line.used;
+                sample.absorbed(time, (used, Recency::later(lines, ways, line_at, used)));
+            }
+            (lines[line_at].used, page.used) = (time, time);
             run.stores += u64::from(store);
             run.instructions += access.instructions();
         }
@@ -425,5 +517,36 @@ mod tests {
         ] {
             assert!(bad.check().unwrap_err().contains(what));
         }
+    }
+
+    #[test]
+    fn a_sample_has_the_times_of_absorbed_and_of_renewed_accesses() {
+        const LINES: u64 = 3;
+        let mut filter = Filter::new(&options(4, 3, 1, 8, 100));
+        // Three lines of one set of four, in turn; absorbed on both ways.
+        let address = |n: u64| (n % LINES * 4) << LINE_SHIFT;
+        for n in 0..20_000 {
+            let access = SourceAccess::new(Va(address(n)), 1, 1, 3, false);
+            if n % 2 == 0 || filter.absorb(&[access]).accesses == 0 {
+                filter.keeps(address(n), false, false);
+            }
+        }
+        let reuse = filter.reuse().clone();
+        assert_eq!((reuse.sets, reuse.renew), (4, 100));
+        for times in [&reuse.absorbed, &reuse.renewed] {
+            let cells: Vec<_> = times.cells().collect();
+            assert_eq!(cells.len(), 1);
+            assert_eq!((cells[0].time, cells[0].depth), (LINES, LINES - 1));
+        }
+        // One access in 64.5; of each line one in 34 is renewed.
+        let (absorbed, renewed) = (reuse.absorbed.total(), reuse.renewed.total());
+        assert!((300..320).contains(&(absorbed + renewed)) && (3..20).contains(&renewed), "{absorbed} {renewed}");
+
+        filter.set_sampling(false);
+        (0..1000).for_each(|n| _ = filter.keeps(address(n), false, false));
+        assert_eq!(filter.reuse(), &reuse);
+        filter.set_sampling(true);
+        (0..1000).for_each(|n| _ = filter.keeps(address(n), false, false));
+        assert!(filter.reuse().absorbed.total() > absorbed);
     }
 }

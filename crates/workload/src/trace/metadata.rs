@@ -2,6 +2,7 @@
 //! What is known of a trace as a whole. It is in the file as JSON, so that it can grow without
 //! a new version: readers ignore keys that they do not know.
 
+use nestwalk_mem::Reuse;
 use serde::{Deserialize, Serialize};
 
 use super::filter::FilterOptions;
@@ -52,6 +53,10 @@ pub struct Metadata {
     /// The filter of the stretches that are filtered; absent if none is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<FilterOptions>,
+    /// How long before absorbed accesses of measured stretches their lines were used; absent where
+    /// none is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reuse: Option<Reuse>,
     /// Whether it has accesses to the kernel's half of the address space.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kernel_half: bool,

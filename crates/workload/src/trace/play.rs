@@ -6,8 +6,9 @@
 //! stretches populate (first touches and events), each window warms up and is measured.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use nestwalk_mem::{PageCount, Va, VpnRange};
+use nestwalk_mem::{PageCount, Reuse, Va, VpnRange};
 
 use super::format::RecordKind;
 use super::log::LogStep;
@@ -45,6 +46,7 @@ pub struct TraceWorkload {
     /// Accesses of the whole program up to here, as far as the last mark and what came after it
     /// say.
     program_accesses: u64,
+    reuse: Option<Arc<Reuse>>,
 }
 
 /// What is left of the record that has begun.
@@ -107,6 +109,7 @@ impl TraceWorkload {
         let first = if warm == 0 { Phase::Measure } else { Phase::Warm };
         Ok(Self {
             decoder: Decoder::new(&trace)?,
+            reuse: trace.metadata().reuse.clone().map(Arc::new),
             trace,
             implied: 0,
             record: 0,
@@ -165,6 +168,7 @@ impl TraceWorkload {
         let most = self.warm_left.map_or(u64::MAX, standing_for).min(Batch::ACCESSES_MAX as u64) as usize;
         let count = self.decoder.fill(&self.trace, &mut batch.accesses, most)?;
         self.decoder.fill_gaps(&mut batch.absorbed, count);
+        batch.reuse.clone_from(&self.reuse);
         batch.thread = *thread;
         let played = batch.represented();
         self.program_accesses += played;

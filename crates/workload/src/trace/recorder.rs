@@ -300,6 +300,7 @@ impl Recorder {
         let (index, Some(options)) = (usize::from(thread.0), self.filter) else { return Ok(()) };
         if self.filters.len() <= index {
             self.filters.resize_with(index + 1, || Filter::new(&options));
+            self.sample();
         }
         let mut rest = accesses;
         while !rest.is_empty() {
@@ -331,6 +332,12 @@ impl Recorder {
             }
         }
         Ok(())
+    }
+
+    /// What the filters sample is of measured stretches.
+    fn sample(&mut self) {
+        let on = self.segment.phase == Phase::Measure;
+        self.filters.iter_mut().for_each(|filter| filter.set_sampling(on));
     }
 
     fn novelty(&mut self, access: &SourceAccess) -> Novelty {
@@ -490,6 +497,7 @@ impl Recorder {
             self.filters.iter_mut().for_each(Filter::forget);
         }
         self.segment = segment;
+        self.sample();
         Ok(())
     }
 
@@ -516,6 +524,13 @@ impl Recorder {
             Some(Planner::Thin(_)) | None => None,
         };
         metadata.filter = self.filter;
+        if let Some(options) = self.filter
+            && !self.filters.is_empty()
+        {
+            let mut reuse = options.reuse();
+            self.filters.iter().for_each(|filter| reuse.add(filter.reuse()));
+            metadata.reuse = Some(reuse).filter(|reuse| reuse.absorbed.total() > 0);
+        }
         let totals = self.writer.finish(self.sites.table(), &mut metadata)?;
         Ok(Recorded { totals, metadata })
     }
