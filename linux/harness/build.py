@@ -47,7 +47,11 @@ class Release(typing.NamedTuple):
 RELEASES = {r.name: r for r in (Release("6.1", "6.1.192-2", "patches", "", "vm"),
                                 Release("6.12", "6.12.117-1~deb12u1", "patches-6.12", "-6.12", "mm"))}
 # What is meant where no other is named.
-RELEASE = RELEASES[os.environ.get("NESTWALK_LINUX", "6.1")]
+NAMED = os.environ.get("NESTWALK_LINUX", "6.1")
+if NAMED not in RELEASES:
+    print(f"LINUX={NAMED}: the series is not there for it; give one of {', '.join(RELEASES)}", file=sys.stderr)
+    sys.exit(2)
+RELEASE = RELEASES[NAMED]
 PACKAGES = {
     f"{RELEASE.package}={RELEASE.version}": RELEASE.tarball, "build-essential": "gcc", "make": "make", "flex": "flex",
     "bison": "bison", "bc": "bc", "libelf-dev": Path("/usr/include/libelf.h"), "cpio": "cpio", "xz-utils": "xz",
