@@ -1094,6 +1094,74 @@ static void locked_and_populated(void)
 	EXPECT_EQ(reserved(), 0);
 }
 
+#define FOLIOS	"/sys/kernel/mm/transparent_hugepage/hugepages-%dkB/enabled"
+
+static int enable_folios(int kb, const char *when)
+{
+	char file[sizeof(FOLIOS) + 8];
+
+	snprintf(file, sizeof(file), FOLIOS, kb);
+	return write_file(file, "%s\n", when);
+}
+
+#define NONE_MAX	"/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none"
+
+/* Where folios of 32 KiB are enabled nothing new is reserved; what is reserved is still used. */
+static void folios_come_first(void)
+{
+	char *p;
+
+	if (enable_folios(32, "madvise"))
+		_exit(SKIP);
+	/* khugepaged would collapse what is advised, sooner or later, and end its reservations. */
+	EXPECT(!write_file(NONE_MAX, "0\n"));
+	setenv("NESTWALK_FOLIOS", "1", 1);
+	p = map_aligned(HUGE);
+	*page(p, 0) = 1;
+	EXPECT_EQ(reserved(), 7);
+	EXPECT(!madvise(p, HUGE, MADV_HUGEPAGE));
+	*page(p, 1) = 1;
+	EXPECT_EQ(reserved(), 6);
+	EXPECT(in_place(p, 0, 2));
+	/* All eight pages of a folio are mapped by one touch. */
+	*page(p, 11) = 1;
+	EXPECT_EQ(reserved(), 6);
+	EXPECT(in_place(page(p, 8), 0, 8));
+	/* Sizes below come after reservations. */
+	EXPECT(!enable_folios(32, "never") && !enable_folios(16, "madvise"));
+	*page(p, 17) = 1;
+	EXPECT_EQ(reserved(), 13);
+	EXPECT(!frame_of(page(p, 16)));
+	EXPECT(!enable_folios(16, "never") && !write_file(NONE_MAX, "511\n"));
+}
+
+static int unmaps_all(char *p)
+{
+	*p = 1;
+	/* With the code that this returns to. */
+	munmap(NULL, 0x7ffffffff000UL);
+	return 0;
+}
+
+/* A process without any mapping left has a table all the same when it ends. */
+static void all_unmapped(void)
+{
+	char *p = map_aligned(HUGE), line[64];
+	int status, tables = 0;
+	FILE *in;
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(unmaps_all(p));
+	EXPECT(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+	in = fopen("/sys/kernel/debug/ptemagnet/tables", "r");
+	EXPECT(in);
+	while (fgets(line, sizeof(line), in))
+		tables += atoi(line) == pid;
+	fclose(in);
+	EXPECT_EQ(tables, 0);
+}
+
 static const struct {
 	const char *name;
 	void (*fn)(void);
@@ -1109,6 +1177,7 @@ static const struct {
 	T(dropped_on_demand), T(compaction_gets_the_block), T(compaction_is_linear), T(threshold), T(chosen_by_prctl),
 	T(kept_by_exec), T(switched_off), T(memcg_is_charged), T(memcg_limit),
 	T(memcg_pressure), T(chosen_by_memcg), T(locked_and_populated),
+	T(all_unmapped), T(folios_come_first),
 };
 
 static int run_one(size_t i)

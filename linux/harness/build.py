@@ -16,15 +16,44 @@ import shutil
 import subprocess
 import sys
 import time
+import typing
 from pathlib import Path
 
 LINUX = Path(__file__).resolve().parent.parent
 BUILD = Path(os.environ.get("NESTWALK_LINUX_BUILD", LINUX / "build")).resolve()
-SOURCE_PACKAGE = "linux-source-6.1"
-SOURCE_VERSION = "6.1.192-2"
-TARBALL = Path(f"/usr/src/{SOURCE_PACKAGE}.tar.xz")
+
+
+class Release(typing.NamedTuple):
+    """A kernel that the series exists for."""
+    name: str
+    # Of Debian's package of its source.
+    version: str
+    # Below linux/: the folder of its patches.
+    series: str
+    # What its folders and fragments of configurations are named by, besides.
+    suffix: str
+    # Of its selftests of mm, below tools/testing/selftests.
+    selftests: str
+
+    @property
+    def package(self):
+        return f"linux-source-{self.name}"
+
+    @property
+    def tarball(self):
+        return Path(f"/usr/src/{self.package}.tar.xz")
+
+
+RELEASES = {r.name: r for r in (Release("6.1", "6.1.192-2", "patches", "", "vm"),
+                                Release("6.12", "6.12.117-1~deb12u1", "patches-6.12", "-6.12", "mm"))}
+# What is meant where no other is named.
+NAMED = os.environ.get("NESTWALK_LINUX", "6.1")
+if NAMED not in RELEASES:
+    print(f"LINUX={NAMED}: the series is not there for it; give one of {', '.join(RELEASES)}", file=sys.stderr)
+    sys.exit(2)
+RELEASE = RELEASES[NAMED]
 PACKAGES = {
-    f"{SOURCE_PACKAGE}={SOURCE_VERSION}": TARBALL, "build-essential": "gcc", "make": "make", "flex": "flex",
+    f"{RELEASE.package}={RELEASE.version}": RELEASE.tarball, "build-essential": "gcc", "make": "make", "flex": "flex",
     "bison": "bison", "bc": "bc", "libelf-dev": Path("/usr/include/libelf.h"), "cpio": "cpio", "xz-utils": "xz",
     "qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "ccache": "ccache", "patch": "patch", "zstd": "zstd",
 }
@@ -37,8 +66,6 @@ KINDS = {
     "variant": ["base", "nestwalk", "variant"],
 }
 UNPATCHED = ("stock", "hugetlb")
-# Directory of the patched and of the stock tree.
-TREES = ("linux-source-6.1", "source-stock")
 PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe", "record", "superpages", "folios"]
 DIRECTORIES = ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")
 JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
@@ -171,28 +198,26 @@ def stamped(stamp, value):
     return stamp.exists() and stamp.read_text() == value
 
 
-def patches():
+def patches(release=RELEASE):
     """The series, in order."""
-    series = LINUX / "patches" / "series"
-    if not series.exists():
-        return []
+    series = LINUX / release.series / "series"
     return [series.parent / line for line in series.read_text().splitlines() if line and not line.startswith("#")]
 
 
 @built
-def source(kind):
+def source(kind, release=RELEASE):
     """The kernel tree of a kind: stock, or with the series applied (never fuzzily)."""
-    tree = BUILD / TREES[kind in UNPATCHED]
-    wanted = [] if kind in UNPATCHED else patches()
-    value = SOURCE_VERSION + digest(*wanted)
+    tree = BUILD / (f"source-stock{release.suffix}" if kind in UNPATCHED else release.package)
+    wanted = [] if kind in UNPATCHED else patches(release)
+    value = release.version + digest(*wanted)
     stamp = BUILD / f"{tree.name}.stamp"
     if stamped(stamp, value):
         return tree
-    pristine = BUILD / "pristine"
+    pristine = BUILD / f"pristine{release.suffix}"
     if not (pristine / "unpacked").exists():
         shutil.rmtree(pristine, ignore_errors=True)
         pristine.mkdir(parents=True)
-        run("tar", "xf", TARBALL, "-C", pristine, "--strip-components=1")
+        run("tar", "xf", release.tarball, "-C", pristine, "--strip-components=1")
         (pristine / "unpacked").touch()
     fresh = BUILD / (tree.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -230,10 +255,10 @@ def wanted_options(fragments):
 
 
 @built
-def kernel(kind):
+def kernel(kind, release=RELEASE):
     """What QEMU boots, built if need be: this run's own copy, which no later build changes."""
-    image = compiled(kind)
-    copy = run_folder() / f"{image.name}-{kind}"
+    image = compiled(kind, release)
+    copy = run_folder() / f"{image.name}-{kind}{release.suffix}"
     shutil.copyfile(image, copy)
     return copy
 
@@ -246,11 +271,17 @@ def stripped(kind):
     return out
 
 
+def fragment(name, release):
+    """The file of a fragment: the release's own where there is one."""
+    own = LINUX / "config" / f"{name}{release.suffix}.fragment"
+    return own if own.exists() else LINUX / "config" / f"{name}.fragment"
+
+
 @built
-def compiled(kind):
+def compiled(kind, release=RELEASE):
     """Configure and build one kernel; returns the vmlinux, or the bzImage where QEMU needs that."""
-    tree, out = source(kind), BUILD / f"kernel-{kind}"
-    fragments = [LINUX / "config" / f"{f}.fragment" for f in KINDS[kind]]
+    tree, out = source(kind, release), BUILD / f"kernel-{kind}{release.suffix}"
+    fragments = [fragment(f, release) for f in KINDS[kind]]
     out.mkdir(parents=True, exist_ok=True)
     stamp = out / "nestwalk.config.stamp"
     env = dict(os.environ, KBUILD_BUILD_USER="nestwalk", KBUILD_BUILD_HOST="nestwalk",
@@ -260,7 +291,7 @@ def compiled(kind):
     env.setdefault("CCACHE_NOHASHDIR", "1")
     env.setdefault("CCACHE_MAXSIZE", "3G")
     make = ["nice", "-n", "10", "make", "-s", "-C", tree, f"O={out}"]
-    value = digest(*fragments) + digest(*(patches() if kind not in UNPATCHED else []))
+    value = digest(*fragments) + digest(*(patches(release) if kind not in UNPATCHED else []))
     if not stamped(stamp, value):
         run(*make, "tinyconfig", env=env)
         run(tree / "scripts/kconfig/merge_config.sh", "-m", "-O", out, out / ".config", *fragments, cwd=tree, env=env)
@@ -288,7 +319,7 @@ def plugin(name):
 @built
 def guest_programs():
     """Static test programs for the initramfs."""
-    out = BUILD / "guest"
+    out = guest_folder()
     out.mkdir(parents=True, exist_ok=True)
     headers = list((LINUX / "guest").glob("*.h"))
     for name in PROGRAMS:
@@ -296,21 +327,28 @@ def guest_programs():
         if exe.exists() and exe.stat().st_mtime > max(f.stat().st_mtime for f in (src, *headers)):
             continue
         run("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", exe, src)
-    return [out / name for name in PROGRAMS] + [selftest(), kvm_selftest()]
+    # The selftest of KVM is part of a series that 6.12 has not got.
+    return [out / name for name in PROGRAMS] + [selftest()] + ([kvm_selftest()] if RELEASE.name == "6.1" else [])
+
+
+def guest_folder():
+    return BUILD / f"guest{RELEASE.suffix}"
 
 
 def selftest():
-    """The series' own program of tools/testing/selftests/vm."""
-    tests, exe = source("nestwalk") / "tools/testing/selftests/vm", BUILD / "guest" / "ptemagnet"
+    """The series' own program among the selftests of mm."""
+    tests, exe = source("nestwalk") / "tools/testing/selftests" / RELEASE.selftests, guest_folder() / "ptemagnet"
     sources = [tests / "ptemagnet.c", tests / "vm_util.c"]
     if not exe.exists() or exe.stat().st_mtime < max(f.stat().st_mtime for f in sources):
-        run("gcc", "-O2", "-Wall", "-static", "-o", exe, *sources)
+        # As the folder's Makefile has it on 6.12, whose vm_util.c needs newer headers than Debian 12 has; 6.1's needs none.
+        headers = [] if RELEASE.name == "6.1" else ["-isystem", source("nestwalk") / "tools/include/uapi"]
+        run("gcc", "-O2", "-Wall", "-static", *headers, "-o", exe, *sources)
     return exe
 
 
 def kvm_selftest():
     """The series' program of tools/testing/selftests/kvm, with that folder's library; what it needs of the kernel's headers is in the tree."""
-    tree, exe = source("nestwalk"), BUILD / "guest" / "hgpt_test"
+    tree, exe = source("nestwalk"), guest_folder() / "hgpt_test"
     tests = tree / "tools/testing/selftests/kvm"
     library = [*sorted((tests / "lib").glob("*.c")), *sorted((tests / "lib/x86_64").glob("*.[cS]"))]
     sources = [tests / "x86_64/hgpt_test.c", *(f for f in library if f.name != "perf_test_util.c")]

@@ -136,7 +136,7 @@ def show(runs, costs):
 
 def write(path, runs, costs):
     """The document, an object of it a line. What is there of it is shown."""
-    document = {"schema": 1, "kernels": {"6.1": f"{build.SOURCE_PACKAGE} {build.SOURCE_VERSION} with the series, kind nestwalk",
+    document = {"schema": 1, "kernels": {"6.1": f"{build.RELEASE.package} {build.RELEASE.version} with the series, kind nestwalk",
                                          "6.12": f"{PACKAGE} {VERSION}"},
                 "qemu": build.run("qemu-system-x86_64", "--version").splitlines()[0], "memory_mib": MEMORY, "cpus": 2,
                 "cost_memory_mib": COST_MEMORY, "cost_cpus": 1, "command_line": f"{COMMON} init_on_alloc=0"}

@@ -30,7 +30,7 @@ def measure(kind, seeds, mem=1024, cpus=2, append=""):
         for r in (json.loads(l[5:]) for l in lines if l.startswith("FRAG ")):
             runs.append({"boot": seed, "tag": r["tag"], **TAGS[r["tag"]], "mib": r["mib"], "order": r["order"],
                          "seed": r["seed"], "groups": r["groups"], "mean": r["mean"], "distribution": r["distribution"]})
-    return {"schema": 1, "kernel": release, "package": f"{build.SOURCE_PACKAGE} {build.SOURCE_VERSION}", "kind": kind,
+    return {"schema": 1, "kernel": release, "package": f"{build.RELEASE.package} {build.RELEASE.version}", "kind": kind,
             "command_line": append, "memory_mib": mem, "cpus": cpus, "thp": "never for the measured memory", "runs": runs}
 
 

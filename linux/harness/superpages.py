@@ -70,7 +70,7 @@ def main():
     todo = list(itertools.product(only or CASES, range(1, boots + 1)))
     with concurrent.futures.ThreadPoolExecutor(int(build.JOBS)) as pool:
         done = list(pool.map(lambda one: measure(kernel, initrd, *one), todo))
-    document = {"schema": 1, "kernel": done[0][0], "package": f"{build.SOURCE_PACKAGE} {build.SOURCE_VERSION}",
+    document = {"schema": 1, "kernel": done[0][0], "package": f"{build.RELEASE.package} {build.RELEASE.version}",
                 "kind": kind, "memory_mib": MEMORY, "need_mib": NEED, "cpus": 1, "kept_pages": 16,
                 "scan_sleep_ms": SCAN_SLEEP, "alloc_sleep_ms": ALLOC_SLEEP}
     text = json.dumps(document, indent=1)[:-2]
