@@ -3,6 +3,10 @@
 
 use nestwalk_mmu::{LlcPolicy, MmuConfig, Served};
 
+/// Evictions that the last level tells the cores of, in a ring. A core that missed some of them
+/// cannot know which they were.
+const TOLD_MAX: usize = 4096;
+
 /// One cache.
 #[derive(Debug)]
 struct Cache {
@@ -23,6 +27,14 @@ impl Cache {
         self.sets[index].len() < before
     }
 
+    fn holds(&self, line: u64) -> bool {
+        self.sets[(line % self.sets.len() as u64) as usize].contains(&line)
+    }
+
+    fn retain(&mut self, keep: impl Fn(u64) -> bool) {
+        self.sets.iter_mut().for_each(|set| set.retain(|&line| keep(line)));
+    }
+
     /// Puts in `line`, which is not there. The line that has to go for it.
     fn put(&mut self, line: u64) -> Option<u64> {
         let index = (line % self.sets.len() as u64) as usize;
@@ -32,18 +44,35 @@ impl Cache {
     }
 }
 
+/// The caches of a core alone.
+#[derive(Debug)]
+struct Private {
+    l1d: Cache,
+    l2: Cache,
+    /// What an inclusive last level evicted for other cores, and this one has not heard of.
+    unheard: Vec<u64>,
+}
+
+impl Private {
+    fn lose(&mut self, line: u64) {
+        self.l1d.take(line);
+        self.l2.take(line);
+    }
+}
+
 /// The private caches of several cores over one last level.
 #[derive(Debug)]
 pub struct Caches {
     policy: LlcPolicy,
-    cores: Vec<(Cache, Cache)>,
+    cores: Vec<Private>,
     llc: Cache,
 }
 
 impl Caches {
     pub fn new(config: &MmuConfig, cores: usize) -> Self {
         let (l1d, l2) = (config.l1d, config.l2);
-        let private = || (Cache::new(l1d.bytes, l1d.ways), Cache::new(l2.bytes, l2.ways));
+        let private =
+            || Private { l1d: Cache::new(l1d.bytes, l1d.ways), l2: Cache::new(l2.bytes, l2.ways), unheard: Vec::new() };
         let cores = (0..cores).map(|_| private()).collect();
         Self { policy: config.llc.policy, cores, llc: Cache::new(config.llc.bytes, config.llc.ways) }
     }
@@ -51,7 +80,7 @@ impl Caches {
     /// Core `core` refers to the line of `address`. What serves it.
     pub fn refer(&mut self, core: usize, address: u64) -> Served {
         let line = address / 64;
-        let (l1d, l2) = &mut self.cores[core];
+        let Private { l1d, l2, .. } = &mut self.cores[core];
         let in_l1d = l1d.take(line);
         l1d.put(line);
         if in_l1d {
@@ -68,12 +97,25 @@ impl Caches {
             self.llc.take(comes);
             let gone = self.llc.put(comes);
             if let (LlcPolicy::Inclusive, Some(gone)) = (self.policy, gone) {
-                for (l1d, l2) in &mut self.cores {
-                    l1d.take(gone);
-                    l2.take(gone);
-                }
+                self.cores[core].lose(gone);
+                let others = self.cores.iter_mut().enumerate().filter(|&(other, _)| other != core);
+                others.for_each(|(_, other)| other.unheard.push(gone));
             }
         }
         if in_llc { Served::Llc } else { Served::Memory }
+    }
+
+    /// All cores hear of what the last level evicted, as each does before it runs. One that is told
+    /// of too many lines keeps those that are there (again).
+    pub fn hear_of_evictions(&mut self) {
+        for core in &mut self.cores {
+            let unheard = std::mem::take(&mut core.unheard);
+            if unheard.len() > TOLD_MAX {
+                core.l1d.retain(|line| self.llc.holds(line));
+                core.l2.retain(|line| self.llc.holds(line));
+            } else {
+                unheard.into_iter().for_each(|line| core.lose(line));
+            }
+        }
     }
 }

@@ -211,6 +211,11 @@ impl Machine {
         Self { latencies: latencies.map(u64::from), caches: Caches::new(config, cores.len()), cores, pom }
     }
 
+    /// See [`Caches::hear_of_evictions`].
+    pub fn hear_of_evictions(&mut self) {
+        self.caches.hear_of_evictions();
+    }
+
     fn latency(&self, served: Served) -> u64 {
         self.latencies[served as usize]
     }
