@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use nestwalk_mem::{Access, Cpu, Gva, Hpa, PageCount, Vpn, VpnRange};
-use nestwalk_mmu::{AsapHardware, RunEnd};
+use nestwalk_mmu::{Accesses, AsapHardware, RunEnd};
 use nestwalk_os::manager::hawkeye::HawkEyeConfig;
 use nestwalk_os::manager::ingens::IngensConfig;
 use nestwalk_os::manager::ptemagnet::PteMagnetConfig;
@@ -31,7 +31,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
-use crate::accesses::{Accesses, Detail};
+use crate::accesses::Detail;
 use crate::build::{add_kernel, add_vm_in_segments, registers};
 use crate::catalog::Shelf;
 use crate::chain::KernelChain;
@@ -429,7 +429,7 @@ fn walks(
         let user = hardware.add(&chain, 1)?;
         Ok((hardware, user))
     };
-    let whole = Accesses { all: accesses, absorbed: &[], reuse: None };
+    let whole = Accesses::unfiltered(accesses);
     let lost = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
     repeat(
         repetitions,

@@ -4,12 +4,12 @@
 
 use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
-    Accelerator, AcceleratorConfig, Account, Asap, Asid, Core, Counters, Cuckoo, Filtered, Llc, MmuConfig, MmuError,
+    Accelerator, AcceleratorConfig, Accesses, Account, Asap, Asid, Core, Counters, Cuckoo, Llc, MmuConfig, MmuError,
     Native, Nested, NoCoRunner, PomTlb, RandomCoRunner, RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
-use crate::accesses::{Accesses, Detail};
+use crate::accesses::Detail;
 use crate::chain::KernelChain;
 use crate::range_registers::Follower;
 use crate::scenario::{CoRunnerConfig, Scenario};
@@ -385,17 +385,16 @@ fn run_on<P: Accelerator>(
     chain: &KernelChain,
     accesses: Accesses<'_>,
 ) -> Result<RunEnd, OsError> {
-    let (How { detail, llc, corunner }, Accesses { all, absorbed, reuse }) = (how, accesses);
-    let filtered = Filtered { accesses: all, absorbed, reuse };
+    let (How { detail, llc, corunner }, Accesses { all, absorbed, .. }) = (how, accesses);
     macro_rules! with_walker {
         ($walker:expr) => {
             match (detail, corunner, absorbed.is_empty()) {
                 (Detail::TlbOnly, _, true) => core.run_functional($walker, all),
                 (Detail::TlbOnly, _, false) => core.run_functional_filtered($walker, all, absorbed),
                 (Detail::Full, None, true) => core.run(llc, $walker, all, &mut NoCoRunner),
-                (Detail::Full, None, false) => core.run_filtered(llc, $walker, filtered, &mut NoCoRunner),
+                (Detail::Full, None, false) => core.run_filtered(llc, $walker, accesses, &mut NoCoRunner),
                 (Detail::Full, Some(corunner), true) => core.run(llc, $walker, all, corunner),
-                (Detail::Full, Some(corunner), false) => core.run_filtered(llc, $walker, filtered, corunner),
+                (Detail::Full, Some(corunner), false) => core.run_filtered(llc, $walker, accesses, corunner),
             }
         };
     }
@@ -440,7 +439,7 @@ mod tests {
 
     fn run(hardware: &mut Hardware, stack: &mut Stack, user: Asid, pages: u64) {
         let all: Vec<Access> = (0..pages).map(load).collect();
-        let accesses = Accesses { all: &all, absorbed: &[], reuse: None };
+        let accesses = Accesses::unfiltered(&all);
         assert_eq!(hardware.run(user, 0, stack, accesses, Detail::Full).unwrap(), RunEnd::Done);
     }
 
@@ -510,7 +509,7 @@ mod tests {
         let mut hardware = hardware(CoRunnerConfig::None);
         let user = hardware.add(&first, 2).unwrap();
         let all: Vec<Access> = (0..PAGES).map(load).collect();
-        let accesses = Accesses { all: &all, absorbed: &[], reuse: None };
+        let accesses = Accesses::unfiltered(&all);
         let walks = [0, 1, 0, 3].map(|thread| {
             let before = hardware.counters(user).tlb.walks();
             let _ = hardware.run(user, thread, &mut stack, accesses, Detail::Full).unwrap();

@@ -4,9 +4,10 @@
 use std::ops::Range;
 
 use nestwalk_mem::Vpn;
+use nestwalk_mmu::Accesses;
 use nestwalk_workload::{Batch, Step, ThreadId, Workload};
 
-use crate::accesses::Accesses;
+use crate::accesses::part_of;
 use crate::error::MachineError;
 use crate::spread::Spread;
 
@@ -120,7 +121,7 @@ impl Stream {
 
     /// Accesses of the batch.
     pub fn accesses(&self, part: Range<usize>) -> Accesses<'_> {
-        Accesses::of(&self.batch, part)
+        part_of(&self.batch, part)
     }
 
     /// Accesses of the program that the batch stands for.

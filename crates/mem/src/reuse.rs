@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_is_at_most_a_fifth_of_its_time_wide() {
+    fn a_time_counts_as_one_that_is_off_by_an_eighth_at_most() {
         for time in 1..=TIME_MAX {
             let middle = time_of(bucket(time));
             assert!(middle.abs_diff(time) * 8 <= time, "{time} counts as {middle}");

@@ -24,8 +24,8 @@ type Shape = (usize, usize);
 /// Chances below this are nothing.
 const NEGLIGIBLE: f64 = 1e-9;
 
-/// The chance that of `draws`, each of which hits one of `sets` at random, at least `many` hit the
-/// same one.
+/// The chance that of `draws`, each of which hits one of `sets` at random, at least `many` hit a
+/// given one.
 fn at_least(many: usize, draws: u64, sets: usize) -> f64 {
     let hit = 1.0 / sets as f64;
     if sets == 1 {

@@ -18,31 +18,61 @@ use crate::tape::Tape;
 use crate::tlb::TlbCounters;
 use crate::walker::Walker;
 
-/// Accesses that a filter kept, and what it absorbed.
+/// Accesses of a thread, one after the other.
 #[derive(Clone, Copy, Debug)]
-pub struct Filtered<'a> {
-    /// Those that it kept.
-    pub accesses: &'a [Access],
-    /// How many it absorbed after each of them and before the next one.
+pub struct Accesses<'a> {
+    /// Those that are there.
+    pub all: &'a [Access],
+    /// How many a filter absorbed after each of them and before the next one; empty if they are not
+    /// filtered.
     pub absorbed: &'a [u32],
     /// How long before the absorbed ones their lines were used, if that is known.
     pub reuse: Option<&'a Arc<Reuse>>,
 }
 
+impl<'a> Accesses<'a> {
+    /// Accesses that are not filtered.
+    pub const fn unfiltered(all: &'a [Access]) -> Self {
+        Self { all, absorbed: &[], reuse: None }
+    }
+
+    /// Those from `index` on.
+    pub fn from(self, index: usize) -> Self {
+        Self { all: &self.all[index..], absorbed: self.absorbed.get(index..).unwrap_or(&[]), ..self }
+    }
+
+    /// How many of them stand for at least `wanted` accesses of the program, and for how many they
+    /// do; all of them if they stand for fewer.
+    pub fn standing_for(self, wanted: u64) -> (usize, u64) {
+        if self.absorbed.is_empty() {
+            let count = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.all.len());
+            return (count, count as u64);
+        }
+        let mut represented = 0;
+        for (index, &absorbed) in self.absorbed.iter().enumerate() {
+            if represented >= wanted {
+                return (index, represented);
+            }
+            represented += 1 + u64::from(absorbed);
+        }
+        (self.all.len(), represented)
+    }
+}
+
 impl<P: Accelerator> Core<P> {
-    /// Simulates `filtered` in full, as [`Core::run`] does. All up to a fault are counted; which of
-    /// the absorbed ones are stores is for [`Core::count_absorbed_stores`].
+    /// Simulates filtered `accesses` in full, as [`Core::run`] does. All up to a fault are counted;
+    /// which of the absorbed ones are stores is for [`Core::count_absorbed_stores`].
     ///
     /// # Panics
-    /// When its two slices have different lengths.
+    /// When their two slices have different lengths.
     pub fn run_filtered<W: Walker, C: CoRunner>(
         &mut self,
         llc: &mut Llc,
         walker: &mut W,
-        filtered: Filtered<'_>,
+        accesses: Accesses<'_>,
         corunner: &mut C,
     ) -> RunEnd {
-        let Filtered { accesses, absorbed, reuse } = filtered;
+        let Accesses { all: accesses, absorbed, reuse } = accesses;
         assert_eq!(accesses.len(), absorbed.len(), "a number for each access");
         let before = self.unit.counters.tlb;
         let data_before = self.unit.data_served();
@@ -163,6 +193,19 @@ fn count_hits(counters: &mut TlbCounters, before: &TlbCounters, count: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nestwalk_mem::Gva;
+
+    #[test]
+    fn filtered_accesses_stand_for_those_that_were_absorbed() {
+        let all = [0u64, 64, 128].map(|at| Access::load(Gva(at)));
+        let plain = Accesses::unfiltered(&all);
+        assert_eq!(plain.standing_for(2), (2, 2));
+        assert_eq!(plain.standing_for(9), (3, 3));
+        let filtered = Accesses { absorbed: &[4, 0, 1], ..plain };
+        assert_eq!(filtered.standing_for(5), (1, 5));
+        assert_eq!(filtered.standing_for(6), (2, 6));
+        assert_eq!(filtered.from(1).standing_for(9), (2, 3));
+    }
 
     #[test]
     fn hits_are_counted_by_size_as_look_ups_were() {

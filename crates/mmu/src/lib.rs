@@ -68,7 +68,7 @@ pub use config::{
 pub use corunner::{CoRunner, NoCoRunner, RandomCoRunner};
 pub use counters::{Counters, Served, Table, WalkEvents};
 pub use error::MmuError;
-pub use filtered::Filtered;
+pub use filtered::Accesses;
 pub use hierarchy::{CacheCounters, Llc, PrivateCaches};
 pub use latency::LatencyHistogram;
 pub use mapping::Mapping;
