@@ -12,11 +12,12 @@
 //! what floating point there is (the zipf sampler) uses software functions with the same bits
 //! everywhere.
 
+mod adjacency;
 pub(crate) mod bijection;
 mod compiler;
 mod compute;
 mod config;
-mod degrees;
+mod deals;
 mod energy_grid;
 mod event_queue;
 mod graph;
@@ -31,6 +32,7 @@ mod neighbour;
 mod netlist;
 mod network;
 mod page_touch;
+mod partitions;
 mod pattern;
 mod pointer_chase;
 mod program;
@@ -40,6 +42,7 @@ mod transactions;
 mod tree;
 mod zipf;
 
+pub use adjacency::Kinship;
 pub use compiler::CompilerConfig;
 pub use compute::ComputeConfig;
 pub use energy_grid::EnergyGridConfig;
@@ -53,6 +56,7 @@ pub use neighbour::{NeighbourConfig, Profile};
 pub use netlist::NetlistConfig;
 pub use network::NetworkConfig;
 pub use page_touch::{Locality, PageTouchConfig};
+pub use partitions::{Algorithm, PartitionsConfig};
 pub use pointer_chase::PointerChaseConfig;
 pub use stream::StreamConfig;
 pub use transactions::TransactionsConfig;
@@ -131,6 +135,9 @@ kinds! {
     /// Algorithms on a power-law graph.
     Graph(GraphConfig) = "graph": "PageRank, BFS, components or local clustering on a power-law graph",
         |c| mixed(c.common(), c.mixture(), graph::Graph::new(c)?)?;
+    /// The same, partition by partition.
+    Partitions(PartitionsConfig) = "partitions": "GPOP's PageRank, components, BFS or local clustering, partition by partition",
+        |c| mixed(c.common(), c.mixture(), partitions::Partitions::new(c)?)?;
     /// A large B+-tree.
     Tree(TreeConfig) = "tree": "look-ups and updates in a B+-tree, with or without values",
         |c| mixed(c.common(), c.mixture(), tree::Tree::new(c)?)?;
