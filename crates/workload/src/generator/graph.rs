@@ -17,9 +17,6 @@
 //!   64th vertex.
 //! - `components`: label propagation. By number; an edge whose target has the larger label stores
 //!   to it; at the end a vertex follows two labels (pointer jumping).
-//! - `nibble`: PageRank-Nibble (Andersen, Chung, Lang 2006), local clustering: in random order
-//!   within a sixteenth of the vertices, one after the other; each target's residual (in `next`) is
-//!   loaded and stored.
 
 use nestwalk_mem::{Access, Gva, PageCount, Vpn};
 use serde::{Deserialize, Serialize};
@@ -47,8 +44,6 @@ const UP_FOUND_PERMILLE: u64 = 289;
 /// manieth is checked.
 const DOWN_OF: u64 = 64;
 const CHECK_OF: u64 = 64;
-/// The part of the graph in which a nibble stays.
-const CLUSTERS: u64 = 16;
 
 /// What is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
@@ -62,8 +57,6 @@ pub enum Traversal {
     DirectionOptimising,
     /// Connected components by label propagation.
     Components,
-    /// Local clustering.
-    Nibble,
 }
 
 /// In which order the graph's memory is first touched.
@@ -108,7 +101,6 @@ pub(super) struct Graph {
     edge_bytes: u64,
     seed: u64,
     order: Bijection,
-    cluster_order: Bijection,
     sweep: Sweep,
     threads: Vec<Thread>,
 }
@@ -172,7 +164,6 @@ impl Graph {
             seed: mix(config.seed),
             adjacency: Adjacency::new(config.graph, vertices, degree, config.locality, mix(config.seed)),
             order: Bijection::new(vertices, mix(config.seed ^ 2)),
-            cluster_order: Bijection::new(vertices / CLUSTERS, mix(config.seed ^ 3)),
             sweep: if scattered { sweep.scattered(1, config.seed) } else { sweep },
             threads: (0..threads).map(thread).collect(),
         })
@@ -200,12 +191,6 @@ impl Graph {
                 accesses.push(Access::load(self.next(visit)));
                 self.order.apply(visit)
             }
-            Traversal::Nibble => {
-                accesses.push(Access::load(self.next(visit)));
-                let size = self.vertices / CLUSTERS;
-                let cluster = (visit / size).min(CLUSTERS - 1);
-                cluster * size + self.cluster_order.apply(visit % size)
-            }
         }
     }
 
@@ -230,9 +215,6 @@ impl Graph {
         let one_of_degree = |target: u64| mix(self.seed ^ vertex ^ target << 32).is_multiple_of(self.config.degree);
         let more = match self.config.traversal {
             Traversal::Sweep => self.follow(&mut list, accesses, |_, _| {}),
-            Traversal::Nibble => self.follow(&mut list, accesses, |target, accesses| {
-                accesses.extend([Access::load(self.next(target)), Access::store(self.next(target))]);
-            }),
             _ => self.follow(&mut list, accesses, |target, accesses| {
                 if one_of_degree(target) {
                     accesses.push(Access::store(self.property(target)));
@@ -265,12 +247,12 @@ impl Graph {
         accesses.extend(
             [0, 1].map(|which| Access::load(self.offsets.at((vertex + which).min(self.vertices - 1) * OFFSET))),
         );
-        if draw >> 32 & 1023 < UP_EDGES_PERMILLE * 1024 / 1000 {
-            if let Some((edge, target)) = self.adjacency.list(vertex).next(&self.adjacency) {
-                accesses.push(self.edge(edge));
-                // The frontier's bitmap: a bit a vertex.
-                accesses.push(Access::load(self.next.at(target / 64 * 8)));
-            }
+        if draw >> 32 & 1023 < UP_EDGES_PERMILLE * 1024 / 1000
+            && let Some((edge, target)) = self.adjacency.list(vertex).next(&self.adjacency)
+        {
+            accesses.push(self.edge(edge));
+            // The frontier's bitmap: a bit a vertex.
+            accesses.push(Access::load(self.next.at(target / 64 * 8)));
         }
         if draw >> 44 & 1023 < UP_FOUND_PERMILLE * 1024 / 1000 {
             accesses.push(Access::store(self.property(vertex)));
@@ -363,21 +345,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_nibble_stays_in_its_part_of_the_graph() {
-        let mut graph = graph(Traversal::Nibble);
-        graph.threads[0].visit = 0;
-        let mut accesses = Vec::new();
-        (0..200).for_each(|_| graph.operate(0, &mut accesses));
-        let offsets: Vec<u64> = accesses
-            .iter()
-            .filter(|a| graph.offsets.pages.contains(Vpn(a.gva().page().0)))
-            .map(|a| a.gva().0)
-            .collect();
-        let span = offsets.iter().max().unwrap() - offsets.iter().min().unwrap();
-        assert!(span <= graph.vertices / CLUSTERS * OFFSET, "{span}");
     }
 
     #[test]

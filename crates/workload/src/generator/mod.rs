@@ -133,7 +133,7 @@ kinds! {
     KeyValue(KeyValueConfig) = "key_value": "redis or memcached with their allocators' layout, zipf keys, reads and updates",
         |c| mixed(c.common(), c.mixture(), key_value::KeyValue::new(c)?)?;
     /// Algorithms on a power-law graph.
-    Graph(GraphConfig) = "graph": "PageRank, BFS, components or local clustering on a power-law graph",
+    Graph(GraphConfig) = "graph": "PageRank, BFS or components on a power-law graph",
         |c| mixed(c.common(), c.mixture(), graph::Graph::new(c)?)?;
     /// The same, partition by partition.
     Partitions(PartitionsConfig) = "partitions": "GPOP's PageRank, components, BFS or local clustering, partition by partition",

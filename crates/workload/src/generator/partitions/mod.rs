@@ -5,7 +5,7 @@
 //! A partition is 65,536 neighbouring vertices, fewer in a graph of less than 32 partitions (4 for
 //! each thread). Each pair of partitions has a *bin*: three arrays, of updates (4 bytes), of their
 //! targets (4 bytes an edge, written once, before anything is computed) and of targets that are
-//! written as it goes. All three have room for all edges of the pair. An operation has two halves:
+//! written as it goes ([`bins`]). A step has two halves:
 //! - *scatter*, by source partition: where most edges are active (*dense*), for each bin in turn the
 //!   vertices that send into it, as listed when the graph was loaded (PNG): the vertex' value, a
 //!   store to the updates. Neighbouring targets in one partition have one update. Else (*sparse*),
@@ -42,6 +42,7 @@ const PARTITION_MAX: u64 = 65_536;
 const PARTITIONS_OF_A_THREAD: u64 = 4;
 /// Edges, vertices or words that one operation goes through.
 const CHUNK: u64 = 256;
+
 /// What is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -726,6 +727,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn impossible_graphs_are_refused() {
+        let refused = |config: PartitionsConfig| Partitions::new(&config).err().expect("refused").to_string();
+        let base = || PartitionsConfig { footprint: PageCount(40_000), ..PartitionsConfig::default() };
+        assert!(refused(PartitionsConfig { degree: 0, ..base() }).contains("degree = 0: from 1 to 4096"));
+        assert!(refused(PartitionsConfig { locality: 901, ..base() }).contains("locality = 901: from 0 to 900"));
+        let error = refused(PartitionsConfig { threads: 100, ..base() });
+        assert!(error.contains("partitions for 100 threads"), "{error}");
+        let error = refused(PartitionsConfig { footprint: PageCount(1 << 33), ..base() });
+        assert!(error.contains("numbers of 32 bits"), "{error}");
     }
 
     #[test]
