@@ -58,11 +58,11 @@ frag 128 rand corunners
 stop_corunners
 frag 128 seq aged
 folios 64 aged
-grower 1 dense
-grower 8 sparse
+grown 1 dense
+grown 8 sparse
 toucher 256 8 600 > /tmp/touched &
 HOLDER=$!
 while ! grep -q TOUCH /tmp/touched; do sleep 0.2; done
-grower 1 "dense beside sparse"
+grown 1 "dense beside sparse"
 kill $HOLDER
 wait $HOLDER 2>/dev/null

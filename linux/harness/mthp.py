@@ -60,6 +60,7 @@ def memory(way, boot):
     """One boot: how memory lies, what is resident, what can be had before the OOM killer comes."""
     lines = booted(f"mthp-{way}-{boot}", mem=MEMORY, append=f"nw.way={way} nw.seed={boot} init_on_alloc=0")
     run = measured(way, boot, lines, LINES)
+    run["grown"] = qemu.grown(lines)
     for r in run["frag"]:
         # Time on a busy machine is not measured.
         del r["fault_ns"], r["seed"]
@@ -110,7 +111,7 @@ def cells(runs):
                 if key != "mean" or r["groups"]:
                     add(f"{r['tag']} {r['what']}: {what}", run, r[key])
         for r in run.get("grown", ()):
-            add(f"pages before OOM, {r['tag']}", run, r["pages"])
+            add(f"pages before OOM, {r['tag']}", run, r["pages"] + r["per_cpu"])
         for r in run.get("swapped", ()):
             for key in ("out", "in", "minor", "major"):
                 add(f"at its limit, {r['tag']}: {key}", run, r[key])
