@@ -40,6 +40,22 @@ static inline uint64_t next_random(uint64_t *state)
 	return *state = s;
 }
 
+/* Fisher-Yates: the numbers below count in an order that depends on the seed only. */
+static inline void shuffled(uint32_t *order, size_t count, uint64_t *seed)
+{
+	size_t i;
+
+	for (i = 0; i < count; i++)
+		order[i] = i;
+	for (i = count - 1; i; i--) {
+		size_t j = next_random(seed) % (i + 1);
+		uint32_t t = order[i];
+
+		order[i] = order[j];
+		order[j] = t;
+	}
+}
+
 /*
  * Anonymous memory that starts on a 2 MiB boundary, of 4 KiB pages. With NESTWALK_FOLIOS in the
  * environment the kernel may use the larger folios that it is set to use.

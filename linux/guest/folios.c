@@ -6,15 +6,18 @@
  *
  *   sparse     one page in eight is touched, in order
  *   dense      every page is touched, in order
- *   rewritten  dense; then, beside a forked child, the parent rewrites every page in random
- *              order (as a database does whose child saves it)
+ *   in_order   dense; then, beside a forked child, the parent rewrites every page in order
+ *   eighth     dense; the parent rewrites one page in eight beside a child, which then ends
+ *   rewritten  dense; the parent rewrites every page in random order beside a child (as a database
+ *              does whose child saves it)
  *   thinned    dense; then seven pages of each eight are given back with MADV_DONTNEED
  *
- * with what is resident, what there is less of free memory, and the same once the kernel has been
- * asked to give back what it can (drop_caches: all shrinkers run).
+ * with its page faults, what is resident, what there is less of free memory, and the same once the
+ * kernel has been asked to give back what it can (drop_caches: all shrinkers run).
  */
 #include "common.h"
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #define SOME_KB	64
@@ -59,17 +62,28 @@ static long reclaimed_free_kb(void)
 	return after;
 }
 
+static long faults(void)
+{
+	struct rusage usage;
+
+	if (getrusage(RUSAGE_SELF, &usage))
+		die("getrusage");
+	return usage.ru_minflt + usage.ru_majflt;
+}
+
 /* How much there was before the memory was mapped. */
-static long rss_before, free_before;
+static long rss_before, free_before, faults_before;
 
 static void begin(void)
 {
 	rss_before = rss_kb();
 	free_before = free_kb();
+	faults_before = faults();
 }
 
 static void report(const char *what, const char *p)
 {
+	long taken = faults() - faults_before;
 	long rss = rss_kb() - rss_before, used = free_before - free_kb(), kept;
 	uint64_t *frame = malloc(pages * sizeof(*frame));
 	struct fragmentation f;
@@ -80,8 +94,8 @@ static void report(const char *what, const char *p)
 	fragmentation_of(frame, pages, &f);
 	free(frame);
 	kept = free_before - reclaimed_free_kb();
-	printf("FOLIOS {\"tag\":\"%s\",\"what\":\"%s\",\"mib\":%zu,\"rss_kb\":%ld,\"used_kb\":%ld,\"kept_kb\":%ld,\"groups\":%zu,\"mean\":%.4f}\n",
-	       tag, what, pages >> 8, rss, used, kept, f.complete, fragmentation_mean(&f));
+	printf("FOLIOS {\"tag\":\"%s\",\"what\":\"%s\",\"mib\":%zu,\"faults\":%ld,\"rss_kb\":%ld,\"used_kb\":%ld,\"kept_kb\":%ld,\"groups\":%zu,\"mean\":%.4f}\n",
+	       tag, what, pages >> 8, taken, rss, used, kept, f.complete, fragmentation_mean(&f));
 }
 
 static char *touched(size_t every)
@@ -96,7 +110,53 @@ static char *touched(size_t every)
 	return p;
 }
 
-static void rewrite(char *p)
+/* A child that shares all memory, and does nothing. */
+static pid_t sharing_child(void)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		pause();
+		_exit(0);
+	}
+	if (pid < 0)
+		die("fork");
+	return pid;
+}
+
+static void end(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
+static void rewrite_ascending(char *p)
+{
+	size_t i;
+	pid_t pid;
+
+	begin();
+	pid = sharing_child();
+	for (i = 0; i < pages; i++)
+		p[i << PAGE_SHIFT] = 2;
+	report("in_order", p);
+	end(pid);
+}
+
+static void rewrite_an_eighth(char *p)
+{
+	size_t i;
+	pid_t pid;
+
+	begin();
+	pid = sharing_child();
+	for (i = 0; i < pages; i += GROUP_PAGES)
+		p[i << PAGE_SHIFT] = 2;
+	end(pid);
+	report("eighth", p);
+}
+
+static void rewrite_random(char *p)
 {
 	uint64_t seed = 88172645463325252ULL;
 	uint32_t *order = malloc(pages * sizeof(*order));
@@ -105,28 +165,13 @@ static void rewrite(char *p)
 
 	if (!order)
 		die("malloc");
-	for (i = 0; i < pages; i++)
-		order[i] = i;
-	for (i = pages - 1; i; i--) {
-		size_t j = next_random(&seed) % (i + 1);
-		uint32_t t = order[i];
-
-		order[i] = order[j];
-		order[j] = t;
-	}
+	shuffled(order, pages, &seed);
 	begin();
-	pid = fork();
-	if (!pid) {
-		pause();
-		_exit(0);
-	}
-	if (pid < 0)
-		die("fork");
+	pid = sharing_child();
 	for (i = 0; i < pages; i++)
 		p[(size_t)order[i] << PAGE_SHIFT] = 2;
 	report("rewritten", p);
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, 0);
+	end(pid);
 	free(order);
 }
 
@@ -148,7 +193,16 @@ int main(int argc, char **argv)
 
 	p = touched(1);
 	report("dense", p);
-	rewrite(p);
+	rewrite_ascending(p);
+	munmap(p, pages << PAGE_SHIFT);
+
+	p = touched(1);
+	rewrite_an_eighth(p);
+	munmap(p, pages << PAGE_SHIFT);
+
+	/* Last of these, since it leaves free memory in single pages. */
+	p = touched(1);
+	rewrite_random(p);
 	munmap(p, pages << PAGE_SHIFT);
 
 	p = touched(1);

@@ -31,13 +31,7 @@ static void fill_order(uint32_t *order, size_t pages, const char *name, uint64_t
 	for (i = 0; i < pages; i++)
 		order[i] = i;
 	if (!strcmp(name, "rand")) {
-		for (i = pages - 1; i; i--) {
-			size_t j = next_random(&seed) % (i + 1);
-			uint32_t t = order[i];
-
-			order[i] = order[j];
-			order[j] = t;
-		}
+		shuffled(order, pages, &seed);
 	} else if (!strncmp(name, "stride", 6)) {
 		stride = strtoul(name + 6, NULL, 10);
 		if (!stride)

@@ -4,24 +4,26 @@
  *
  * One thread takes MIB MiB of anonymous memory through its life, ROUNDS times:
  * first touch, mprotect, fork, copy on write in the child, mremap, DONTNEED,
- * munmap, exit of a process, and the same with one page of eight touched. Each
- * step stands between two marks, no-ops that harness/insncount.c knows, which
- * counts the instructions of the whole machine between them. Prints how many
- * pages each step has been through. BIG is how many times MIB the big steps have
- * (12); 0: there are none.
+ * munmap, exit of a process, the same with one page of eight touched, and at last
+ * copy on write in a parent that rewrites its memory in random order. Each step
+ * stands between two marks, no-ops that harness/insncount.c knows, which counts
+ * the instructions of the whole machine between them. Prints how many pages each
+ * step has been through. BIG is how many times MIB the big steps have (12); 0:
+ * there are none.
  */
 #include "common.h"
 #include "marks.h"
+#include <signal.h>
 #include <sys/wait.h>
 
 enum step {
 	TOUCH, MPROTECT, FORK, COW, MREMAP, DONTNEED, MUNMAP, EXIT, SPARSE_TOUCH, SPARSE_DROP,
-	BIG_TOUCH, BIG_DROP, STEPS
+	REWRITE, BIG_TOUCH, BIG_DROP, STEPS
 };
 
 static const char * const name[STEPS] = {
 	"touch", "mprotect", "fork", "cow", "mremap", "dontneed", "munmap", "exit",
-	"sparse_touch", "sparse_drop", "big_touch", "big_drop",
+	"sparse_touch", "sparse_drop", "rewrite", "big_touch", "big_drop",
 };
 
 static size_t pages, big = 12;
@@ -65,6 +67,38 @@ static void forked(char *p)
 		die("child");
 	close(go[0]);
 	close(go[1]);
+}
+
+/* The parent has copies of all pages, as a database has whose child saves it. */
+static void rewritten(size_t bytes)
+{
+	uint64_t seed = 88172645463325252ULL;
+	uint32_t *order = malloc(pages * sizeof(*order));
+	char *p = map_aligned(bytes);
+	size_t i;
+	pid_t pid;
+
+	if (!order)
+		die("malloc");
+	shuffled(order, pages, &seed);
+	touch(p, 1);
+	pid = fork();
+	if (!pid) {
+		pause();
+		_exit(0);
+	}
+	if (pid < 0)
+		die("fork");
+	/* The child runs now, not beside what is counted. */
+	usleep(10000);
+	BEGIN(REWRITE);
+	for (i = 0; i < pages; i++)
+		p[(size_t)order[i] << PAGE_SHIFT] = 2;
+	END(REWRITE);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	free(order);
+	munmap(p, bytes);
 }
 
 /* A process with memory of its own ends. */
@@ -123,6 +157,7 @@ static void life(void)
 	munmap(p, bytes);
 	END(SPARSE_DROP);
 
+	rewritten(bytes);
 	if (!big)
 		return;
 	/* More than the per-CPU lists of the page allocator keep. */

@@ -9,13 +9,13 @@ limited() { (echo 0 > /cg/l/cgroup.procs; exec "$@"); }
 
 grower 1 warm > /dev/null
 for i in 1 2 3; do
-	grower 1 "machine, dense"
-	grower 8 "machine, sparse"
+	grown 1 "machine, dense"
+	grown 8 "machine, sparse"
 	# Somebody else holds reservations that are in the way.
 	toucher 160 8 60 > /dev/null &
 	A=$!
 	sleep 1
-	grower 1 "machine, dense beside sparse"
+	grown 1 "machine, dense beside sparse"
 	kill $A
 	wait $A 2>/dev/null
 	limited grower 1 "cgroup, dense"

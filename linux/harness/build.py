@@ -66,7 +66,7 @@ KINDS = {
     "variant": ["base", "nestwalk", "variant"],
 }
 UNPATCHED = ("stock", "hugetlb")
-PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe", "record", "superpages", "folios"]
+PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe", "record", "superpages", "folios", "swapper"]
 DIRECTORIES = ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")
 JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
 # Logs of so many finished suites are kept.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """Boot a kernel under QEMU TCG (no KVM needed), keep its console, judge it."""
+import json
 import re
 import subprocess
 import sys
@@ -38,6 +39,17 @@ def command(kernel, initrd, test, *, cpu="max", cpus=2, mem=1024, append="", ext
             "-smp", f"{cpus},sockets={cpus}", "-m", str(mem), "-nodefaults", "-no-user-config", "-display", "none",
             "-serial", "stdio", "-no-reboot", "-kernel", str(kernel), "-initrd", str(initrd),
             "-append", f"{COMMAND_LINE} test={test} {append}", *extra]
+
+
+def grown(lines):
+    """What guest/grower.c has printed, with the pages that then were on per-CPU lists, where that was asked (guest/lib.sh)."""
+    found = []
+    for l in lines:
+        if l.startswith("GROWN "):
+            found.append({**json.loads(l[6:]), "per_cpu": 0})
+        elif l.startswith("PER_CPU "):
+            found[-1]["per_cpu"] = int(l[8:])
+    return found
 
 
 def console(log):
