@@ -526,7 +526,7 @@ mod tests {
             [(0, [16.2, 0.040, 0.135]), (100, [15.6, 0.079, 0.193]), (200, [14.8, 0.132, 0.261])]
         {
             let graph = Adjacency::new(Kinship::Social, 41_652_224, 35, locality, 7);
-            let [gap, page, group, _] = neighbourhood(&graph, 4001);
+            let [gap, page, group, _] = neighbourhood(&graph, 1009);
             for (value, expected) in [gap, page, group].into_iter().zip(expected) {
                 assert!((value / expected - 1.0).abs() < 0.1, "{locality}: {value} for {expected}");
             }
