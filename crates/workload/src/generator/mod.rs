@@ -37,6 +37,7 @@ mod pattern;
 mod pointer_chase;
 mod program;
 mod slabs;
+mod spanning_tree;
 mod stream;
 mod transactions;
 mod tree;
@@ -54,7 +55,7 @@ pub use key_value::{KeyValueConfig, Server};
 pub use match_finder::MatchFinderConfig;
 pub use neighbour::{NeighbourConfig, Profile};
 pub use netlist::NetlistConfig;
-pub use network::NetworkConfig;
+pub use network::{NetworkCode, NetworkConfig};
 pub use page_touch::{Locality, PageTouchConfig};
 pub use partitions::{Algorithm, PartitionsConfig};
 pub use pointer_chase::PointerChaseConfig;
@@ -148,7 +149,7 @@ kinds! {
     EnergyGrid(EnergyGridConfig) = "energy_grid": "XSBench: look-ups in a unionised energy grid",
         |c| mixed(c.common(), c.mixture(), energy_grid::EnergyGrid::new(c)?)?;
     /// mcf.
-    Network(NetworkConfig) = "network": "mcf: network simplex over arcs and nodes",
+    Network(NetworkConfig) = "network": "mcf, LEMON: network simplex over a timetable's arcs and nodes",
         |c| mixed(c.common(), c.mixture(), network::Network::new(c)?)?;
     /// canneal.
     Netlist(NetlistConfig) = "netlist": "canneal: swaps of elements of a netlist",
