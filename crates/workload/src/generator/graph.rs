@@ -149,8 +149,9 @@ impl Graph {
             let visit = start + scale(mix(config.seed ^ mix(index)), end - start);
             Thread { start, end, visit, stage: 1, rest: None }
         };
-        // The graph is loaded array by array, the vertex data set up by one loop.
-        let sweep = Sweep::new(vec![vec![offsets], vec![edges], vec![property, next]], config.threads);
+        // The graph is loaded array by array, and each array of vertices set up by a loop of its own
+        // (GAPBS's pr.cc, bfs.cc).
+        let sweep = Sweep::new([offsets, edges, property, next].map(|array| vec![array]).into(), config.threads);
         let scattered = config.loading == Loading::Scattered;
         Ok(Self {
             layout,
