@@ -171,14 +171,20 @@ enum Phase {
     Reset,
 }
 
-/// A thread, the partition that it is at, and how far it is there.
-struct Thread {
-    dice: Dice,
-    index: u64,
+/// A part of the program's run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
     /// Number of the step in [`Algorithm::steps`].
     step: usize,
     phase: Phase,
     partition: u64,
+}
+
+/// A thread, where it is, and how far it is there.
+struct Thread {
+    dice: Dice,
+    index: u64,
+    place: Place,
     /// The bin of the partition's row or column, and the place in it.
     bin: u64,
     at: u64,
@@ -209,10 +215,8 @@ impl Partitions {
         let groups = |regions: &[Region]| regions.iter().map(|&region| vec![region]).collect();
         let read = Sweep::new(groups(&[offsets, edges, active, degrees, inner]), config.threads);
         let set = Sweep::new(vec![vec![values, second], vec![frontier]], config.threads);
-        let first = if config.algorithm == Algorithm::Components { Phase::Inner } else { Phase::Scatter };
         let dice = Dice::of_threads(config.seed ^ 0x6b0f, config.threads);
-        let threads = dice.into_iter().zip(0..).map(|(dice, index)| Thread::new(dice, index, first)).collect();
-        Ok(Self {
+        let mut program = Self {
             layout,
             algorithm: config.algorithm,
             adjacency,
@@ -231,8 +235,15 @@ impl Partitions {
             order: Bijection::new(width, mix(config.seed ^ 5)),
             sweeps: [read, set],
             stride: config.threads.into(),
-            threads,
-        })
+            threads: Vec::new(),
+        };
+        let thread = |(dice, index)| {
+            let mut thread = Thread::new(dice, index, program.spread(index));
+            program.enter(&mut thread);
+            thread
+        };
+        program.threads = dice.into_iter().zip(0..).map(thread).collect();
+        Ok(program)
     }
 }
 
@@ -296,13 +307,11 @@ fn fitting(config: &PartitionsConfig, pages: u64) -> Result<(Adjacency, u64, Bin
 }
 
 impl Thread {
-    fn new(dice: Dice, index: u64, phase: Phase) -> Self {
+    fn new(dice: Dice, index: u64, place: Place) -> Self {
         Self {
             dice,
             index,
-            step: 0,
-            phase,
-            partition: index,
+            place,
             bin: 0,
             at: 0,
             list: None,
@@ -363,7 +372,7 @@ impl Partitions {
 
     /// `sgIntra`: each vertex sends to the few neighbours in its own partition.
     fn inner(&self, thread: &mut Thread, accesses: &mut Vec<Access>) -> bool {
-        let (first, members) = self.members(thread.partition);
+        let (first, members) = self.members(thread.place.partition);
         for member in thread.chunk(members) {
             accesses.extend([self.sent(first + member), Access::load(self.inner.at(WORD * (first + member)))]);
         }
@@ -372,15 +381,15 @@ impl Partitions {
 
     /// `scatterPC`: the bins of a row, one after the other.
     fn scatter_dense(&self, thread: &mut Thread, accesses: &mut Vec<Access>) -> bool {
-        let (first, members) = self.members(thread.partition);
-        let updates = self.bins.updates(self.bins.edges(thread.partition, thread.bin));
-        let before = self.bins.sender(thread.partition, thread.bin);
+        let (first, members) = self.members(thread.place.partition);
+        let updates = self.bins.updates(self.bins.edges(thread.place.partition, thread.bin));
+        let before = self.bins.sender(thread.place.partition, thread.bin);
         for update in thread.chunk(updates) {
             accesses.extend([
                 Access::load(self.senders.at(WORD * (before + update))),
                 // Senders ascend.
                 self.sent(first + update * members / updates),
-                Access::store(self.word(thread.partition, thread.bin, Array::Updates, update)),
+                Access::store(self.word(thread.place.partition, thread.bin, Array::Updates, update)),
             ]);
         }
         if thread.at < updates {
@@ -392,7 +401,7 @@ impl Partitions {
 
     /// `scatterVC`: the lists of active vertices, in the order in which they were found.
     fn scatter_sparse(&self, thread: &mut Thread, step: &Step, accesses: &mut Vec<Access>) -> bool {
-        let (first, members) = self.members(thread.partition);
+        let (first, members) = self.members(thread.place.partition);
         let active = part(members, step.vertices);
         if thread.at >= active && thread.list.is_none() {
             return true;
@@ -409,12 +418,12 @@ impl Partitions {
             accesses.push(Access::load(self.edges.at(WORD * edge)));
             let bin = target / self.width;
             // As full as the bin is by now.
-            let filled = part(self.bins.edges(thread.partition, bin), step.edges);
+            let filled = part(self.bins.edges(thread.place.partition, bin), step.edges);
             if filled > 0 {
                 let place = filled * (thread.at - 1) / active;
                 let update = self.bins.updates(place + 1) - 1;
-                accesses.push(Access::store(self.word(thread.partition, bin, Array::Updates, update)));
-                accesses.push(Access::store(self.word(thread.partition, bin, Array::Written, place)));
+                accesses.push(Access::store(self.word(thread.place.partition, bin, Array::Updates, update)));
+                accesses.push(Access::store(self.word(thread.place.partition, bin, Array::Written, place)));
             }
         }
         thread.list = (!list.is_done()).then_some(list);
@@ -423,13 +432,13 @@ impl Partitions {
 
     /// `initFunc` of all vertices, or of those that were active.
     fn settle(&self, thread: &mut Thread, step: &Step, accesses: &mut Vec<Access>) -> bool {
-        let (first, members) = self.members(thread.partition);
+        let (first, members) = self.members(thread.place.partition);
         if self.algorithm == Algorithm::PageRank {
             let range = thread.chunk(members);
             accesses.extend(range.map(|member| Access::store(self.values.at(WORD * (first + member)))));
             return thread.at == members;
         }
-        let active = part(members, if is_dense(step, thread.partition) { 1_000_000 } else { step.vertices });
+        let active = part(members, if is_dense(step, thread.place.partition) { 1_000_000 } else { step.vertices });
         for place in thread.chunk(active) {
             let vertex = first + self.order.apply(place) % members;
             accesses.extend([Access::load(self.frontier.at(WORD * (first + place))), Access::store(self.flag(vertex))]);
@@ -447,7 +456,7 @@ impl Partitions {
         if thread.bin >= end {
             return true;
         }
-        let (column, row) = (thread.partition, thread.bin);
+        let (column, row) = (thread.place.partition, thread.bin);
         let (first, members) = self.members(column);
         let own = self.bins.edges(row, column);
         let dense = is_dense(step, row);
@@ -527,7 +536,7 @@ impl Partitions {
 
     /// `filterFunc` of all vertices, or of those that became active.
     fn filter(&self, thread: &mut Thread, accesses: &mut Vec<Access>) -> bool {
-        let (first, members) = self.members(thread.partition);
+        let (first, members) = self.members(thread.place.partition);
         let count = if self.algorithm == Algorithm::PageRank { members } else { thread.found.min(members) };
         for place in thread.chunk(count) {
             if self.algorithm == Algorithm::PageRank {
@@ -549,7 +558,7 @@ impl Partitions {
 
     /// A new run of the program: values as in the beginning.
     fn reset(&self, thread: &mut Thread, accesses: &mut Vec<Access>) -> bool {
-        let (first, members) = self.members(thread.partition);
+        let (first, members) = self.members(thread.place.partition);
         for member in thread.chunk(members) {
             let vertex = first + member;
             accesses.push(Access::store(self.values.at(WORD * vertex)));
@@ -569,12 +578,11 @@ impl Partitions {
     /// One operation, and what comes after it.
     fn advance(&self, thread: &mut Thread, accesses: &mut Vec<Access>) {
         let steps = self.algorithm.steps();
-        let step = &steps[thread.step];
-        let asynchronous = self.algorithm == Algorithm::Components;
-        let done = match thread.phase {
+        let step = &steps[thread.place.step];
+        let done = match thread.place.phase {
             Phase::Inner => self.inner(thread, accesses),
-            Phase::Early => self.gather(thread, step, thread.partition, accesses),
-            Phase::Scatter if is_dense(step, thread.partition) => self.scatter_dense(thread, accesses),
+            Phase::Early => self.gather(thread, step, thread.place.partition, accesses),
+            Phase::Scatter if is_dense(step, thread.place.partition) => self.scatter_dense(thread, accesses),
             Phase::Scatter => self.scatter_sparse(thread, step, accesses),
             Phase::Settle => self.settle(thread, step, accesses),
             Phase::Gather => self.gather(thread, step, self.bins.count, accesses),
@@ -584,13 +592,33 @@ impl Partitions {
         if !done {
             return;
         }
+        thread.place = self.following(thread.place, thread.index);
+        self.enter(thread);
+    }
+
+    /// Makes ready for the part of the run that begins.
+    fn enter(&self, thread: &mut Thread) {
         (thread.bin, thread.at) = (0, 0);
-        // The next partition of this phase, or else the phase that follows for the first one.
-        let threads = self.stride;
-        let next = thread.partition + threads;
+        if thread.place.phase == Phase::Gather {
+            thread.found = 0;
+            // What has been gathered early is not gathered again.
+            thread.bin = if self.algorithm == Algorithm::Components { thread.place.partition } else { 0 };
+        }
+    }
+
+    /// Where a thread's run begins.
+    fn beginning(&self, index: u64) -> Place {
+        let phase = if self.algorithm == Algorithm::Components { Phase::Inner } else { Phase::Scatter };
+        Place { step: 0, phase, partition: index }
+    }
+
+    /// The next partition of this phase, or else the phase that follows for the first one.
+    fn following(&self, place: Place, index: u64) -> Place {
+        let next = place.partition + self.stride;
         let last = next >= self.bins.count;
-        let begin = if asynchronous { Phase::Inner } else { Phase::Scatter };
-        let (phase, advances) = match thread.phase {
+        let begin = self.beginning(index).phase;
+        let mut step = place.step;
+        let (phase, advances) = match place.phase {
             Phase::Inner => (Phase::Early, false),
             Phase::Early => (Phase::Scatter, false),
             Phase::Scatter => (Phase::Settle, false),
@@ -598,21 +626,60 @@ impl Partitions {
             Phase::Gather => (Phase::Filter, false),
             Phase::Filter if !last => (Phase::Gather, true),
             Phase::Filter => {
-                thread.step = (thread.step + 1) % steps.len();
-                let ends = thread.step == 0 && self.algorithm != Algorithm::PageRank;
+                step = (step + 1) % self.algorithm.steps().len();
+                let ends = step == 0 && self.algorithm != Algorithm::PageRank;
                 (if ends { Phase::Reset } else { begin }, true)
             }
             Phase::Reset => (if last { begin } else { Phase::Reset }, true),
         };
-        if advances {
-            thread.partition = if last { thread.index } else { next };
+        let partition = match (advances, last) {
+            (false, _) => place.partition,
+            (true, false) => next,
+            (true, true) => index,
+        };
+        Place { step, phase, partition }
+    }
+
+    /// About how many accesses a part of the run has.
+    fn work(&self, place: Place) -> u64 {
+        let steps = self.algorithm.steps();
+        let (step, partition) = (&steps[place.step], place.partition);
+        let (_, members) = self.members(partition);
+        let received = |sources: std::ops::Range<u64>| -> u64 {
+            let edges = |row| {
+                let own = self.bins.edges(row, partition);
+                if is_dense(step, row) { own } else { part(own, step.edges) }
+            };
+            4 * sources.map(edges).sum::<u64>()
+        };
+        let sent = || -> u64 { (0..self.bins.count).map(|bin| self.bins.edges(partition, bin)).sum() };
+        let early = if self.algorithm == Algorithm::Components { partition } else { 0 };
+        match place.phase {
+            Phase::Inner => 2 * members,
+            Phase::Early => received(0..early),
+            Phase::Scatter if is_dense(step, partition) => 3 * self.bins.updates(sent()),
+            Phase::Scatter => 4 * part(members, step.vertices) + 3 * part(sent(), step.edges),
+            Phase::Settle | Phase::Filter => members,
+            Phase::Gather => received(early..self.bins.count),
+            Phase::Reset => 3 * members,
         }
-        if phase == Phase::Gather {
-            thread.found = 0;
-            // What has been gathered early is not gathered again.
-            thread.bin = if asynchronous { thread.partition } else { 0 };
+    }
+
+    /// Where each thread is when measuring begins: spread over a whole run, by its accesses, as a
+    /// run is far longer than what is measured of it.
+    fn spread(&self, index: u64) -> Place {
+        let begin = self.beginning(index);
+        let after = |&place: &Place| Some(self.following(place, index)).filter(|&next| next != begin);
+        let places = || std::iter::successors(Some(begin), after);
+        let mut left = places().map(|place| self.work(place)).sum::<u64>() * (2 * index + 1) / (2 * self.stride);
+        for place in places() {
+            let work = self.work(place);
+            if left < work {
+                return place;
+            }
+            left -= work;
         }
-        thread.phase = phase;
+        begin
     }
 }
 
@@ -665,17 +732,21 @@ mod tests {
 
     /// Accesses of thread 0 until it is back where it began, with the phase of each operation.
     fn round(program: &mut Partitions) -> Vec<(Phase, usize, Access)> {
+        program.threads[0].place = program.beginning(0);
+        let mut threads = std::mem::take(&mut program.threads);
+        program.enter(&mut threads[0]);
+        program.threads = threads;
         let mut seen = Vec::new();
         let mut accesses = Vec::new();
         loop {
-            let (phase, step) = (program.threads[0].phase, program.threads[0].step);
+            let (phase, step) = (program.threads[0].place.phase, program.threads[0].place.step);
             accesses.clear();
             program.operate(0, &mut accesses);
             assert!(!accesses.is_empty() && accesses.len() < 4096);
             seen.extend(accesses.iter().map(|&access| (phase, step, access)));
             let thread = &program.threads[0];
-            let begins = thread.step == 0 && thread.partition == 0 && thread.at == 0 && thread.bin == 0;
-            if begins && matches!(thread.phase, Phase::Inner | Phase::Scatter) && phase != thread.phase {
+            let begins = thread.place.step == 0 && thread.place.partition == 0 && thread.at == 0 && thread.bin == 0;
+            if begins && matches!(thread.place.phase, Phase::Inner | Phase::Scatter) && phase != thread.place.phase {
                 return seen;
             }
         }
@@ -714,7 +785,7 @@ mod tests {
             let mut program = partitions(algorithm, 2);
             for _ in 0..20_000 {
                 let thread = &program.threads[1];
-                let (phase, (first, members)) = (thread.phase, program.members(thread.partition));
+                let (phase, (first, members)) = (thread.place.phase, program.members(thread.place.partition));
                 let mut accesses = Vec::new();
                 let mut threads = std::mem::take(&mut program.threads);
                 program.advance(&mut threads[1], &mut accesses);
@@ -725,6 +796,20 @@ mod tests {
                         assert!((first..first + members).contains(&vertex), "{algorithm:?}: {vertex}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_begin_all_over_the_run() {
+        for algorithm in ALL {
+            let program = partitions(algorithm, 8);
+            let places: Vec<Place> = program.threads.iter().map(|thread| thread.place).collect();
+            let scatters = places.iter().filter(|place| place.phase == Phase::Scatter).count();
+            let gathers = places.iter().filter(|place| matches!(place.phase, Phase::Gather | Phase::Early)).count();
+            assert!(scatters >= 1 && gathers >= 3, "{algorithm:?}: {places:?}");
+            for (index, place) in places.iter().enumerate() {
+                assert_eq!(place.partition % 8, index as u64);
             }
         }
     }
