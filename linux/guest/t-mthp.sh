@@ -38,7 +38,8 @@ if [ -n "$NW_swap" ]; then
 	limited() { (echo 0 > /cg/l/cgroup.procs; exec "$@"); }
 	limited swapper 128 8 3 sparse
 	limited swapper 64 1 3 dense
-	limited toucher 128 8 600 > /tmp/touched &
+	# Not by limited(), whose program would be a child of $HOLDER, and stay.
+	(echo 0 > /cg/l/cgroup.procs; exec toucher 128 8 600) > /tmp/touched &
 	HOLDER=$!
 	while ! grep -q TOUCH /tmp/touched; do sleep 0.2; done
 	limited swapper 24 1 3 "dense beside sparse"

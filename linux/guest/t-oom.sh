@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # How much can be allocated before somebody is killed: the same on the stock kernel and with reservations for everyone.
-# Boot with little memory (400 MiB).
+# Boot with little memory (400 MiB). nw.mode= is the value of vm.ptemagnet where there is one (2).
 M=/proc/sys/vm/ptemagnet
-[ -e $M ] && echo 2 > $M
+[ -e $M ] && echo ${NW_mode:-2} > $M
 mount -t cgroup2 none /cg && echo +memory > /cg/cgroup.subtree_control
 mkdir /cg/l && echo 48M > /cg/l/memory.max
 limited() { (echo 0 > /cg/l/cgroup.procs; exec "$@"); }
@@ -20,7 +20,8 @@ for i in 1 2 3; do
 	wait $A 2>/dev/null
 	limited grower 1 "cgroup, dense"
 	limited grower 8 "cgroup, sparse"
-	limited toucher 32 8 60 > /dev/null &
+	# Not by limited(), whose program would be a child of $A, and stay.
+	(echo 0 > /cg/l/cgroup.procs; exec toucher 32 8 60) > /dev/null &
 	A=$!
 	sleep 1
 	limited grower 1 "cgroup, dense beside sparse"

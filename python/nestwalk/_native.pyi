@@ -177,6 +177,11 @@ def trace_head(path: str, skip: int, count: int) -> str:
 def trace_profile(path: str, progress: Callable[[int, int | None], bool] | None = None) -> str:
     """How a trace's program uses its memory, as JSON."""
 
+def locality(
+    workload: str, traces: str, accesses: int, progress: Callable[[int, int | None], bool] | None = None
+) -> str:
+    """Spatial locality by page of a program (a scenario's ``workload``, as JSON), as JSON."""
+
 def trace_check(path: str) -> str:
     """What a check of the whole trace counted: `accesses`, `records`, `touches`, `events`, `instructions`."""
 

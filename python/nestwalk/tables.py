@@ -276,6 +276,30 @@ def facts(found: Mapping[str, Any]) -> Table:
     return table
 
 
+def localities(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Localities of programs, a column each."""
+    table = new(("", *found))
+    every = list(found.values())
+    table.add_row("accesses", *(f"{each['accesses']:,}" for each in every))
+
+    def thousandth(counted: float, each: Mapping[str, Any]) -> str:
+        return f"{1000 * counted / each['accesses']:.3f}" if each["accesses"] else "-"
+
+    for index, size in enumerate(every[0]["near"]):
+        near = [each["near"][index] for each in every]
+        cells = (thousandth(one["uses"], each) for one, each in zip(near, every, strict=True))
+        table.add_row(f"uses of pages not among the last {size['pages']}, per 1000 accesses", *cells)
+        shares = (f"{one['with_neighbour'] / one['uses']:.3f}" if one["uses"] else "-" for one in near)
+        table.add_row("  of them with a page of the group of 8 among these", *shares)
+    table.add_row("uses a run of neighbouring pages", *(f"{each['run_mean']:.2f}" for each in every))
+    for bound in sorted({point["pages_below"] for each in every for point in each["reuse"]}):
+        bins = [{point["pages_below"]: point["uses"] for point in each["reuse"]} for each in every]
+        cells = (thousandth(one.get(bound, 0), each) for one, each in zip(bins, every, strict=True))
+        table.add_row(f"uses after {max(bound // 2, 64):,} to {bound - 1:,} others, per 1000", *cells)
+    table.add_row("first uses, per 1000", *(thousandth(each["first_uses"], each) for each in every))
+    return table
+
+
 def plain_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The same as texts; what is empty is left out."""
     return [(key, _plain(value)) for key, value in found.items() if key != "schema" and value not in (None, "", [], {})]

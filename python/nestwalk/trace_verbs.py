@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""The verbs ``nestwalk trace info|head|verify|cut|sample|filter|convert``."""
+"""The verbs ``nestwalk trace info|locality|head|verify|cut|sample|filter|convert``."""
 
 from __future__ import annotations
 
@@ -268,6 +268,34 @@ def info(
         profile = traces.trace_profile(trace, progress=share(watcher))
     trace_page.save(found, profile, out)
     say.note(f"wrote {shown(out)}")
+
+
+@trace_app.command()
+def locality(
+    programs: Annotated[
+        list[str],
+        typer.Argument(metavar="PROGRAM...", help="Traces (file or bundled name) and workloads (name or TOML file)."),
+    ],
+    *,
+    accesses: Annotated[
+        int, typer.Option(parser=count, metavar="N", help="Count so many accesses; a workload warms up for as many.")
+    ] = 20_000_000,
+    json_: Json = False,
+) -> None:
+    """Compare how near each other, in memory and in time, programs use their pages."""
+    from nestwalk import traces
+    from nestwalk.progress import share, watch
+
+    found = {}
+    for program in programs:
+        with watch([f"reading {program}"]) as watcher:
+            found[program] = traces.locality(program, accesses=accesses, progress=share(watcher))
+    if json_:
+        output.show_json({"schema": 1, "programs": [{"program": name, **value} for name, value in found.items()]})
+        return
+    from nestwalk import tables
+
+    output.show(tables.localities(found))
 
 
 @trace_app.command()

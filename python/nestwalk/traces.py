@@ -122,6 +122,33 @@ def trace_profile(name: str | Path, *, progress: Callable[[int, int | None], boo
     return found
 
 
+def locality(
+    name: str | Path, *, accesses: int = 20_000_000, progress: Callable[[int, int | None], bool] | None = None
+) -> dict[str, Any]:
+    """How near each other, in memory and in time, a program uses its pages.
+
+    Args:
+        name: A trace (a file, or the name of a bundled one), or a workload (its name, or its TOML file).
+        accesses: Measured accesses to count, at most. A workload warms up for as many before.
+        progress: Told of accesses done and of all there are; ends it by returning false.
+
+    Returns:
+        ``accesses``, ``uses`` (of pages that are not among the last 64), ``first_uses``, ``reuse`` (``pages_below``,
+        ``uses``), ``near`` (``pages``, ``uses``, ``with_neighbour``), ``runs`` (``pages_below``, ``runs``) and
+        ``run_mean``.
+
+    Raises:
+        NestwalkError: When there is neither such a trace nor such a workload, or it is damaged.
+    """
+    checks.whole("accesses", accesses, 1, COUNT_MAX)
+    known = {entry["name"] for entry in json.loads(_native.catalog(str(data.TRACES)))["workloads"]}
+    is_bundled = (data.TRACES / f"{name}{data.SUFFIX}").is_file()
+    is_workload = str(name).endswith(".toml") or (str(name) in known and not is_bundled)
+    program = {"preset": str(name)} if is_workload else {"trace": str(file_of(name))}
+    found: dict[str, Any] = json.loads(_native.locality(json.dumps(program), str(data.TRACES), accesses, progress))
+    return found
+
+
 def file_of(name: str | Path) -> Path:
     """The file of a trace, by the name of a bundled one or by its path, whatever bytes are in it."""
     path = Path(name if isinstance(name, str | Path) and str(name) else checks.text("trace", name))

@@ -137,6 +137,26 @@ def test_list_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "set()"
 
 
+def test_trace_locality_counts_traces_and_workloads_alike(command: Command, tmp_path: Path) -> None:
+    """GUPS over 256 pages uses any of them at random, so three in four uses are not among the last 64."""
+    (tmp_path / "gups.toml").write_text(
+        'schema = 1\nname = "small"\ndescription = "small"\n[generator]\nkind = "gups"\nfootprint = "1 MiB"\n'
+    )
+    done = command("trace", "locality", "redis", "gups.toml", "--accesses", "400k", "--json")
+    redis, gups = json.loads(done.stdout)["programs"]
+    assert (redis["program"], gups["program"]) == ("redis", "gups.toml")
+    for found in (redis, gups):
+        assert found["accesses"] >= 400_000
+        assert sum(point["uses"] for point in found["reuse"]) + found["first_uses"] == found["uses"] > 0
+        assert [near["pages"] for near in found["near"]] == [64, 1536]
+        assert found["near"][0]["uses"] == found["uses"]
+    # Each update loads and stores the same word.
+    assert gups["uses"] / gups["accesses"] == pytest.approx(0.75 / 2, abs=0.01)
+    assert gups["near"][1]["uses"] == 0
+    assert "not among the last 64" in command("trace", "locality", "redis", "--accesses", "100k").stdout
+    assert "did you mean" in command("trace", "locality", "rdis").stderr
+
+
 @pytest.mark.parametrize("name", ["redis", "bfs"])
 def test_trace_info_of_the_bundled_traces(command: Command, name: str) -> None:
     value = json.loads(command("trace", "info", name, "--json").stdout)

@@ -78,7 +78,8 @@ pub use result::RunResult;
 pub use scenario::{MachineConfig, Scenario};
 pub use timing::{Cost, Costs, Timing};
 pub use traces::{bundled_traces, trace_path};
-pub use workloads::workload;
+pub use workload_config::WorkloadConfig;
+pub use workloads::{open as open_workload, workload};
 
 /// Makes the run that `text` describes. `path` is the file that it comes from: it is named in
 /// messages, and its folder is where relative paths begin. Bundled traces lie in the folder

@@ -24,12 +24,7 @@ pub fn workload(configuration: &Configuration, traces: &Path) -> Result<Box<dyn 
 ///
 /// # Errors
 /// When there is no such trace, it cannot be read, or a generator's parameters are impossible.
-pub(crate) fn open(
-    config: &WorkloadConfig,
-    seed: u64,
-    base: &Path,
-    traces: &Path,
-) -> Result<Box<dyn Workload>, MachineError> {
+pub fn open(config: &WorkloadConfig, seed: u64, base: &Path, traces: &Path) -> Result<Box<dyn Workload>, MachineError> {
     match config {
         WorkloadConfig::Generator(generator) => Ok(generator.clone().reseeded(seed).build()?),
         WorkloadConfig::Preset(choice) => Ok(choice.resolve(base)?.reseeded(seed).build()?),

@@ -118,7 +118,7 @@ mod _native {
     use super::guest::{vm_processes, vm_record, vm_tables};
 
     #[pymodule_export]
-    use super::trace::{trace_check, trace_convert, trace_head, trace_info, trace_profile};
+    use super::trace::{locality, trace_check, trace_convert, trace_head, trace_info, trace_profile};
 }
 
 /// The ratio of sums over windows, and half of its 95 % interval; `None` where it cannot be known.

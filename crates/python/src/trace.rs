@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Traces for Python.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use nestwalk_machine::{WorkloadConfig, open_workload};
 use nestwalk_workload::trace::{self, ConvertOptions, FilterOptions, Metadata, SampleOptions, SteadyFrom, Strata};
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::listener::Listener;
-use crate::{guarded, json, refuse};
+use crate::{from_json, guarded, json, refuse};
 
 /// How to convert, as `nestwalk.traces` writes it. What is left out is as in
 /// [`ConvertOptions::default`].
@@ -178,6 +179,27 @@ pub(crate) fn trace_profile(py: Python<'_>, path: PathBuf, progress: Option<Py<P
     guarded(py, || {
         let mut listener = Listener::new(progress);
         let outcome = trace::profile::profile(&path, &mut |done, all| listener.hear(done, Some(all)));
+        json(&listener.conclude(outcome)?)
+    })
+}
+
+/// Spatial locality of the program `workload` (a scenario's `[workload]`, as JSON) by page, over at
+/// most `accesses` measured accesses.
+#[pyfunction]
+#[pyo3(signature = (workload, traces, accesses, progress=None))]
+pub(crate) fn locality(
+    py: Python<'_>,
+    workload: &str,
+    traces: PathBuf,
+    accesses: u64,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    guarded(py, || {
+        let config: WorkloadConfig = from_json(workload)?;
+        let program = open_workload(&config, 1, Path::new(""), &traces).map_err(refuse)?;
+        let all = program.facts().accesses.map(|all| all.min(accesses));
+        let mut listener = Listener::new(progress);
+        let outcome = nestwalk_workload::locality::measure(program, accesses, &mut |done| listener.hear(done, all));
         json(&listener.conclude(outcome)?)
     })
 }

@@ -10,6 +10,7 @@ pub mod chase;
 pub mod churn;
 pub mod filtered;
 pub mod generator;
+pub mod locality;
 pub mod stream;
 pub mod trace;
 

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `graph`: algorithms on a Twitter-like graph in compressed sparse rows.
+//! `graph`: algorithms on a graph in compressed sparse rows.
 //!
 //! Memory, one VMA as neighbouring arrays make it: `offsets` (8 bytes a vertex), `edges` (4 bytes
 //! an edge, 8 from 2^32 vertices on), `property` and `next` (`property_bytes` a vertex: ranks,
-//! parents, labels; next ranks, queue, bitmap). Degrees follow a power law within every 4096
-//! vertices ([`degrees`](super::degrees)). Popular targets follow one over the whole graph (rank
-//! exponent 3/4, that is in-degree exponent 2.33; Kwak et al. 2010 give 2.28 for Twitter),
-//! scattered over the vertex numbers. The targets of an edge depend on its place alone: the graph
-//! is the same whenever it is visited. What it lacks is community structure, so its neighbours are
-//! farther apart than a real graph's.
+//! parents, labels; next ranks, queue, bitmap). Who is whose neighbour: [`adjacency`](super::adjacency).
 //!
 //! The algorithms, by the order in which they visit vertices and what they do at each:
 //! - `sweep`: PageRank (pull). By number: offset, then for each edge the edge and the target's
@@ -22,16 +17,14 @@
 //!   64th vertex.
 //! - `components`: label propagation. By number; an edge whose target has the larger label stores
 //!   to it; at the end a vertex follows two labels (pointer jumping).
-//! - `nibble`: PageRank-Nibble (Andersen, Chung, Lang 2006), local clustering: in random order
-//!   within a sixteenth of the vertices, one after the other; each target's residual (in `next`) is
-//!   loaded and stored.
 
 use nestwalk_mem::{Access, Gva, PageCount, Vpn};
 use serde::{Deserialize, Serialize};
 
+use super::adjacency::{Adjacency, Kinship, LOCALITY_MAX, List};
 use super::bijection::{Bijection, mix, scale};
 use super::config::{impossible, parameters};
-use super::degrees::{DEALS, Deals, GROUP};
+use super::deals::GROUP;
 use super::layout::Layout;
 use super::memory::{Region, Sweep};
 use super::pattern::Pattern;
@@ -51,8 +44,6 @@ const UP_FOUND_PERMILLE: u64 = 289;
 /// manieth is checked.
 const DOWN_OF: u64 = 64;
 const CHECK_OF: u64 = 64;
-/// The part of the graph in which a nibble stays.
-const CLUSTERS: u64 = 16;
 
 /// What is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
@@ -66,8 +57,6 @@ pub enum Traversal {
     DirectionOptimising,
     /// Connected components by label propagation.
     Components,
-    /// Local clustering.
-    Nibble,
 }
 
 /// In which order the graph's memory is first touched.
@@ -81,11 +70,16 @@ pub enum Loading {
 }
 
 parameters! {
-    /// An algorithm on a power-law graph. Local accesses and instructions as measured of the
+    /// An algorithm on a graph. Local accesses and instructions as measured of the
     /// bundled BFS.
     GraphConfig mixed(124, 4200, 13) {
         /// Edges a vertex, on average: 1 to 4096. Twitter has 35.
         degree: u64 = 35,
+        /// Whose degrees the graph has.
+        graph: Kinship = Kinship::Social,
+        /// How near each other the targets of a vertex are, and to it (rho in thousandths): 0,
+        /// none, to 900. Slashdot has 200.
+        locality: u64 = 100,
         /// What is computed.
         traversal: Traversal = Traversal::Sweep,
         /// Bytes of a vertex' property: 4 or 8.
@@ -102,19 +96,16 @@ pub(super) struct Graph {
     property: Region,
     next: Region,
     vertices: u64,
+    adjacency: Adjacency,
     config: GraphConfig,
     edge_bytes: u64,
     seed: u64,
-    deals: Deals,
-    scatter: Bijection,
     order: Bijection,
-    cluster_order: Bijection,
     sweep: Sweep,
     threads: Vec<Thread>,
 }
 
 /// A thread, and the vertex that it is at.
-#[derive(Clone, Copy)]
 struct Thread {
     start: u64,
     end: u64,
@@ -122,8 +113,8 @@ struct Thread {
     visit: u64,
     /// Part of a direction-optimising search.
     stage: u64,
-    /// A vertex whose edges are not all done, the next one, and the one past the last.
-    rest: Option<(u64, u64, u64)>,
+    /// A list that is not done yet.
+    rest: Option<List>,
 }
 
 impl Graph {
@@ -136,6 +127,9 @@ impl Graph {
         }
         if ![4, 8].contains(&config.property_bytes) {
             return Err(impossible(name, format!("property_bytes = {}: 4 or 8", config.property_bytes)));
+        }
+        if config.locality > LOCALITY_MAX {
+            return Err(impossible(name, format!("locality = {}: from 0 to {LOCALITY_MAX}", config.locality)));
         }
         // Each of the four arrays ends within a page.
         let bytes = (layout.left() - 4) * nestwalk_mem::addr::PAGE_BYTES;
@@ -155,8 +149,9 @@ impl Graph {
             let visit = start + scale(mix(config.seed ^ mix(index)), end - start);
             Thread { start, end, visit, stage: 1, rest: None }
         };
-        // The graph is loaded array by array, the vertex data set up by one loop.
-        let sweep = Sweep::new(vec![vec![offsets], vec![edges], vec![property, next]], config.threads);
+        // The graph is loaded array by array, and each array of vertices set up by a loop of its own
+        // (GAPBS's pr.cc, bfs.cc).
+        let sweep = Sweep::new([offsets, edges, property, next].map(|array| vec![array]).into(), config.threads);
         let scattered = config.loading == Loading::Scattered;
         Ok(Self {
             layout,
@@ -168,30 +163,11 @@ impl Graph {
             config: config.clone(),
             edge_bytes,
             seed: mix(config.seed),
-            deals: Deals::new(degree, config.seed),
-            scatter: Bijection::new(vertices, mix(config.seed ^ 1)),
+            adjacency: Adjacency::new(config.graph, vertices, degree, config.locality, mix(config.seed)),
             order: Bijection::new(vertices, mix(config.seed ^ 2)),
-            cluster_order: Bijection::new(vertices / CLUSTERS, mix(config.seed ^ 3)),
             sweep: if scattered { sweep.scattered(1, config.seed) } else { sweep },
             threads: (0..threads).map(thread).collect(),
         })
-    }
-
-    /// The numbers of a vertex' first edge and of the one past its last.
-    #[inline]
-    fn edges_of(&self, vertex: u64) -> (u64, u64) {
-        let (group, within) = (vertex / GROUP, vertex % GROUP);
-        let first = group * GROUP * self.config.degree;
-        let (start, end) = self.deals.bounds(mix(group ^ self.seed) % DEALS, within);
-        (first + start, first + end)
-    }
-
-    /// Where an edge leads: with `u` uniform, rank `vertices * u^4`, scattered.
-    #[inline]
-    fn target(&self, edge: u64) -> u64 {
-        let uniform = mix(edge ^ self.seed);
-        let square = scale(uniform, uniform);
-        self.scatter.apply(scale(scale(square, square), self.vertices))
     }
 
     #[inline]
@@ -216,44 +192,38 @@ impl Graph {
                 accesses.push(Access::load(self.next(visit)));
                 self.order.apply(visit)
             }
-            Traversal::Nibble => {
-                accesses.push(Access::load(self.next(visit)));
-                let size = self.vertices / CLUSTERS;
-                let cluster = (visit / size).min(CLUSTERS - 1);
-                cluster * size + self.cluster_order.apply(visit % size)
-            }
         }
     }
 
-    /// The accesses of edges `from..to`.
-    fn visit_edges(&self, from: u64, to: u64, accesses: &mut Vec<Access>) {
-        for edge in from..to {
-            let target = self.target(edge);
+    /// The accesses of a list's next edges: `each` gets the target. Whether there are more.
+    fn follow(&self, list: &mut List, accesses: &mut Vec<Access>, mut each: impl FnMut(u64, &mut Vec<Access>)) -> bool {
+        for _ in 0..EDGES_MAX {
+            let Some((edge, target)) = list.next(&self.adjacency) else { break };
             accesses.extend([self.edge(edge), Access::load(self.property(target))]);
-            let one_of_degree = || mix(edge).is_multiple_of(self.config.degree);
-            match self.config.traversal {
-                Traversal::Sweep => {}
-                Traversal::Nibble => {
-                    accesses.extend([Access::load(self.next(target)), Access::store(self.next(target))]);
-                }
-                _ if one_of_degree() => accesses.push(Access::store(self.property(target))),
-                _ => {}
-            }
+            each(target, accesses);
         }
+        !list.is_done()
     }
 
     /// A visit, or what is left of a long one.
     fn visit(&self, thread: &mut Thread, accesses: &mut Vec<Access>) {
-        let (vertex, from, to) = thread.rest.take().unwrap_or_else(|| {
+        let mut list = thread.rest.take().unwrap_or_else(|| {
             let vertex = self.vertex(thread.visit, accesses);
             accesses.push(Access::load(self.offsets.at(vertex * OFFSET)));
-            let (from, to) = self.edges_of(vertex);
-            (vertex, from, to)
+            self.adjacency.list(vertex)
         });
-        let until = to.min(from + EDGES_MAX);
-        self.visit_edges(from, until, accesses);
-        if until < to {
-            thread.rest = Some((vertex, until, to));
+        let vertex = list.vertex;
+        let one_of_degree = |target: u64| mix(self.seed ^ vertex ^ target << 32).is_multiple_of(self.config.degree);
+        let more = match self.config.traversal {
+            Traversal::Sweep => self.follow(&mut list, accesses, |_, _| {}),
+            _ => self.follow(&mut list, accesses, |target, accesses| {
+                if one_of_degree(target) {
+                    accesses.push(Access::store(self.property(target)));
+                }
+            }),
+        };
+        if more {
+            thread.rest = Some(list);
             return;
         }
         if self.config.traversal == Traversal::Components {
@@ -278,12 +248,12 @@ impl Graph {
         accesses.extend(
             [0, 1].map(|which| Access::load(self.offsets.at((vertex + which).min(self.vertices - 1) * OFFSET))),
         );
-        if draw >> 32 & 1023 < UP_EDGES_PERMILLE * 1024 / 1000 {
-            let (from, to) = self.edges_of(vertex);
-            let edge = from.min(to.max(1) - 1);
+        if draw >> 32 & 1023 < UP_EDGES_PERMILLE * 1024 / 1000
+            && let Some((edge, target)) = self.adjacency.list(vertex).next(&self.adjacency)
+        {
             accesses.push(self.edge(edge));
             // The frontier's bitmap: a bit a vertex.
-            accesses.push(Access::load(self.next.at(self.target(edge) / 64 * 8)));
+            accesses.push(Access::load(self.next.at(target / 64 * 8)));
         }
         if draw >> 44 & 1023 < UP_FOUND_PERMILLE * 1024 / 1000 {
             accesses.push(Access::store(self.property(vertex)));
@@ -311,14 +281,9 @@ impl Graph {
                 let vertex = thread.visit;
                 accesses.push(Access::load(self.property(vertex)));
                 if thread.rest.is_some() || vertex.is_multiple_of(CHECK_OF) {
-                    let (from, to) = thread.rest.take().map_or_else(|| self.edges_of(vertex), |rest| (rest.1, rest.2));
-                    let until = to.min(from + EDGES_MAX);
-                    accesses.extend(
-                        (from..until)
-                            .flat_map(|edge| [self.edge(edge), Access::load(self.property(self.target(edge)))]),
-                    );
-                    if until < to {
-                        thread.rest = Some((vertex, until, to));
+                    let mut list = thread.rest.take().unwrap_or_else(|| self.adjacency.list(vertex));
+                    if self.follow(&mut list, accesses, |_, _| {}) {
+                        thread.rest = Some(list);
                         return;
                     }
                 }
@@ -341,16 +306,17 @@ impl Pattern for Graph {
     }
 
     fn operate(&mut self, index: usize, accesses: &mut Vec<Access>) {
-        let mut thread = self.threads[index];
+        let mut threads = std::mem::take(&mut self.threads);
+        let thread = &mut threads[index];
         if self.config.traversal == Traversal::DirectionOptimising {
-            self.search(&mut thread, accesses);
+            self.search(thread, accesses);
         } else {
             if thread.visit >= thread.end {
                 thread.visit = thread.start;
             }
-            self.visit(&mut thread, accesses);
+            self.visit(thread, accesses);
         }
-        self.threads[index] = thread;
+        self.threads = threads;
     }
 }
 
@@ -360,37 +326,6 @@ mod tests {
 
     fn graph(traversal: Traversal) -> Graph {
         Graph::new(&GraphConfig { footprint: PageCount(16_384), traversal, ..GraphConfig::default() }).unwrap()
-    }
-
-    #[test]
-    fn edges_of_all_vertices_follow_one_another() {
-        let graph = graph(Traversal::Sweep);
-        let mut at = 0;
-        let mut largest = 0;
-        for vertex in 0..graph.vertices {
-            let (start, end) = graph.edges_of(vertex);
-            assert_eq!(start, at);
-            (at, largest) = (end, largest.max(end - start));
-        }
-        assert_eq!(at, graph.vertices * graph.config.degree);
-        assert!(largest > 50 * graph.config.degree, "largest degree {largest} of a power law");
-    }
-
-    #[test]
-    fn targets_follow_a_power_law_and_stay() {
-        let graph = graph(Traversal::Sweep);
-        let mut hits = vec![0u64; graph.vertices as usize];
-        let edges = 2_000_000;
-        for edge in 0..edges {
-            hits[graph.target(edge) as usize] += 1;
-        }
-        assert_eq!(graph.target(77), graph.target(77));
-        hits.sort_unstable_by(|a, b| b.cmp(a));
-        // Rank below share x of the vertices with probability x^(1/4): a hundredth of the vertices
-        // gets 31.6 % of the edges.
-        let top: u64 = hits[..hits.len() / 100].iter().sum();
-        let share = top * 1000 / edges;
-        assert!((300..=340).contains(&share), "{share} per mille");
     }
 
     #[test]
@@ -411,21 +346,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_nibble_stays_in_its_part_of_the_graph() {
-        let mut graph = graph(Traversal::Nibble);
-        graph.threads[0].visit = 0;
-        let mut accesses = Vec::new();
-        (0..200).for_each(|_| graph.operate(0, &mut accesses));
-        let offsets: Vec<u64> = accesses
-            .iter()
-            .filter(|a| graph.offsets.pages.contains(Vpn(a.gva().page().0)))
-            .map(|a| a.gva().0)
-            .collect();
-        let span = offsets.iter().max().unwrap() - offsets.iter().min().unwrap();
-        assert!(span <= graph.vertices / CLUSTERS * OFFSET, "{span}");
     }
 
     #[test]

@@ -12,11 +12,12 @@
 //! what floating point there is (the zipf sampler) uses software functions with the same bits
 //! everywhere.
 
+mod adjacency;
 pub(crate) mod bijection;
 mod compiler;
 mod compute;
 mod config;
-mod degrees;
+mod deals;
 mod energy_grid;
 mod event_queue;
 mod graph;
@@ -31,15 +32,18 @@ mod neighbour;
 mod netlist;
 mod network;
 mod page_touch;
+mod partitions;
 mod pattern;
 mod pointer_chase;
 mod program;
 mod slabs;
+mod spanning_tree;
 mod stream;
 mod transactions;
 mod tree;
 mod zipf;
 
+pub use adjacency::Kinship;
 pub use compiler::CompilerConfig;
 pub use compute::ComputeConfig;
 pub use energy_grid::EnergyGridConfig;
@@ -51,8 +55,9 @@ pub use key_value::{KeyValueConfig, Server};
 pub use match_finder::MatchFinderConfig;
 pub use neighbour::{NeighbourConfig, Profile};
 pub use netlist::NetlistConfig;
-pub use network::NetworkConfig;
+pub use network::{NetworkCode, NetworkConfig};
 pub use page_touch::{Locality, PageTouchConfig};
+pub use partitions::{Algorithm, PartitionsConfig};
 pub use pointer_chase::PointerChaseConfig;
 pub use stream::StreamConfig;
 pub use transactions::TransactionsConfig;
@@ -129,8 +134,11 @@ kinds! {
     KeyValue(KeyValueConfig) = "key_value": "redis or memcached with their allocators' layout, zipf keys, reads and updates",
         |c| mixed(c.common(), c.mixture(), key_value::KeyValue::new(c)?)?;
     /// Algorithms on a power-law graph.
-    Graph(GraphConfig) = "graph": "PageRank, BFS, components or local clustering on a power-law graph",
+    Graph(GraphConfig) = "graph": "PageRank, BFS or components on a power-law graph",
         |c| mixed(c.common(), c.mixture(), graph::Graph::new(c)?)?;
+    /// The same, partition by partition.
+    Partitions(PartitionsConfig) = "partitions": "GPOP's PageRank, components, BFS or local clustering, partition by partition",
+        |c| mixed(c.common(), c.mixture(), partitions::Partitions::new(c)?)?;
     /// A large B+-tree.
     Tree(TreeConfig) = "tree": "look-ups and updates in a B+-tree, with or without values",
         |c| mixed(c.common(), c.mixture(), tree::Tree::new(c)?)?;
@@ -141,7 +149,7 @@ kinds! {
     EnergyGrid(EnergyGridConfig) = "energy_grid": "XSBench: look-ups in a unionised energy grid",
         |c| mixed(c.common(), c.mixture(), energy_grid::EnergyGrid::new(c)?)?;
     /// mcf.
-    Network(NetworkConfig) = "network": "mcf: network simplex over arcs and nodes",
+    Network(NetworkConfig) = "network": "mcf, LEMON: network simplex over a timetable's arcs and nodes",
         |c| mixed(c.common(), c.mixture(), network::Network::new(c)?)?;
     /// canneal.
     Netlist(NetlistConfig) = "netlist": "canneal: swaps of elements of a netlist",

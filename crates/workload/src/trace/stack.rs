@@ -45,6 +45,15 @@ impl Stack {
         self.access_behind(page)
     }
 
+    /// How many other pages were accessed since `page` was; `None` if it was not.
+    pub fn distance(&self, page: Vpn) -> Option<u64> {
+        if let Some(index) = self.front.iter().position(|&known| known == page) {
+            return Some(index as u64);
+        }
+        let pages = self.front.len() + self.places.len();
+        self.places.get(&page).map(|&place| pages as u64 - 1 - self.before(place))
+    }
+
     fn access_behind(&mut self, page: Vpn) -> Option<u64> {
         let place = self.places.remove(&page);
         let distance = place.map(|place| {
@@ -115,6 +124,7 @@ mod tests {
                     list.remove(index);
                 }
                 list.insert(0, page);
+                prop_assert_eq!(stack.distance(Vpn(page)), expected.map(|index| index as u64));
                 prop_assert_eq!(stack.access(Vpn(page)), expected.map(|index| index as u64));
             }
         }

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where the bins of each pair of partitions lie, how large they are, and in which order their pages
+//! are touched first.
+//!
+//! A bin is three arrays behind one another: updates, targets, and targets that are written as it
+//! goes; each as long as it is ever filled. (GPOP allocates all three for all edges of the pair, so
+//! there are pages between them that nothing ever touches. They are left out.)
+
+use std::ops::Range;
+
+use nestwalk_mem::addr::PAGE_BYTES;
+
+use super::{Algorithm, WORD};
+use crate::generator::adjacency::Adjacency;
+
+/// Bytes before each array (glibc's `malloc`).
+const HEADER: u64 = 16;
+/// Vertices whose lists say how many neighbouring targets lie in one partition.
+const SAMPLE: u64 = 4096;
+
+/// How many of `count` a `share` in millionths is.
+pub(super) const fn part(count: u64, share: u32) -> u64 {
+    count * share as u64 / 1_000_000
+}
+
+/// One of a bin's arrays, in the order in which they lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Array {
+    /// What is sent.
+    Updates,
+    /// The targets of all edges, as listed when the graph was loaded.
+    Targets,
+    /// The targets of active edges.
+    Written,
+}
+
+/// A bin: bytes before it, senders before those of its updates, its edges.
+#[derive(Clone, Copy)]
+struct Pair {
+    byte: u64,
+    sender: u64,
+    edges: u64,
+}
+
+/// All bins.
+pub(super) struct Bins {
+    /// Partitions.
+    pub(super) count: u64,
+    /// Row by row; and one more, where all end.
+    pairs: Vec<Pair>,
+    /// Lengths of runs of neighbouring targets in one partition, as sampled, and their sum.
+    pub(super) runs: Vec<u32>,
+    run_sum: u64,
+    /// How much of updates and of written targets is ever filled, in millionths of edges.
+    filled: u32,
+    written: u32,
+}
+
+impl Bins {
+    /// Those of a graph in partitions of `width` vertices.
+    pub(super) fn new(graph: &Adjacency, width: u64, algorithm: Algorithm) -> Self {
+        let count = graph.vertices().div_ceil(width);
+        let runs = runs(graph, width);
+        let run_sum = runs.iter().map(|&run| u64::from(run)).sum();
+        let steps = algorithm.steps();
+        let written = steps.iter().map(|step| step.edges).max().unwrap_or(0);
+        let filled = if steps.iter().any(|step| step.dense > 0) { 1_000_000 } else { written };
+        let pairs = Vec::with_capacity((count * count) as usize + 1);
+        let mut bins = Self { count, pairs, runs, run_sum, filled, written };
+        let mut next = Pair { byte: 0, sender: 0, edges: 0 };
+        for row in 0..count {
+            let last = graph.vertices().min((row + 1) * width) - 1;
+            let own = graph.edges_of(last).1 - graph.edges_of(row * width).0;
+            for share in graph.shares(row * width, width) {
+                next.edges = (own as f64 * share) as u64;
+                bins.pairs.push(next);
+                let words =
+                    [Array::Updates, Array::Targets, Array::Written].map(|array| bins.length(next.edges, array));
+                next.byte += 3 * HEADER + WORD * words.iter().sum::<u64>();
+                next.sender += bins.updates(next.edges);
+            }
+        }
+        bins.pairs.push(Pair { edges: 0, ..next });
+        bins
+    }
+
+    fn pair(&self, from: u64, to: u64) -> Pair {
+        self.pairs[(from * self.count + to) as usize]
+    }
+
+    /// Bytes of all bins.
+    pub(super) fn bytes(&self) -> u64 {
+        self.pairs[self.pairs.len() - 1].byte
+    }
+
+    /// Senders of all bins.
+    pub(super) fn senders(&self) -> u64 {
+        self.pairs[self.pairs.len() - 1].sender
+    }
+
+    /// Edges of a bin.
+    pub(super) fn edges(&self, from: u64, to: u64) -> u64 {
+        self.pair(from, to).edges
+    }
+
+    /// The number of a bin's first sender.
+    pub(super) fn sender(&self, from: u64, to: u64) -> u64 {
+        self.pair(from, to).sender
+    }
+
+    /// Updates of `edges` in one bin.
+    pub(super) fn updates(&self, edges: u64) -> u64 {
+        (edges * self.runs.len() as u64).div_ceil(self.run_sum).min(edges)
+    }
+
+    /// Words of an array.
+    pub(super) fn length(&self, edges: u64, array: Array) -> u64 {
+        match array {
+            Array::Updates => self.updates(part(edges, self.filled)),
+            Array::Targets => edges,
+            Array::Written => part(edges, self.written),
+        }
+    }
+
+    /// Where a word of one of a bin's arrays is, in bytes from the first bin.
+    #[inline]
+    pub(super) fn word(&self, from: u64, to: u64, array: Array, index: u64) -> u64 {
+        let pair = self.pair(from, to);
+        let before = match array {
+            Array::Updates => 0,
+            Array::Targets => self.length(pair.edges, Array::Updates),
+            Array::Written => self.length(pair.edges, Array::Updates) + pair.edges,
+        };
+        pair.byte + HEADER * (array as u64 + 1) + WORD * (before + index)
+    }
+
+    /// The pages, from the first bin's on, that begin in an array or in its header.
+    fn pages(&self, from: u64, to: u64, array: Array) -> Range<u64> {
+        let words = self.length(self.edges(from, to), array);
+        let page = |byte: u64| byte.div_ceil(PAGE_BYTES);
+        page(self.word(from, to, array, 0) - HEADER)..page(self.word(from, to, array, words))
+    }
+
+    /// The pages of senders that begin in a row.
+    fn sender_pages(&self, row: u64) -> Range<u64> {
+        let page = |pair: Pair| (WORD * pair.sender).div_ceil(PAGE_BYTES);
+        page(self.pair(row, 0))..page(self.pair(row + 1, 0))
+    }
+}
+
+/// Lengths of runs of neighbouring targets in one partition, of a sample of all lists.
+fn runs(graph: &Adjacency, width: u64) -> Vec<u32> {
+    let mut runs = Vec::new();
+    for vertex in (0..graph.vertices()).step_by((graph.vertices() / SAMPLE).max(1) as usize) {
+        let mut list = graph.list(vertex);
+        let mut last = None;
+        while let Some((_, target)) = list.next(graph) {
+            match runs.last_mut() {
+                Some(run) if last == Some(target / width) => *run += 1,
+                _ => runs.push(1),
+            }
+            last = Some(target / width);
+        }
+    }
+    if runs.is_empty() { vec![1] } else { runs }
+}
+
+/// A page that is touched first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Page {
+    /// Of the senders.
+    Sender(u64),
+    /// Of the bins.
+    Bin(u64),
+}
+
+/// How far the first touches of a thread's rows are: senders and targets as the graph is taken
+/// apart, of targets a page of each bin in turn; then updates and written targets, bin after bin.
+pub(super) struct FirstTouches {
+    row: u64,
+    /// The row's pages that are still to come, the next one last.
+    pages: Vec<Page>,
+}
+
+impl FirstTouches {
+    /// Those of the rows `first`, `first + stride` and so on.
+    pub(super) const fn new(first: u64) -> Self {
+        Self { row: first, pages: Vec::new() }
+    }
+
+    /// The next page.
+    pub(super) fn next(&mut self, bins: &Bins, stride: u64) -> Option<Page> {
+        while self.pages.is_empty() {
+            if self.row >= bins.count {
+                return None;
+            }
+            self.pages = of_row(bins, self.row);
+            self.pages.reverse();
+            self.row += stride;
+        }
+        self.pages.pop()
+    }
+}
+
+/// The pages of a row, in the order in which they are touched.
+fn of_row(bins: &Bins, row: u64) -> Vec<Page> {
+    let mut pages: Vec<Page> = bins.sender_pages(row).map(Page::Sender).collect();
+    let targets: Vec<Range<u64>> = (0..bins.count).map(|to| bins.pages(row, to, Array::Targets)).collect();
+    let most = targets.iter().map(|pages| pages.end - pages.start).max().unwrap_or(0);
+    for turn in 0..most {
+        pages.extend(
+            targets.iter().map(|pages| pages.start + turn..pages.end).filter_map(|mut left| left.next()).map(Page::Bin),
+        );
+    }
+    for to in 0..bins.count {
+        pages.extend(
+            [Array::Updates, Array::Written].into_iter().flat_map(|array| bins.pages(row, to, array)).map(Page::Bin),
+        );
+    }
+    pages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generator::adjacency::Kinship;
+
+    #[test]
+    fn every_page_of_the_bins_is_touched_first_once() {
+        let graph = Adjacency::new(Kinship::Social, 70_000, 35, 100, 7);
+        for algorithm in [Algorithm::PageRank, Algorithm::Components, Algorithm::BreadthFirst, Algorithm::Nibble] {
+            let bins = Bins::new(&graph, 8192, algorithm);
+            let mut pages = Vec::new();
+            for first in 0..3 {
+                let mut touches = FirstTouches::new(first);
+                pages.extend(std::iter::from_fn(|| touches.next(&bins, 3)));
+            }
+            pages.sort_unstable();
+            let all = (0..(WORD * bins.senders()).div_ceil(PAGE_BYTES)).map(Page::Sender);
+            let all: Vec<Page> = all.chain((0..bins.bytes().div_ceil(PAGE_BYTES)).map(Page::Bin)).collect();
+            assert!(pages == all, "{algorithm:?}: {} pages of {}", pages.len(), all.len());
+        }
+    }
+
+    #[test]
+    fn arrays_follow_one_another() {
+        let graph = Adjacency::new(Kinship::Social, 70_000, 35, 100, 7);
+        let bins = Bins::new(&graph, 8192, Algorithm::BreadthFirst);
+        let mut end = 0;
+        for (from, to) in (0..bins.count).flat_map(|from| (0..bins.count).map(move |to| (from, to))) {
+            for array in [Array::Updates, Array::Targets, Array::Written] {
+                assert_eq!(bins.word(from, to, array, 0), end + HEADER);
+                end = bins.word(from, to, array, bins.length(bins.edges(from, to), array));
+            }
+        }
+        assert_eq!(end, bins.bytes());
+    }
+}
