@@ -143,6 +143,10 @@ def second_level(kind):
     return ("/l2/vmlinux", build.stripped(kind), 644), ("/l2/initrd.gz", build.initramfs(), 644)
 
 
+# Blocks of 2 MiB that the VMM grants a small guest: HGPT_VM_LEAST of guest/hgpt.h.
+VM_BLOCKS = 16
+
+
 def nested(kind, l2_kind, cpu, name, cpus=1):
     """L1 with KVM inside QEMU, L2 inside it."""
     initrd = build.initramfs(f"initramfs-l1-{l2_kind}", second_level(l2_kind))
@@ -168,11 +172,13 @@ def nested_hugegpt(cpu, name, cpus=1):
         require(v["huge_kb"] == 0 and v["hgpt_mapped"] == 0 and off not in pools, f"nested {name}: {off} is not stock: {v}")
     for on in ["on"] + (["smp"] if cpus > 1 else []):
         v, (regions, empty, _, mapped, gathered) = vms[on], pools[on]
-        require(regions >= 1 and mapped == regions and gathered == regions, f"nested {name}: {on}: pool {pools[on]}")
+        # On a busy machine the guest may make more regions than its VMM grants.
+        granted = min(regions, VM_BLOCKS)
+        require(granted >= 1 and mapped == granted and gathered == granted, f"nested {name}: {on}: pool {pools[on]}")
         # THP is on advice only, so the huge pages are those of the pool.
-        require(v["huge_kb"] >= 2048 * regions, f"nested {name}: {on}: {v['huge_kb']} kB huge for {regions} regions")
+        require(v["huge_kb"] >= 2048 * granted, f"nested {name}: {on}: {v['huge_kb']} kB huge for {granted} regions")
         # KVM maps at the next access what was gathered: of a region that nothing has used since, there may be no mapping.
-        require("npt" not in name or v["pages_2m"] >= max(1, regions - empty),
+        require("npt" not in name or v["pages_2m"] >= max(1, granted - empty),
                 f"nested {name}: {on}: {v['pages_2m']} 2 MiB mappings for {regions} regions, {empty} of them empty")
 
 

@@ -125,8 +125,8 @@ impl Adjacency {
         let levels = depth + GROUP_LEVELS;
         let degrees = Deals::new(|q| kinship.out_degree(q, degree, levels), seed);
         let popularity = Deals::new(|q| kinship.popularity(q, levels), seed ^ 1);
-        // The top one of each group is beyond the others' quantiles. In a Kronecker graph the vertex
-        // with the longest list is also the most popular one.
+        // The top one of each group is beyond the others' quantiles. In a Kronecker graph the
+        // vertex with the longest list is also the most popular one.
         let salts = if kinship == Kinship::Kronecker { [2, 2] } else { [2, 3] };
         let tail = |group: u64, salt: u64| {
             let uniform = (mix(group ^ mix(seed ^ salt)) >> 11) as f64 + 0.5;
@@ -212,7 +212,8 @@ impl Adjacency {
                 let (left, right) = self.preferred(vertex, block, halves, random);
                 f64::from(left / (left + right).max(f32::MIN_POSITIVE))
             };
-            // It prefers the left half for the lowest random numbers, the right one for the highest.
+            // It prefers the left half for the lowest random numbers, the right one for the
+            // highest.
             let chance = self.prefers_left(vertex, block) as f64 / 1000.0;
             let left = share * (chance * of_left(0) + (1.0 - chance) * of_left(1023));
             shares.extend([left, share - left]);
@@ -488,7 +489,7 @@ mod tests {
     fn popular_vertices_get_the_edges_that_a_power_law_gives_them() {
         let graph = Adjacency::new(Kinship::Social, 64 * GROUP, 16, 0, 7);
         let mut hits = vec![0u64; graph.vertices as usize];
-        // In a long list, where nobody is twice, popular vertices are fewer.
+        // A long list, which has no target twice, has fewer popular ones.
         for vertex in (0..graph.vertices).filter(|&vertex| degree(&graph, vertex) <= 8) {
             let mut list = graph.list(vertex);
             while let Some((_, target)) = list.next(&graph) {
@@ -496,8 +497,8 @@ mod tests {
             }
         }
         hits.sort_unstable_by(|a, b| b.cmp(a));
-        // A share x of the vertices gets x^(1/4) of the edges, a hundredth 31.6 %, but that nobody is
-        // in a list twice.
+        // A share x of the vertices gets x^(1/4) of the edges, a hundredth 31.6 %, where targets
+        // may repeat.
         assert!((0.27..=0.33).contains(&top(&hits)), "{}", top(&hits));
         assert!(hits[0] > 1000 * hits[hits.len() / 2], "{} and {}", hits[0], hits[hits.len() / 2]);
     }
@@ -521,7 +522,7 @@ mod tests {
     fn neighbours_of_twitter_are_far_apart() {
         // LAW's order of twitter-2010, made to bring neighbours together, has a mean log2 gap of
         // 9.7, the next target in the same page in .547 and in the same group in .641. Nothing is
-        // known of an order that nobody chose, so there is a band (docs/model.md, "Graphs").
+        // known of an order that was not chosen, so there is a band (docs/model.md, "Graphs").
         for (locality, expected) in
             [(0, [16.2, 0.040, 0.135]), (100, [15.6, 0.079, 0.193]), (200, [14.8, 0.132, 0.261])]
         {

@@ -3,7 +3,8 @@
 //!
 //! Memory, one VMA as neighbouring arrays make it: `offsets` (8 bytes a vertex), `edges` (4 bytes
 //! an edge, 8 from 2^32 vertices on), `property` and `next` (`property_bytes` a vertex: ranks,
-//! parents, labels; next ranks, queue, bitmap). Who is whose neighbour: [`adjacency`](super::adjacency).
+//! parents, labels; next ranks, queue, bitmap). Who is whose neighbour:
+//! [`adjacency`](super::adjacency).
 //!
 //! The algorithms, by the order in which they visit vertices and what they do at each:
 //! - `sweep`: PageRank (pull). By number: offset, then for each edge the edge and the target's
@@ -149,8 +150,8 @@ impl Graph {
             let visit = start + scale(mix(config.seed ^ mix(index)), end - start);
             Thread { start, end, visit, stage: 1, rest: None }
         };
-        // The graph is loaded array by array, and each array of vertices set up by a loop of its own
-        // (GAPBS's pr.cc, bfs.cc).
+        // The graph is loaded array by array, and each array of vertices set up by a loop of its
+        // own (GAPBS's pr.cc, bfs.cc).
         let sweep = Sweep::new([offsets, edges, property, next].map(|array| vec![array]).into(), config.threads);
         let scattered = config.loading == Loading::Scattered;
         Ok(Self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the bins of each pair of partitions lie, how large they are, and in which order their pages
-//! are touched first.
+//! Where the bins of each pair of partitions lie, how large they are, and in which order their
+//! pages are touched first.
 //!
 //! A bin is three arrays behind one another: updates, targets, and targets that are written as it
 //! goes; each as long as it is ever filled. (GPOP allocates all three for all edges of the pair, so

@@ -6,10 +6,10 @@
 //! each thread). Each pair of partitions has a *bin*: three arrays, of updates (4 bytes), of their
 //! targets (4 bytes an edge, written once, before anything is computed) and of targets that are
 //! written as it goes ([`bins`]). A step has two halves:
-//! - *scatter*, by source partition: where most edges are active (*dense*), for each bin in turn the
-//!   vertices that send into it, as listed when the graph was loaded (PNG): the vertex' value, a
-//!   store to the updates. Neighbouring targets in one partition have one update. Else (*sparse*),
-//!   the active vertices' own lists, each target and update stored to the bin it belongs to.
+//! - *scatter*, by source partition: where most edges are active (*dense*), for each bin in turn
+//!   the vertices that send into it, as listed when the graph was loaded (PNG): the vertex' value,
+//!   a store to the updates. Neighbouring targets in one partition have one update. Else
+//!   (*sparse*), the active vertices' own lists, each target and update stored to its bin.
 //! - *gather*, by target partition: its bins from every partition, each front to back: target,
 //!   update, the target's value. So a value is never more than a partition, 256 KiB, from the last.
 //!
