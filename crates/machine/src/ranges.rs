@@ -182,6 +182,8 @@ macro_rules! generator_keys {
             key(concat!($before, ".fanout"), 2, 1 << 20, "children", REAL_PROGRAM),
             key(concat!($before, ".nuclides"), 1, 1 << 20, "nuclides", REAL_PROGRAM),
             key(concat!($before, ".degree"), 1, 1 << 20, "edges", REAL_PROGRAM),
+            key(concat!($before, ".locality"), 0, 900, SHARE, limit("odds beyond it leave nothing to the other half")),
+            key(concat!($before, ".arcs"), 1, 65_536, "arcs", REAL_PROGRAM),
             key(concat!($before, ".property_bytes"), 1, 1 << 20, "bytes each", REAL_PROGRAM),
             key(concat!($before, ".key_bytes"), 1, 1 << 20, "bytes each", REAL_PROGRAM),
             key(concat!($before, ".value_bytes"), 0, 1 << 30, "bytes each", REAL_PROGRAM),
@@ -199,11 +201,11 @@ macro_rules! generator_keys {
     };
 }
 
-const GENERATOR: [Key; 25] = generator_keys!("workload.generator");
-const PRESET: [Key; 25] = generator_keys!("workload.preset");
-const COLOCATED_GENERATOR: [Key; 25] = generator_keys!("colocated[].workload.generator");
-const COLOCATED_PRESET: [Key; 25] = generator_keys!("colocated[].workload.preset");
-const PRESET_FILE: [Key; 25] = generator_keys!("generator");
+const GENERATOR: [Key; 27] = generator_keys!("workload.generator");
+const PRESET: [Key; 27] = generator_keys!("workload.preset");
+const COLOCATED_GENERATOR: [Key; 27] = generator_keys!("colocated[].workload.generator");
+const COLOCATED_PRESET: [Key; 27] = generator_keys!("colocated[].workload.preset");
+const PRESET_FILE: [Key; 27] = generator_keys!("generator");
 
 /// The numbers of a scenario that are in no kernel and no generator.
 const SCENARIO: &[Key] = &[

@@ -200,6 +200,17 @@ impl Adjacency {
         self.vertices
     }
 
+    /// One vertex for each length of list: those of a group, from groups all over the graph, the
+    /// longest of about the average of all groups' longest.
+    pub(super) fn typical(&self) -> Vec<u64> {
+        let whole = (self.vertices / GROUP).max(1);
+        let mean = self.tops.iter().map(|&(longest, _)| longest).sum::<u64>() / self.tops.len() as u64;
+        let hub = (0..whole).min_by_key(|&group| self.tops[group as usize].0.abs_diff(mean)).unwrap_or(0);
+        let member = |group: u64, rank| group * GROUP + self.degrees.member(Deals::of(group, self.seed), rank);
+        let others = (1..GROUP).map(|rank| member(mix(self.seed ^ rank) % whole, rank));
+        std::iter::once(member(hub, 0)).chain(others).filter(|&vertex| vertex < self.vertices).collect()
+    }
+
     /// Which share of its edges a vertex has, on average, in each `width` vertices (a power of two,
     /// a group at least).
     pub(super) fn shares(&self, vertex: u64, width: u64) -> Vec<f64> {

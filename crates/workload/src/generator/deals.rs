@@ -59,6 +59,11 @@ impl Deals {
         self.member[(deal * GROUP) as usize].into()
     }
 
+    /// Who has the weight of `rank`, 0 being the largest.
+    pub(super) fn member(&self, deal: u64, rank: u64) -> u64 {
+        self.member[(deal * GROUP + rank) as usize].into()
+    }
+
     /// The weights of members before `member`; the largest counts as `top`.
     #[inline]
     pub(super) fn before(&self, deal: u64, member: u64, top: u64) -> u64 {

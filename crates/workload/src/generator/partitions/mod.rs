@@ -805,9 +805,10 @@ mod tests {
         for algorithm in ALL {
             let program = partitions(algorithm, 8);
             let places: Vec<Place> = program.threads.iter().map(|thread| thread.place).collect();
-            let scatters = places.iter().filter(|place| place.phase == Phase::Scatter).count();
+            // Where hardly anything is sent, no thread need be sending.
+            let phases: BTreeSet<u8> = places.iter().map(|place| place.phase as u8).collect();
             let gathers = places.iter().filter(|place| matches!(place.phase, Phase::Gather | Phase::Early)).count();
-            assert!(scatters >= 1 && gathers >= 3, "{algorithm:?}: {places:?}");
+            assert!(phases.len() >= 2 && gathers >= 3, "{algorithm:?}: {places:?}");
             for (index, place) in places.iter().enumerate() {
                 assert_eq!(place.partition % 8, index as u64);
             }
