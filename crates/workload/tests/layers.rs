@@ -49,6 +49,7 @@ const FLOORS: &[(&str, &[&str])] = &[
         "commands",
         &[
             "filtered",
+            "locality",
             "trace",
             "trace::capture",
             "trace::guest",
