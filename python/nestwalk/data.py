@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""The traces that come with Nestwalk."""
+"""The traces that come with Nestwalk, and the names of all else that does."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from nestwalk import checks, files
+from nestwalk import _native, checks, files
 from nestwalk.errors import NestwalkError, shown, unknown
 
 TRACES = Path(__file__).parent / "traces"
@@ -17,6 +18,12 @@ DEFAULT_TRACE = "redis"
 def traces() -> list[str]:
     """Names of the bundled traces."""
     return sorted(path.stem for path in TRACES.glob(f"*{SUFFIX}"))
+
+
+def catalog() -> dict[str, list[dict[str, str]]]:
+    """What comes with Nestwalk: by kind, names and descriptions."""
+    found: dict[str, list[dict[str, str]]] = json.loads(_native.catalog(str(TRACES)))
+    return found
 
 
 def reference(name: str) -> str:

@@ -62,5 +62,5 @@ def save_memory(name: str | Path, kernel: int) -> tuple[dict[str, Any], bytes]:
 
 def catalog() -> dict[str, list[dict[str, str]]]:
     """What comes with Nestwalk: for each of :data:`KINDS`, names and descriptions."""
-    found: dict[str, list[dict[str, str]]] = json.loads(_native.catalog(str(data.TRACES)))
+    found = data.catalog()
     return {kind: found[kind] for kind in KINDS}

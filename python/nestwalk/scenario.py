@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,7 @@ def read(name: str) -> Job:
         is_file = name.endswith(SUFFIX) or path.exists()
     if is_file:
         return Job(path.stem, read_text(path), path)
-    known = [entry["name"] for entry in json.loads(_native.catalog(str(data.TRACES)))["scenarios"]]
+    known = [entry["name"] for entry in data.catalog()["scenarios"]]
     if name not in known:
         raise unknown("scenario", name, known)
     return Job(name, _native.scenario(name), Path(f"{name}{SUFFIX}"))

@@ -141,9 +141,8 @@ def locality(
         NestwalkError: When there is neither such a trace nor such a workload, or it is damaged.
     """
     checks.whole("accesses", accesses, 1, COUNT_MAX)
-    known = {entry["name"] for entry in json.loads(_native.catalog(str(data.TRACES)))["workloads"]}
-    is_bundled = (data.TRACES / f"{name}{data.SUFFIX}").is_file()
-    is_workload = str(name).endswith(".toml") or (str(name) in known and not is_bundled)
+    known = {entry["name"] for entry in data.catalog()["workloads"]} - set(data.traces())
+    is_workload = str(name).endswith(".toml") or str(name) in known
     program = {"preset": str(name)} if is_workload else {"trace": str(file_of(name))}
     found: dict[str, Any] = json.loads(_native.locality(json.dumps(program), str(data.TRACES), accesses, progress))
     return found

@@ -2,7 +2,7 @@
 //! A graph in compressed sparse rows that is computed, not stored: out-degrees, and the targets of
 //! each vertex in ascending order, as GAPBS's builder, Ligra and Green-Marl lay them out.
 //!
-//! Two kinds of graph ([`Kinship`]):
+//! Two kinds of graph ([`GraphKind`]):
 //! - `social`: out-degrees follow a Lomax distribution of exponent 1.276, in-degrees a power law of
 //!   exponent 2.33 (Kwak et al. 2010 give 2.28 for Twitter), over vertices in any order.
 //! - `kronecker`: R-MAT with Graph500's probabilities and shuffled names. A vertex whose number had
@@ -19,14 +19,17 @@
 use serde::{Deserialize, Serialize};
 
 use super::bijection::{mix, scale};
+use super::config::impossible;
 use super::deals::{Deals, GROUP};
+use crate::stream::WorkloadError;
 
 /// Levels of halves within a group.
 const GROUP_LEVELS: u32 = GROUP.trailing_zeros();
 /// In blocks that hold the vertex, how often in a thousand it prefers its own half.
 const OWN_HALF_PERMILLE: u64 = 725;
-/// What `locality` may be at most.
-pub(super) const LOCALITY_MAX: u64 = 900;
+/// What `degree` and `locality` may be at most.
+const MEAN_MAX: u64 = 4096;
+const LOCALITY_MAX: u64 = 900;
 /// Exponent of a social graph's out-degrees, and their scale for an average of 35.1.
 const OUT_EXPONENT: f64 = 1.276;
 const OUT_SCALE: f64 = 10.0 / 35.1;
@@ -38,7 +41,7 @@ const POPULARITY: f64 = 1024.0;
 /// Which kind of graph it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Kinship {
+pub enum GraphKind {
     /// Twitter's degrees.
     #[default]
     Social,
@@ -46,7 +49,7 @@ pub enum Kinship {
     Kronecker,
 }
 
-impl Kinship {
+impl GraphKind {
     /// Out-degree that a share `q` of vertices exceeds, where the average is `degree`.
     fn out_degree(self, q: f64, degree: u64, levels: u32) -> u64 {
         let mean = degree as f64;
@@ -89,7 +92,7 @@ pub(super) struct Adjacency {
     /// Levels of halves above the groups.
     depth: u32,
     seed: u64,
-    kinship: Kinship,
+    kind: GraphKind,
     degrees: Deals,
     popularity: Deals,
     /// Edges before each group, and all edges.
@@ -116,29 +119,40 @@ pub(super) struct List {
     len: usize,
 }
 
+/// Refuses a graph of program `name` whose parameters are impossible.
+pub(super) fn check(name: &str, degree: u64, locality: u64) -> Result<(), WorkloadError> {
+    if !(1..=MEAN_MAX).contains(&degree) {
+        return Err(impossible(name, format!("degree = {degree}: from 1 to {MEAN_MAX}")));
+    }
+    if locality > LOCALITY_MAX {
+        return Err(impossible(name, format!("locality = {locality}: from 0 to {LOCALITY_MAX}")));
+    }
+    Ok(())
+}
+
 impl Adjacency {
     /// `vertices` with about `degree` edges each on average; not more if they are whole groups.
-    pub(super) fn new(kinship: Kinship, vertices: u64, degree: u64, locality: u64, seed: u64) -> Self {
+    pub(super) fn new(kind: GraphKind, vertices: u64, degree: u64, locality: u64, seed: u64) -> Self {
         assert!(vertices > 0 && locality <= LOCALITY_MAX);
         let groups = vertices.div_ceil(GROUP);
         let depth = groups.next_power_of_two().trailing_zeros();
         let levels = depth + GROUP_LEVELS;
-        let degrees = Deals::new(|q| kinship.out_degree(q, degree, levels), seed);
-        let popularity = Deals::new(|q| kinship.popularity(q, levels), seed ^ 1);
+        let degrees = Deals::new(|q| kind.out_degree(q, degree, levels), seed);
+        let popularity = Deals::new(|q| kind.popularity(q, levels), seed ^ 1);
         // The top one of each group is beyond the others' quantiles. In a Kronecker graph the
         // vertex with the longest list is also the most popular one.
-        let salts = if kinship == Kinship::Kronecker { [2, 2] } else { [2, 3] };
+        let salts = if kind == GraphKind::Kronecker { [2, 2] } else { [2, 3] };
         let tail = |group: u64, salt: u64| {
             let uniform = (mix(group ^ mix(seed ^ salt)) >> 11) as f64 + 0.5;
             uniform / (1u64 << 53) as f64 / GROUP as f64
         };
-        let longest = |group| kinship.out_degree(tail(group, salts[0]), degree, levels).min(vertices / 2);
+        let longest = |group| kind.out_degree(tail(group, salts[0]), degree, levels).min(vertices / 2);
         let hubs: u64 = (0..groups).map(longest).sum();
         // What all groups but for their hubs leave of the edges is the hubs'.
         let left = (vertices * degree).saturating_sub(groups * degrees.rest());
         let own = |group| (u128::from(longest(group)) * u128::from(left) / u128::from(hubs.max(1))) as u64;
         let tops: Vec<(u64, u64)> = (0..groups)
-            .map(|group| (own(group).min(vertices / 2), kinship.popularity(tail(group, salts[1]), levels)))
+            .map(|group| (own(group).min(vertices / 2), kind.popularity(tail(group, salts[1]), levels)))
             .collect();
         let leaves = 1u64 << depth;
         let mut first = vec![0];
@@ -147,25 +161,14 @@ impl Adjacency {
             let members = GROUP.min(vertices - group * GROUP);
             let edges = degrees.before(Deals::of(group, seed), members, longest);
             first.push(first.last().unwrap_or(&0) + edges);
-            let deal = Self::popular_deal(kinship, group, seed);
+            let deal = Self::popular_deal(kind, group, seed);
             mass[(leaves + group) as usize] = popularity.before(deal, members, popular) as f32;
         }
         for block in (1..leaves as usize).rev() {
             mass[block] = mass[2 * block] + mass[2 * block + 1];
         }
         let root = (locality as f32 / 1000.0).sqrt();
-        Self {
-            vertices,
-            depth,
-            seed,
-            kinship,
-            degrees,
-            popularity,
-            first,
-            tops,
-            mass,
-            odds: (1.0 + root) / (1.0 - root),
-        }
+        Self { vertices, depth, seed, kind, degrees, popularity, first, tops, mass, odds: (1.0 + root) / (1.0 - root) }
     }
 
     /// Edges of the whole graph.
@@ -234,12 +237,12 @@ impl Adjacency {
         shares
     }
 
-    /// A vertex of the `width` ones from `first` on, by popularity.
+    /// A vertex of the `width` ones from `first` on (a power of two, a group at least), by
+    /// popularity.
     pub(super) fn popular_within(&self, first: u64, width: u64, random: u64) -> u64 {
         let mut block = (first | 1 << (self.depth + GROUP_LEVELS)) >> width.trailing_zeros();
         for level in block.ilog2()..self.depth {
-            let (left, right) = self.halves(block);
-            block = 2 * block + u64::from(unit(mix(random.wrapping_add(level.into()))) * (left + right) >= left);
+            block = half(block, self.halves(block), mix(random.wrapping_add(level.into())));
         }
         self.within(block - (1 << self.depth), mix(!random))
     }
@@ -275,12 +278,12 @@ impl Adjacency {
     /// In which order a group has its popularities, and its largest one.
     #[inline]
     fn popular(&self, group: u64) -> (u64, u64) {
-        (Self::popular_deal(self.kinship, group, self.seed), self.tops[group as usize].1)
+        (Self::popular_deal(self.kind, group, self.seed), self.tops[group as usize].1)
     }
 
     /// In a Kronecker graph popular vertices have long lists: one order for both.
-    const fn popular_deal(kinship: Kinship, group: u64, seed: u64) -> u64 {
-        Deals::of(group, if matches!(kinship, Kinship::Kronecker) { seed } else { seed ^ 1 })
+    const fn popular_deal(kind: GraphKind, group: u64, seed: u64) -> u64 {
+        Deals::of(group, if matches!(kind, GraphKind::Kronecker) { seed } else { seed ^ 1 })
     }
 
     /// In how many of a thousand cases `vertex` prefers the left half of `block`.
@@ -312,14 +315,13 @@ impl Adjacency {
         for level in block.ilog2()..self.depth {
             let random = mix(key.wrapping_add(level.into()));
             let halves = (self.mass[2 * block as usize], self.mass[2 * block as usize + 1]);
-            let (left, right) = if self.odds > 1.0 { self.preferred(vertex, block, halves, random) } else { halves };
-            block = 2 * block + u64::from(unit(random) * (left + right) >= left);
+            let halves = if self.odds > 1.0 { self.preferred(vertex, block, halves, random) } else { halves };
+            block = half(block, halves, random);
         }
         if block.ilog2() > self.depth {
             while block.ilog2() < self.depth + GROUP_LEVELS {
                 let random = mix(key.wrapping_add(block));
-                let (left, right) = self.preferred(vertex, block, self.halves(block), random);
-                block = 2 * block + u64::from(unit(random) * (left + right) >= left);
+                block = half(block, self.preferred(vertex, block, self.halves(block), random), random);
             }
             return block - (1 << (self.depth + GROUP_LEVELS));
         }
@@ -385,6 +387,12 @@ impl List {
         self.edge += 1;
         Some((self.edge - 1, target))
     }
+}
+
+/// The half of `block` that `random` falls into, by the odds of the left and the right one.
+#[inline]
+fn half(block: u64, (left, right): (f32, f32), random: u64) -> u64 {
+    2 * block + u64::from(unit(random) * (left + right) >= left)
 }
 
 /// A number from 0 to 1, exclusive, of the upper 24 bits.
@@ -463,31 +471,31 @@ mod tests {
     #[test]
     fn lists_follow_one_another_ascend_and_repeat_nothing() {
         // Not a power of two: the last blocks have no vertices. And a group that is not whole.
-        let kinds = [(Kinship::Social, 0, 0), (Kinship::Social, 200, 1000), (Kinship::Kronecker, 0, 0)];
-        for (kinship, locality, more) in kinds {
-            let graph = Adjacency::new(kinship, 5 * GROUP + more, 35, locality, 3);
+        let kinds = [(GraphKind::Social, 0, 0), (GraphKind::Social, 200, 1000), (GraphKind::Kronecker, 0, 0)];
+        for (kind, locality, more) in kinds {
+            let graph = Adjacency::new(kind, 5 * GROUP + more, 35, locality, 3);
             let mut edges = 0;
             for vertex in 0..graph.vertices {
                 let (from, to) = graph.edges_of(vertex);
-                assert_eq!(from, edges, "{kinship:?} {vertex}");
+                assert_eq!(from, edges, "{kind:?} {vertex}");
                 edges = to;
                 let mut list = graph.list(vertex);
                 let list: Vec<u64> = std::iter::from_fn(|| list.next(&graph).map(|(_, target)| target)).collect();
-                assert_eq!(list.len() as u64, to - from, "{kinship:?} {vertex}");
+                assert_eq!(list.len() as u64, to - from, "{kind:?} {vertex}");
                 assert!(list.is_sorted_by(|a, b| a < b) && list.iter().all(|&target| target < graph.vertices));
             }
             assert_eq!(edges, graph.edges());
             let mut list = graph.list(graph.vertices - 1);
             while list.next(&graph).is_some() {}
             assert!(list.is_done());
-            assert!(edges <= 36 * graph.vertices && edges > 30 * graph.vertices, "{kinship:?}: {edges}");
+            assert!(edges <= 36 * graph.vertices && edges > 30 * graph.vertices, "{kind:?}: {edges}");
         }
     }
 
     #[test]
     fn a_social_graph_has_twitters_degrees() {
         // twitter-2010: 41,652,230 vertices, 35.25 edges each, the longest list has 2,997,469.
-        let graph = Adjacency::new(Kinship::Social, 41_652_224, 35, 100, 7);
+        let graph = Adjacency::new(GraphKind::Social, 41_652_224, 35, 100, 7);
         assert!((34.9..=35.0).contains(&(graph.edges() as f64 / graph.vertices as f64)));
         let degrees = degrees(&graph);
         assert!((1_500_000..=4_500_000).contains(&degrees[0]), "{}", degrees[0]);
@@ -498,7 +506,7 @@ mod tests {
 
     #[test]
     fn popular_vertices_get_the_edges_that_a_power_law_gives_them() {
-        let graph = Adjacency::new(Kinship::Social, 64 * GROUP, 16, 0, 7);
+        let graph = Adjacency::new(GraphKind::Social, 64 * GROUP, 16, 0, 7);
         let mut hits = vec![0u64; graph.vertices as usize];
         // A long list, which has no target twice, has fewer popular ones.
         for vertex in (0..graph.vertices).filter(|&vertex| degree(&graph, vertex) <= 8) {
@@ -519,7 +527,7 @@ mod tests {
         // Slashdot0902 has 82,168 vertices and 10.6 edges each. Its figures, and those with its
         // names shuffled: mean log2 gap 7.48 (9.54), next target in the same page .582 (.374), in
         // the same group .850 (.756), mean log2 distance to the own vertex 12.88 (14.15).
-        let graph = |locality| Adjacency::new(Kinship::Social, 20 * GROUP, 11, locality, 7);
+        let graph = |locality| Adjacency::new(GraphKind::Social, 20 * GROUP, 11, locality, 7);
         let [gap, page, group, distance] = neighbourhood(&graph(200), 1);
         assert!((6.5..=7.5).contains(&gap), "{gap}");
         assert!((0.55..=0.65).contains(&page), "{page}");
@@ -537,7 +545,7 @@ mod tests {
         for (locality, expected) in
             [(0, [16.2, 0.040, 0.135]), (100, [15.6, 0.079, 0.193]), (200, [14.8, 0.132, 0.261])]
         {
-            let graph = Adjacency::new(Kinship::Social, 41_652_224, 35, locality, 7);
+            let graph = Adjacency::new(GraphKind::Social, 41_652_224, 35, locality, 7);
             let [gap, page, group, _] = neighbourhood(&graph, 1009);
             for (value, expected) in [gap, page, group].into_iter().zip(expected) {
                 assert!((value / expected - 1.0).abs() < 0.1, "{locality}: {value} for {expected}");
@@ -549,7 +557,7 @@ mod tests {
     fn a_kronecker_graph_has_the_degrees_of_a_real_one() {
         // The bundled BFS' graph, R-MAT of scale 22: 64,153,120 edges, both directions of each, and
         // of 4,194,304 vertices 2,393,299 have any.
-        let graph = Adjacency::new(Kinship::Kronecker, 1 << 22, 30, 0, 7);
+        let graph = Adjacency::new(GraphKind::Kronecker, 1 << 22, 30, 0, 7);
         let degrees = degrees(&graph);
         let zeros = degrees.iter().filter(|&&degree| degree == 0).count() as f64 / degrees.len() as f64;
         assert!((0.40..=0.46).contains(&zeros), "{zeros}");
@@ -564,7 +572,7 @@ mod tests {
         let text = std::env::var("NESTWALK_GRAPH").expect("NESTWALK_GRAPH=FILE,VERTICES,DEGREE,LOCALITY");
         let parts: Vec<&str> = text.split(',').collect();
         let number = |at: usize| parts[at].parse::<u64>().expect("a number");
-        let graph = Adjacency::new(Kinship::Social, number(1), number(2), number(3), mix(1));
+        let graph = Adjacency::new(GraphKind::Social, number(1), number(2), number(3), mix(1));
         let mut file = std::io::BufWriter::new(std::fs::File::create(parts[0]).unwrap());
         file.write_all(&[0]).unwrap();
         // Undirected: GAPBS takes the lists for both directions.
@@ -583,7 +591,7 @@ mod tests {
 
     #[test]
     fn shares_are_those_of_the_lists() {
-        let graph = Adjacency::new(Kinship::Social, 24 * GROUP, 8, 200, 7);
+        let graph = Adjacency::new(GraphKind::Social, 24 * GROUP, 8, 200, 7);
         let width = 4 * GROUP;
         let mut counts = vec![0u64; 6];
         let own = width..2 * width;

@@ -22,7 +22,7 @@
 use nestwalk_mem::{Access, Gva, PageCount, Vpn};
 use serde::{Deserialize, Serialize};
 
-use super::adjacency::{Adjacency, Kinship, LOCALITY_MAX, List};
+use super::adjacency::{self, Adjacency, GraphKind, List};
 use super::bijection::{Bijection, mix, scale};
 use super::config::{impossible, parameters};
 use super::deals::GROUP;
@@ -77,7 +77,7 @@ parameters! {
         /// Edges a vertex, on average: 1 to 4096. Twitter has 35.
         degree: u64 = 35,
         /// Whose degrees the graph has.
-        graph: Kinship = Kinship::Social,
+        graph: GraphKind = GraphKind::Social,
         /// How near each other the targets of a vertex are, and to it (rho in thousandths): 0,
         /// none, to 900. Slashdot has 200.
         locality: u64 = 100,
@@ -123,14 +123,9 @@ impl Graph {
         let name = Self::NAME;
         let mut layout = Layout::new(name, config.common(), config.mixture())?;
         let degree = config.degree;
-        if !(1..=4096).contains(&degree) {
-            return Err(impossible(name, format!("degree = {degree}: from 1 to 4096")));
-        }
+        adjacency::check(name, degree, config.locality)?;
         if ![4, 8].contains(&config.property_bytes) {
             return Err(impossible(name, format!("property_bytes = {}: 4 or 8", config.property_bytes)));
-        }
-        if config.locality > LOCALITY_MAX {
-            return Err(impossible(name, format!("locality = {}: from 0 to {LOCALITY_MAX}", config.locality)));
         }
         // Each of the four arrays ends within a page.
         let bytes = (layout.left() - 4) * nestwalk_mem::addr::PAGE_BYTES;

@@ -43,7 +43,7 @@ mod transactions;
 mod tree;
 mod zipf;
 
-pub use adjacency::Kinship;
+pub use adjacency::GraphKind;
 pub use compiler::CompilerConfig;
 pub use compute::ComputeConfig;
 pub use energy_grid::EnergyGridConfig;

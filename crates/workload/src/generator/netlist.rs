@@ -194,7 +194,7 @@ struct Names {
 impl Names {
     fn new(count: u64, all: u64, connections: u64, seed: u64) -> Self {
         let mean = connections as f64;
-        let (mut term, mut sum) = ((-mean).exp(), 0.0);
+        let (mut term, mut sum) = (libm::exp(-mean), 0.0);
         let at_most = |nth: u64| {
             sum += term;
             term *= mean / (nth + 1) as f64;
@@ -211,13 +211,13 @@ impl Names {
     /// Elements that have been named before line `line`.
     fn named_before(&self, line: u64) -> u64 {
         let count = self.count as f64;
-        (-count * (-self.a_line * line as f64 / count).exp_m1()) as u64
+        (-count * libm::expm1(-self.a_line * line as f64 / count)) as u64
     }
 
     /// The line that names `element` first.
     fn first_line(&self, element: u64) -> u64 {
         let count = self.count as f64;
-        ((-count / self.a_line * (-(element as f64) / count).ln_1p()) as u64).min(self.count - 1)
+        ((-count / self.a_line * libm::log1p(-(element as f64) / count)) as u64).min(self.count - 1)
     }
 
     /// Whether the line that names `element` first is its own.

@@ -221,11 +221,11 @@ fn of_row(bins: &Bins, row: u64) -> Vec<Page> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generator::adjacency::Kinship;
+    use crate::generator::adjacency::GraphKind;
 
     #[test]
     fn every_page_of_the_bins_is_touched_first_once() {
-        let graph = Adjacency::new(Kinship::Social, 70_000, 35, 100, 7);
+        let graph = Adjacency::new(GraphKind::Social, 70_000, 35, 100, 7);
         for algorithm in [Algorithm::PageRank, Algorithm::Components, Algorithm::BreadthFirst, Algorithm::Nibble] {
             let bins = Bins::new(&graph, 8192, algorithm);
             let mut pages = Vec::new();
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn there_are_as_many_updates_as_gpop_counted() {
         // On this graph, GPOP has 32 partitions, 73,178,813 edges and 18,643,202 updates.
-        let graph = Adjacency::new(Kinship::Social, 2_097_152, 35, 100, crate::generator::bijection::mix(1));
+        let graph = Adjacency::new(GraphKind::Social, 2_097_152, 35, 100, crate::generator::bijection::mix(1));
         let bins = Bins::new(&graph, 65_536, Algorithm::PageRank);
         let pairs = || (0..bins.count).flat_map(|from| (0..bins.count).map(move |to| (from, to)));
         let edges: u64 = pairs().map(|(from, to)| bins.edges(from, to)).sum();
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn arrays_follow_one_another() {
-        let graph = Adjacency::new(Kinship::Social, 70_000, 35, 100, 7);
+        let graph = Adjacency::new(GraphKind::Social, 70_000, 35, 100, 7);
         let bins = Bins::new(&graph, 8192, Algorithm::BreadthFirst);
         let mut end = 0;
         for (from, to) in (0..bins.count).flat_map(|from| (0..bins.count).map(move |to| (from, to))) {
