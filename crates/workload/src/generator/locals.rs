@@ -5,8 +5,8 @@
 //! They hit the L1-D nearly always, and a stream without them is wrong in what depends on the time
 //! between two walks: how much a co-runner evicts meanwhile, above all. How many there are was
 //! measured, not chosen: the 512 hottest lines (an L1-D's worth) of every million accesses of a
-//! trace were taken for local (`docs/model.md`). Of redis' accesses 909 in a thousand went there, of
-//! `xz -9`'s 934, of `cc1 -O2`'s 826, of the bundled BFS' 124.
+//! trace were taken for local (`docs/model.md`). Of redis' accesses 909 in a thousand went there,
+//! of `xz -9`'s 934, of `cc1 -O2`'s 826, of the bundled BFS' 124.
 
 use nestwalk_mem::Access;
 use nestwalk_mem::addr::PAGE_BYTES;
