@@ -8,7 +8,7 @@ HEADER = struct.Struct("<IIQIIQ")
 ACCESS = struct.Struct("<QQ")
 EVENT = struct.Struct("<QIIQQQQ")
 MAGIC = 0x43525441
-MMAP, MUNMAP, BRK, MREMAP, MPROTECT, MADVISE, CLONE, EXIT, VMA, MARK, CHILD_EXIT = range(1, 12)
+MMAP, MUNMAP, BRK, MREMAP, MPROTECT, MADVISE, CLONE, EXIT, VMA, MARK, CHILD_EXIT, COPY = range(1, 13)
 
 Block = namedtuple("Block", "tid kind instructions records")
 Access = namedtuple("Access", "vaddr site instructions size store")

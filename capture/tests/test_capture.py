@@ -42,10 +42,10 @@ def assert_refused(done, *words):
         assert word in done.stderr
 
 
-def build_known(directory, compiler="cc"):
-    """The known program, statically linked."""
-    program = directory / "known"
-    source = HERE / "known.c"
+def build_known(directory, compiler="cc", name="known"):
+    """A program whose accesses and events are known, statically linked."""
+    program = directory / name
+    source = HERE / f"{name}.c"
     subprocess.run([compiler, "-O1", "-static", "-pthread", f"-I{PLUGIN}", "-o", program, source], check=True)
     return program
 
@@ -115,6 +115,7 @@ def test_programs_of_other_machines(architecture, tmp_path):
     words = there.names["words"]
     seen = [a.vaddr for a in there.accesses(1) if words <= a.vaddr < words + 8000]
     assert seen == [words + 8 * i for i in range(1000)]
+    assert copies_of(build_known(tmp_path, f"{architecture}-linux-gnu-gcc", "copies"), tmp_path) == KNOWN_COPIES
 
 
 def in_valgrind(program, tmp_path):
@@ -219,6 +220,37 @@ def test_initial_mappings_come_first_and_hold_the_first_accesses(alone):
     before_any_call = min(e.accesses_before for e in alone.events() if e.op in (raw.MMAP, raw.BRK))
     for access in alone.accesses(0)[:before_any_call]:
         assert any(e.addr <= access.vaddr < e.addr + e.len and e.arg & 1 for e in first.records)
+
+
+def copies_of(program, directory):
+    """What the kernel copied for copies.c: whose 16 pages, offset there, length, whether it stored."""
+    seen = Captured(program, directory)
+    area = seen.names["area"]
+    copies = [e for e in seen.events() if e.op == raw.COPY and area <= e.addr < area + 160 * PAGE]
+    touched = [a for a in seen.accesses(0) if area <= a.vaddr < area + 160 * PAGE]
+    assert not touched, "the program itself touches nothing there"
+    return [(*divmod(e.addr - area, 16 * PAGE), e.len, e.flags) for e in copies]
+
+
+KNOWN_COPIES = [
+    (0, 100, 2 * PAGE, 1),
+    (0, 0, 10, 1),
+    (1, 0, 10, 1),
+    (1, 4 * PAGE, PAGE, 1),
+    (2, 0, 3 * PAGE, 0),
+    (2, 0, PAGE, 1),
+    (3, 0, PAGE, 0),
+    (3, 2 * PAGE, 1, 0),
+    (4, 0, 2 * PAGE, 0),
+    (5, 0, PAGE, 1),
+    (6, 0, PAGE, 0),
+    (7, 0, PAGE, 1),
+    (8, 0, 100, 1),
+]
+
+
+def test_what_the_kernel_copies(tmp_path):
+    assert copies_of(build_known(tmp_path, name="copies"), tmp_path) == KNOWN_COPIES
 
 
 def test_program_exit_is_the_last_event(alone):

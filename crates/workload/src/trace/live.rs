@@ -201,6 +201,14 @@ impl Sink for Told<'_> {
         }
         this.send(Piece::Event(meaning))
     }
+
+    fn copies(&mut self, thread: ThreadId, pages: &[(Vpn, bool)]) -> Result<(), WorkloadError> {
+        let this = &mut *self.broadcast;
+        let core = ThreadId(thread.0 % this.options.threads.max(1));
+        let mut touches = pages.to_vec();
+        touches.retain(|&(page, store)| this.pages.note(page, store) != Novelty::Known);
+        if touches.is_empty() { Ok(()) } else { this.send(Piece::Touches { thread: core, touches }) }
+    }
 }
 
 /// A program that runs elsewhere at this moment, for one simulation.

@@ -152,6 +152,7 @@ fn a_damaged_capture_leaves_nothing_and_an_old_trace_in_peace() {
         (spoilt(32 + 8 + 6, &[16]), "at byte 32: an access to"),
         (spoilt(events + 32, &[9]), "at byte 224: an event after 9 accesses"),
         (spoilt(events + 32 + 8, &[99]), "unknown event 99"),
+        (spoilt(events + 32 + 8, &[12, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff]), "no system call makes"),
         (spoilt(events + 32 + 40, &[0xff; 8]), "impossible range"),
         (packed, "zstd frame is damaged or cut"),
     ] {

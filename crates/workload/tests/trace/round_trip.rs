@@ -3,10 +3,10 @@
 
 use nestwalk_mem::{Access, Gva};
 use nestwalk_workload::ThreadId;
-use nestwalk_workload::trace::{ConvertOptions, check, info};
+use nestwalk_workload::trace::{ConvertOptions, Trace, check, info};
 use proptest::prelude::*;
 
-use crate::capture::{Capture, Item, Place, RawEvent, Touch, items, mmap, munmap};
+use crate::capture::{Capture, Item, Place, RawEvent, Touch, convert_file, items, mmap, munmap};
 
 #[derive(Clone, Debug)]
 enum Block {
@@ -113,6 +113,38 @@ fn events_stand_between_the_accesses_that_they_stood_between() {
     assert_eq!(shape, "eaaea");
     let info = info(&place.path("trace.nwt")).unwrap();
     assert_eq!(info.vmas.iter().map(|vma| (vma.start, vma.end)).collect::<Vec<_>>(), [(0x11000, 0x14000)]);
+}
+
+/// What the kernel copies is no event of the trace, but a touch of each page that is new, in its
+/// place; and making a trace of the trace keeps it.
+#[test]
+fn what_the_kernel_copies_touches_pages_that_are_new() {
+    let copy = |address, bytes, to_user| (12, u32::from(to_user), address, bytes, 0, 0);
+    let mut capture = Capture::default();
+    capture.events(0, &[mmap(0x10000, 0x8000)]);
+    capture.accesses(0, &[Touch::load(0x10000)]);
+    capture.events(0, &[copy(0x10ff0, 0x1020, true), copy(0x13000, 1, false), copy(0x11000, 0x1000, true)]);
+    capture.accesses(0, &[Touch::store(0x14000)]);
+    capture.events(0, &[copy(0x13000, 8, true), munmap(0x11000, 0x1000), mmap(0x11000, 0x1000)]);
+    capture.events(0, &[copy(0x11000, 8, false)]);
+    let place = Place::new();
+    place.convert(&capture.bytes, &ConvertOptions::default()).unwrap();
+    let shape = |trace: &Trace| -> Vec<String> {
+        let name = |item: &Item| match item {
+            Item::Access(_, touch) => format!("a{:x}", touch.gva().0 >> 12),
+            Item::Event(event) => format!("e{}", event.op as u32),
+            Item::Touch(_, page, store) => format!("{}{page:x}", if *store { "s" } else { "l" }),
+            Item::Mark(_) => "m".into(),
+        };
+        items(trace).iter().map(name).collect()
+    };
+    // Pages 0x10 to 0x12: the first had been loaded from and is stored to now.
+    let wanted = ["e1", "a10", "s10", "s11", "s12", "l13", "a14", "s13", "e2", "e1", "l11"];
+    assert_eq!(shape(&place.trace()), wanted);
+    let info = info(&place.path("trace.nwt")).unwrap();
+    assert_eq!((info.events, info.footprint_bytes, info.accesses), (3, 5 << 12, 2));
+    convert_file(&place.path("trace.nwt"), &place.path("again.nwt"), &ConvertOptions::default()).unwrap();
+    assert_eq!(shape(&Trace::open(&place.path("again.nwt")).unwrap()), wanted);
 }
 
 #[test]

@@ -36,6 +36,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -550,6 +551,111 @@ static bool child_ended(int64_t num, const uint64_t *args, int64_t result)
     return (options & WEXITED) && !(options & (WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT));
 }
 
+/* ---- What the kernel copies for the program ---------------------------------------------- */
+
+/*
+ * A buffer that `read` fills may be touched for the first time by the kernel. The converter knows which pages are
+ * new; here only those that were reported since memory was last taken away are left out, so that a buffer that is
+ * used again and again costs one event. A page that is forgotten is merely reported again.
+ */
+#define REPORTED_PAGES 1024u
+#define PAGE_SHIFT 12
+#define VECTORS_MAX 1024u /* Linux's UIO_MAXIOV */
+
+static _Atomic uint64_t reported[REPORTED_PAGES]; /* page << 16 | store << 15 | the epoch's low 15 bits */
+static _Atomic uint64_t mapping_epoch = 1;
+
+/* Whether a page of the range is not known to have been reported. */
+static bool is_news(uint64_t addr, uint64_t len, enum copy_direction direction)
+{
+    uint64_t epoch = atomic_load_explicit(&mapping_epoch, memory_order_relaxed) & 0x7fff;
+    bool news = false;
+
+    for (uint64_t page = addr >> PAGE_SHIFT; page <= (addr + len - 1) >> PAGE_SHIFT; page++) {
+        _Atomic uint64_t *entry = &reported[page % REPORTED_PAGES];
+        uint64_t seen = atomic_load_explicit(entry, memory_order_relaxed), wanted = page << 16 | epoch;
+        if (seen == (wanted | 1 << 15) || (seen == wanted && direction == COPY_FROM_USER))
+            continue;
+        if (direction == COPY_TO_USER)
+            wanted |= 1 << 15;
+        atomic_store_explicit(entry, wanted, memory_order_relaxed);
+        news = true;
+    }
+    return news;
+}
+
+static void report_copy(struct thread *t, uint64_t addr, uint64_t len, enum copy_direction direction)
+{
+    struct event_record event = { .op = EVENT_COPY, .flags = direction, .addr = addr, .len = len };
+
+    if (len && is_news(addr, len, direction))
+        write_events(t, &event, 1);
+}
+
+/* Reads the guest's memory (guest base 0), which another thread may have unmapped since the call. */
+static bool peek(void *to, uint64_t from, size_t size)
+{
+    struct iovec local = { to, size }, remote = { (void *)from, size };
+
+    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)size;
+}
+
+/* The first `len` bytes of a vector of `count` buffers. */
+static void report_vector(struct thread *t, uint64_t vector, uint64_t count, uint64_t len,
+                          enum copy_direction direction)
+{
+    struct { uint64_t addr, len; } part;
+
+    for (uint64_t i = 0; i < count && i < VECTORS_MAX && len; i++) {
+        if (!peek(&part, vector + i * sizeof part, sizeof part))
+            return;
+        uint64_t done = part.len < len ? part.len : len;
+        report_copy(t, part.addr, done, direction);
+        len -= done;
+    }
+}
+
+/* The kernel's struct msghdr of 64-bit machines, as far as the buffers go. */
+struct message {
+    uint64_t name, name_len, vector, count;
+};
+
+/* A call that returned `len`: that many bytes were copied, if it is one that copies. Of a datagram that was cut off
+ * (MSG_TRUNC) it returns the whole length. */
+static void on_copy(struct thread *t, int64_t num, const uint64_t *a, uint64_t len)
+{
+    const struct calls *c = calls;
+    struct message message;
+
+    if (num == c->read || num == c->pread64 || num == c->recvfrom)
+        report_copy(t, a[1], len < a[2] ? len : a[2], COPY_TO_USER);
+    else if (num == c->write || num == c->pwrite64 || num == c->sendto)
+        report_copy(t, a[1], len < a[2] ? len : a[2], COPY_FROM_USER);
+    else if (num == c->getrandom)
+        report_copy(t, a[0], len < a[1] ? len : a[1], COPY_TO_USER);
+    else if (num == c->readv || num == c->preadv || num == c->preadv2)
+        report_vector(t, a[1], a[2], len, COPY_TO_USER);
+    else if (num == c->writev || num == c->pwritev || num == c->pwritev2)
+        report_vector(t, a[1], a[2], len, COPY_FROM_USER);
+    else if ((num == c->recvmsg || num == c->sendmsg) && peek(&message, a[1], sizeof message))
+        report_vector(t, message.vector, message.count, len, num == c->recvmsg ? COPY_TO_USER : COPY_FROM_USER);
+}
+
+/* Whether pages may lose what they have by it, so that a copy there is news again. */
+static bool takes_memory(const struct event_record *event)
+{
+    switch (event->op) {
+    case EVENT_MMAP:
+        return event->arg >> 32 & MAP_FIXED;
+    case EVENT_BRK:
+        return event->result < event->arg;
+    case EVENT_CLONE:
+        return event->flags == WHAT_PROCESS; /* the next store to each page copies it */
+    default:
+        return event->op == EVENT_MUNMAP || event->op == EVENT_MREMAP || event->op == EVENT_MADVISE;
+    }
+}
+
 static void on_syscall_return(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64_t result)
 {
     struct thread *t = this_thread();
@@ -593,8 +699,11 @@ static void on_syscall_return(qemu_plugin_id_t id, unsigned vcpu, int64_t num, i
         event.addr = event.len = 0;
         event.result = num == calls->wait4 ? result : a[0] == P_PID ? (int64_t)a[1] : 0;
     } else {
+        on_copy(t, num, a, result);
         return;
     }
+    if (takes_memory(&event))
+        atomic_fetch_add_explicit(&mapping_epoch, 1, memory_order_relaxed);
     write_events(t, &event, 1);
 }
 

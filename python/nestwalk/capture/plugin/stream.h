@@ -43,12 +43,14 @@ enum event_op {
     EVENT_VMA = 9,      /* a mapping at program start: addr, len; arg = prot; flags = MAP_* */
     EVENT_MARK = 10,    /* the program called prctl(MARK_PRCTL, number): arg = number */
     EVENT_CHILD_EXIT = 11, /* a child process ended and was waited for: result = its id or 0 */
+    EVENT_COPY = 12,       /* addr, len: what the kernel copied for a system call; flags = enum copy_direction */
 };
 
 /* A prctl option that no kernel has ("NWMK"): outside a capture the call fails and does nothing. */
 #define MARK_PRCTL 0x4e574d4bu
 
 enum { WHAT_THREAD = 0, WHAT_PROCESS = 1 };
+enum copy_direction { COPY_FROM_USER = 0, COPY_TO_USER = 1 };
 
 struct event_record {
     uint64_t accesses_before; /* of this thread */

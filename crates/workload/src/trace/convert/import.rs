@@ -4,7 +4,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use nestwalk_mem::Va;
+use nestwalk_mem::{Va, Vpn};
 use rustc_hash::FxHashMap;
 
 use super::sink::Sink;
@@ -31,6 +31,9 @@ pub struct Batch {
     pub more: u64,
     /// What comes after the accesses.
     pub event: Option<TraceEvent>,
+    /// Pages that the kernel touched for the thread, and whether by a store; after the accesses,
+    /// too.
+    pub copies: Vec<(Vpn, bool)>,
 }
 
 impl Batch {
@@ -39,6 +42,7 @@ impl Batch {
         self.accesses.clear();
         self.more = 0;
         self.event = None;
+        self.copies.clear();
     }
 
     /// Puts in an access to `address`, which a trace can hold, of `bytes` bytes (rounded up to a
@@ -139,6 +143,9 @@ fn consume<S: Sink>(
         recorder.accesses(thread, &batch.accesses, batch.more)?;
         if let Some(event) = &batch.event {
             recorder.event(&TraceEvent { thread, ..*event })?;
+        }
+        if !batch.copies.is_empty() {
+            recorder.copies(thread, &batch.copies)?;
         }
         progress(recorder)?;
         // Whether there is room for it back there does not matter.

@@ -100,24 +100,18 @@ impl Own {
         self.left -= (self.done - from) as u64;
     }
 
-    /// Puts the log's next event into `batch`; `false` at its end. First touches follow from the
-    /// accesses.
-    fn next_event(&mut self, batch: &mut Batch) -> Result<bool, WorkloadError> {
-        let mut touches = Vec::new();
-        loop {
-            match self.decoder.log_step(&self.trace, &mut touches, BATCH)? {
-                LogStep::Touches(_) => touches.clear(),
-                LogStep::Event(event) => {
-                    batch.thread = event.thread.0.into();
-                    batch.event = Some(event);
-                    return Ok(true);
-                }
-                LogStep::End => {
-                    self.in_log = false;
-                    return Ok(false);
-                }
+    /// Puts the log's next step into `batch`; `false` at its end. Where every access is kept, a
+    /// log's touches are those of the kernel: the program's follow from its accesses.
+    fn next_step(&mut self, batch: &mut Batch) -> Result<bool, WorkloadError> {
+        match self.decoder.log_step(&self.trace, &mut batch.copies, BATCH)? {
+            LogStep::Touches(thread) => batch.thread = thread.0.into(),
+            LogStep::Event(event) => {
+                batch.thread = event.thread.0.into();
+                batch.event = Some(event);
             }
+            LogStep::End => self.in_log = false,
         }
+        Ok(self.in_log)
     }
 }
 
@@ -132,7 +126,7 @@ impl Reader for Own {
             if self.cut && self.left == 0 {
                 return Ok(false);
             }
-            if self.in_log && self.next_event(batch)? {
+            if self.in_log && self.next_step(batch)? {
                 return Ok(true);
             }
             let Some(record) = self.trace.records().get(self.record) else { return Ok(false) };

@@ -5,14 +5,14 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use nestwalk_mem::Va;
+use nestwalk_mem::{Va, Vpn};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::input::Input;
 use super::sink::Sink;
 use crate::stream::{ThreadId, WorkloadError};
 use crate::trace::event::{EventOp, TraceEvent};
-use crate::trace::format::{u32_at, u64_at};
+use crate::trace::format::{ADDRESS_END, u32_at, u64_at};
 use crate::trace::source::{INSTRUCTIONS_SATURATED, SourceAccess};
 
 /// What the format is called.
@@ -24,6 +24,11 @@ pub const TOOL: &str = "nestwalk capture (QEMU user mode)";
 pub const MAGIC: u32 = 0x4352_5441;
 const HEADER_BYTES: usize = 32;
 const EVENT_BYTES: usize = 48;
+/// The event of memory that the kernel copied to (flags 1) or from (0) for the program. It changes
+/// no mapping, and a trace has it as touches of pages.
+const COPY: u32 = 12;
+/// The most that one system call copies is less (Linux's `MAX_RW_COUNT` is 2 GiB - 4 KiB).
+const COPY_BYTES_MAX: u64 = 1 << 31;
 /// The most records that a block may have: 64 times what the plugin writes.
 const RECORDS_MAX: u64 = 1 << 22;
 /// Blocks that are read ahead.
@@ -263,6 +268,16 @@ fn take_accesses<S: Sink>(
     recorder.accesses(thread, &block.accesses, more)
 }
 
+/// The pages of an event [`COPY`], and whether they were stored to.
+fn copied(event: &[u8]) -> Result<Vec<(Vpn, bool)>, String> {
+    let (store, start, bytes) = (u32_at(event, 12) & 1 == 1, u64_at(event, 16), u64_at(event, 24));
+    if bytes == 0 || bytes > COPY_BYTES_MAX || start >= ADDRESS_END - bytes {
+        return Err(format!("a copy of {bytes} bytes at {start:#x}, which no system call makes"));
+    }
+    let (first, last) = (Va(start).page(), Va(start + bytes - 1).page());
+    Ok((first.0..=last.0).map(|page| (Vpn(page), store)).collect())
+}
+
 /// Says how many child processes began.
 fn take_events<S: Sink>(
     block: &Block,
@@ -285,6 +300,11 @@ fn take_events<S: Sink>(
             ));
         }
         let number = u32_at(bytes, 8);
+        if number == COPY {
+            let pages = copied(bytes).map_err(|what| corrupt(at, format!("{what}: {REMEDY}")))?;
+            recorder.copies(thread, &pages)?;
+            continue;
+        }
         let op = EventOp::of(number)
             .ok_or_else(|| corrupt(at + 8, format!("unknown event {number}: use a newer Nestwalk, or {REMEDY}")))?;
         let event = TraceEvent {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where what a source yields goes: into a trace, or to simulations that follow it.
 
+use nestwalk_mem::Vpn;
+
 use crate::stream::{ThreadId, WorkloadError};
 use crate::trace::event::TraceEvent;
 use crate::trace::recorder::Recorder;
@@ -23,6 +25,13 @@ pub trait Sink {
     /// # Errors
     /// When it cannot be taken.
     fn event(&mut self, event: &TraceEvent) -> Result<(), WorkloadError>;
+
+    /// Pages that the kernel copied to or from for `thread` (`read`, `write`), in order, and
+    /// whether it stored to them: a page's first touch may be among these.
+    ///
+    /// # Errors
+    /// When they cannot be taken.
+    fn copies(&mut self, thread: ThreadId, pages: &[(Vpn, bool)]) -> Result<(), WorkloadError>;
 }
 
 impl Sink for Recorder {
@@ -36,5 +45,9 @@ impl Sink for Recorder {
 
     fn event(&mut self, event: &TraceEvent) -> Result<(), WorkloadError> {
         Self::event(self, event)
+    }
+
+    fn copies(&mut self, thread: ThreadId, pages: &[(Vpn, bool)]) -> Result<(), WorkloadError> {
+        pages.iter().try_for_each(|&(page, store)| self.touched(thread, page, store))
     }
 }
