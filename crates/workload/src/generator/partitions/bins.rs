@@ -52,6 +52,8 @@ pub(super) struct Bins {
     /// How much of updates and of written targets is ever filled, in millionths of edges.
     filled: u32,
     written: u32,
+    /// Whether the first step is dense in most partitions: it fills updates bin after bin.
+    dense_first: bool,
 }
 
 impl Bins {
@@ -64,7 +66,8 @@ impl Bins {
         let written = steps.iter().map(|step| step.edges).max().unwrap_or(0);
         let filled = if steps.iter().any(|step| step.dense > 0) { 1_000_000 } else { written };
         let pairs = Vec::with_capacity((count * count) as usize + 1);
-        let mut bins = Self { count, pairs, runs, run_sum, filled, written };
+        let dense_first = steps[0].dense > 500_000;
+        let mut bins = Self { count, pairs, runs, run_sum, filled, written, dense_first };
         let mut next = Pair { byte: 0, sender: 0, edges: 0 };
         for row in 0..count {
             let last = graph.vertices().min((row + 1) * width) - 1;
@@ -140,9 +143,17 @@ impl Bins {
     }
 
     /// The pages of senders that begin in a row.
-    fn sender_pages(&self, row: u64) -> Range<u64> {
-        let page = |pair: Pair| (WORD * pair.sender).div_ceil(PAGE_BYTES);
-        page(self.pair(row, 0))..page(self.pair(row + 1, 0))
+    fn sender_turns(&self, row: u64) -> Vec<Turn> {
+        let page = |sender: u64| (WORD * sender).div_ceil(PAGE_BYTES);
+        let of_bin = |to: u64| {
+            let (begin, end) = (self.sender(row, to), self.pairs[(row * self.count + to + 1) as usize].sender);
+            (page(begin)..page(end)).map(move |page| Turn {
+                word: page * PAGE_BYTES / WORD - begin,
+                of: end - begin,
+                page: Page::Sender(page),
+            })
+        };
+        (0..self.count).flat_map(of_bin).collect()
     }
 }
 
@@ -172,9 +183,20 @@ pub(super) enum Page {
     Bin(u64),
 }
 
-/// How far the first touches of a thread's rows are: senders and targets as the graph is taken
-/// apart, of targets a page of each bin in turn; then updates and written targets, bin after bin.
+/// What is touched first in one go over all rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pass {
+    /// Senders, as the graph is taken apart (`transposePartition`).
+    Senders,
+    /// Targets (`writeDestIds`).
+    Targets,
+    /// What the first steps fill: updates, and written targets.
+    Filled,
+}
+
+/// How far the first touches of a thread's rows are, in one pass.
 pub(super) struct FirstTouches {
+    pass: Pass,
     row: u64,
     /// The row's pages that are still to come, the next one last.
     pages: Vec<Page>,
@@ -182,8 +204,8 @@ pub(super) struct FirstTouches {
 
 impl FirstTouches {
     /// Those of the rows `first`, `first + stride` and so on.
-    pub(super) const fn new(first: u64) -> Self {
-        Self { row: first, pages: Vec::new() }
+    pub(super) const fn new(pass: Pass, first: u64) -> Self {
+        Self { pass, row: first, pages: Vec::new() }
     }
 
     /// The next page.
@@ -192,7 +214,7 @@ impl FirstTouches {
             if self.row >= bins.count {
                 return None;
             }
-            self.pages = of_row(bins, self.row);
+            self.pages = of_row(bins, self.row, self.pass);
             self.pages.reverse();
             self.row += stride;
         }
@@ -200,22 +222,46 @@ impl FirstTouches {
     }
 }
 
+/// A page, and how full its array is when it is touched: the word that it begins with, of so many.
+#[derive(Clone, Copy)]
+struct Turn {
+    word: u64,
+    of: u64,
+    page: Page,
+}
+
 /// The pages of a row, in the order in which they are touched.
-fn of_row(bins: &Bins, row: u64) -> Vec<Page> {
-    let mut pages: Vec<Page> = bins.sender_pages(row).map(Page::Sender).collect();
-    let targets: Vec<Range<u64>> = (0..bins.count).map(|to| bins.pages(row, to, Array::Targets)).collect();
-    let most = targets.iter().map(|pages| pages.end - pages.start).max().unwrap_or(0);
-    for turn in 0..most {
-        pages.extend(
-            targets.iter().map(|pages| pages.start + turn..pages.end).filter_map(|mut left| left.next()).map(Page::Bin),
-        );
+///
+/// What is filled source by source grows in all bins at once, so a page's turn comes when its array
+/// is as full as that. Arrays that are not alike long get out of step soon: neighbouring frames
+/// belong to bins that are far apart, and are gathered far apart in time.
+fn of_row(bins: &Bins, row: u64, pass: Pass) -> Vec<Page> {
+    let array = |to: u64, array: Array| {
+        let (begin, words) = (bins.word(row, to, array, 0), bins.length(bins.edges(row, to), array));
+        bins.pages(row, to, array).map(move |page| Turn {
+            word: (page * PAGE_BYTES).saturating_sub(begin) / WORD,
+            of: words,
+            page: Page::Bin(page),
+        })
+    };
+    let all = |kind: Array| (0..bins.count).flat_map(move |to| array(to, kind));
+    match pass {
+        Pass::Senders => by_turn(bins.sender_turns(row)),
+        Pass::Targets => by_turn(all(Array::Targets).collect()),
+        Pass::Filled if bins.dense_first => {
+            let mut pages: Vec<Page> = all(Array::Updates).map(|turn| turn.page).collect();
+            pages.extend(by_turn(all(Array::Written).collect()));
+            pages
+        }
+        Pass::Filled => by_turn(all(Array::Updates).chain(all(Array::Written)).collect()),
     }
-    for to in 0..bins.count {
-        pages.extend(
-            [Array::Updates, Array::Written].into_iter().flat_map(|array| bins.pages(row, to, array)).map(Page::Bin),
-        );
-    }
-    pages
+}
+
+fn by_turn(mut turns: Vec<Turn>) -> Vec<Page> {
+    let before =
+        |a: &Turn, b: &Turn| (u128::from(a.word) * u128::from(b.of)).cmp(&(u128::from(b.word) * u128::from(a.of)));
+    turns.sort_by(before);
+    turns.into_iter().map(|turn| turn.page).collect()
 }
 
 #[cfg(test)]
@@ -229,15 +275,40 @@ mod tests {
         for algorithm in [Algorithm::PageRank, Algorithm::Components, Algorithm::BreadthFirst, Algorithm::Nibble] {
             let bins = Bins::new(&graph, 8192, algorithm);
             let mut pages = Vec::new();
-            for first in 0..3 {
-                let mut touches = FirstTouches::new(first);
-                pages.extend(std::iter::from_fn(|| touches.next(&bins, 3)));
+            for pass in [Pass::Senders, Pass::Targets, Pass::Filled] {
+                for first in 0..3 {
+                    let mut touches = FirstTouches::new(pass, first);
+                    pages.extend(std::iter::from_fn(|| touches.next(&bins, 3)));
+                }
             }
             pages.sort_unstable();
             let all = (0..(WORD * bins.senders()).div_ceil(PAGE_BYTES)).map(Page::Sender);
             let all: Vec<Page> = all.chain((0..bins.bytes().div_ceil(PAGE_BYTES)).map(Page::Bin)).collect();
             assert!(pages == all, "{algorithm:?}: {} pages of {}", pages.len(), all.len());
         }
+    }
+
+    #[test]
+    fn bins_grow_together_and_get_out_of_step() {
+        let graph = Adjacency::new(GraphKind::Social, 400_000, 35, 100, 7);
+        let bins = Bins::new(&graph, 32_768, Algorithm::PageRank);
+        let bin_of = |page: Page| {
+            let Page::Bin(page) = page else { unreachable!("a sender") };
+            (0..bins.count).find(|&to| bins.pages(1, to, Array::Targets).contains(&page)).unwrap()
+        };
+        let order: Vec<u64> = of_row(&bins, 1, Pass::Targets).into_iter().map(bin_of).collect();
+        let mut seen = vec![0; bins.count as usize];
+        for (done, &bin) in order.iter().enumerate() {
+            seen[bin as usize] += 1;
+            // No bin is ahead of its share by more than its first page and the one that it is at.
+            let pages = bins.pages(1, bin, Array::Targets);
+            let share = (pages.end - pages.start) as f64 * (done + 1) as f64 / order.len() as f64;
+            assert!(f64::from(seen[bin as usize]) < share + 2.0, "bin {bin} after {done}");
+        }
+        let in_turn = order.windows(2).filter(|pair| pair[1] == (pair[0] + 1) % bins.count).count();
+        assert!(in_turn * 2 < order.len(), "{in_turn} of {} follow their neighbour", order.len());
+        let filled = of_row(&bins, 1, Pass::Filled);
+        assert!(filled.is_sorted(), "a dense scatter fills bin after bin");
     }
 
     #[test]
