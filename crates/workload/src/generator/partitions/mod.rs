@@ -75,6 +75,34 @@ const fn step(dense: u32, vertices: u32, edges: u32, changes: u32, activates: u3
     Step { dense, vertices, edges, changes, activates }
 }
 
+/// Which vertices are active where a step is sparse: of a share of all (in millionths, in random
+/// order) those whose lists are not longer than so many edges. Short lists are more often active
+/// than long ones in what GPOP counted, as nibble's threshold grows with the degree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Activity {
+    candidates: u32,
+    longest: u64,
+}
+
+impl Activity {
+    /// That of `step`, so that both its vertices and its edges are as many as counted. `lengths`
+    /// has the length of each list, ascending. Where long lists are more often active, all lengths
+    /// are alike.
+    fn of(step: &Step, lengths: &[u64]) -> Self {
+        let all = lengths.iter().sum::<u64>() as f64 / lengths.len() as f64;
+        let wanted = all * f64::from(step.edges) / f64::from(step.vertices.max(1));
+        let mut sum = 0;
+        let short = lengths.iter().zip(1..).take_while(|&(length, count)| {
+            sum += length;
+            wanted >= all || sum as f64 <= wanted * f64::from(count)
+        });
+        let Some((&longest, count)) = short.last() else { return Self { candidates: step.vertices, longest: 0 } };
+        let longest = if count as usize == lengths.len() { u64::MAX } else { longest };
+        let candidates = f64::from(step.vertices) * lengths.len() as f64 / f64::from(count);
+        Self { candidates: candidates.min(1e6) as u32, longest }
+    }
+}
+
 impl Algorithm {
     /// Its steps. Those with less than a thousandth of the edges are left out: the last ones of
     /// components and search, the first ones of search and nibble. Not counted but assumed: which
@@ -131,6 +159,8 @@ parameters! {
 pub(super) struct Partitions {
     layout: Layout,
     algorithm: Algorithm,
+    /// Of each step.
+    activity: Vec<Activity>,
     adjacency: Adjacency,
     /// Vertices of a partition.
     width: u64,
@@ -220,9 +250,14 @@ impl Partitions {
         let read = Sweep::new(groups(&[offsets, edges, active, degrees, inner, table_memory]), config.threads);
         let set = Sweep::new(vec![vec![values, second], vec![frontier]], config.threads);
         let dice = Dice::of_threads(config.seed ^ 0x6b0f, config.threads);
+        let edges_of = |vertex| adjacency.edges_of(vertex);
+        let mut lengths: Vec<u64> = adjacency.typical().into_iter().map(edges_of).map(|(from, to)| to - from).collect();
+        lengths.sort_unstable();
+        let activity = config.algorithm.steps().iter().map(|step| Activity::of(step, &lengths)).collect();
         let mut program = Self {
             layout,
             algorithm: config.algorithm,
+            activity,
             adjacency,
             width,
             tables: Tables::new(bins.count),
@@ -414,18 +449,27 @@ impl Partitions {
     /// `scatterVC`: the lists of active vertices, in the order in which they were found.
     fn scatter_sparse(&self, thread: &mut Thread, step: &Step, accesses: &mut Vec<Access>) -> bool {
         let (first, members) = self.members(thread.place.partition);
-        let active = part(members, step.vertices);
-        if thread.at >= active && thread.list.is_none() {
-            return true;
+        let Activity { candidates, longest } = self.activity[thread.place.step];
+        let candidates = part(members, candidates);
+        let candidate = |at: u64| first + self.order.apply(at) % members;
+        let length = |(from, to): (u64, u64)| to - from;
+        if thread.list.is_none() {
+            while thread.at < candidates && length(self.adjacency.edges_of(candidate(thread.at))) > longest {
+                thread.at += 1;
+            }
+            if thread.at >= candidates {
+                return true;
+            }
         }
         let mut list = thread.list.take().unwrap_or_else(|| {
-            let vertex = first + self.order.apply(thread.at) % members;
-            accesses.extend([Access::load(self.frontier.at(WORD * (first + thread.at))), self.sent(vertex)]);
+            let vertex = candidate(thread.at);
+            let place = thread.at * part(members, step.vertices) / candidates;
+            accesses.extend([Access::load(self.frontier.at(WORD * (first + place))), self.sent(vertex)]);
             accesses.extend([vertex, vertex + 1].map(|at| Access::load(self.offsets.at(WORD * at))));
             thread.at += 1;
             self.adjacency.list(vertex)
         });
-        let vertex = first + self.order.apply(thread.at - 1) % members;
+        let vertex = candidate(thread.at - 1);
         for _ in 0..CHUNK {
             let Some((edge, target)) = list.next(&self.adjacency) else { break };
             let (row, bin) = (thread.place.partition, target / self.width);
@@ -438,7 +482,7 @@ impl Partitions {
             // As full as the bin is by now.
             let filled = part(self.bins.edges(thread.place.partition, bin), step.edges);
             if filled > 0 {
-                let place = filled * (thread.at - 1) / active;
+                let place = filled * (thread.at - 1) / candidates;
                 let update = self.bins.updates(place + 1) - 1;
                 accesses.push(Access::store(self.word(row, bin, Array::Updates, update)));
                 accesses.push(Access::store(self.word(row, bin, Array::Written, place)));
@@ -821,7 +865,14 @@ mod tests {
         }
         let count = |region| seen.iter().filter(|access| of(region, access)).count() as u64;
         let (edges, vertices) = (count(program.edges), count(program.frontier));
-        assert!(vertices > 100 && edges > vertices);
+        // As many vertices and edges as the step has of all.
+        let step = &Algorithm::Nibble.steps()[4];
+        let (first, members) = program.members(0);
+        let of_all = program.adjacency.edges_of(first + members - 1).1 - program.adjacency.edges_of(first).0;
+        for (found, all, share) in [(vertices, members, step.vertices), (edges, of_all, step.edges)] {
+            let off = found as f64 / part(all, share) as f64 - 1.0;
+            assert!(off.abs() < 0.1, "{found} of {all}, off by {off}");
+        }
         assert_eq!(count(program.table_memory), 15 * edges);
         // Where a list ends is looked up for each edge, and for each vertex where it begins as well.
         assert_eq!(count(program.offsets), edges + 2 * vertices);
