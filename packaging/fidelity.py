@@ -66,9 +66,8 @@ def summary(results: dict[str, Any]) -> str:
     bounds = verdicts["bound kept"] + verdicts["bound broken"]
     kept = f"; {verdicts['bound kept']} of {bounds} bounds are kept" if bounds else ""
     size = SIZES[results["quick"]]
-    return f"- {size[0].upper()}{size[1:]} ({results['runs']} runs, `{results['machine']}`, seed {results['seed']}): " + (
-        f"{figures['within']} of {figures['all']} figures within 20 %{kept}."
-    )
+    made = f"{len(results['runs'])} runs, `{results['machine']}`, seed {results['seed']}"
+    return f"- {size[0].upper()}{size[1:]} ({made}): {figures['within']} of {figures['all']} figures within 20 %{kept}."
 
 
 def row(*cells: str) -> Iterable[str]:
