@@ -63,6 +63,16 @@ pub(crate) fn compact(state: &mut KernelState, below: &mut dyn Below, order: Ord
     done.succeeded
 }
 
+/// Runs compaction until the fragmentation score is down to `score`, or all memory has been gone
+/// over.
+pub(crate) fn compact_proactively(state: &mut KernelState, below: &mut dyn Below, score: u64, cpu: Cpu) {
+    let (memory, mut mover) = split(state, below);
+    let done = memory.compact_proactively(score, cpu, &mut mover);
+    let of_processes = mover.count;
+    state.counters.migrated += done.migrated.0 - of_processes;
+    state.counters.compaction_scanned += done.scanned.0;
+}
+
 /// See [`TableContext::alloc_range`](super::placement::TableContext::alloc_range).
 pub(crate) fn alloc_range(
     state: &mut KernelState,

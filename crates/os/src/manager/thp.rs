@@ -2,21 +2,28 @@
 //! Linux's transparent huge pages for anonymous memory: 2 MiB at the first touch
 //! (`do_huge_pmd_anonymous_page`), and khugepaged, which makes huge pages of small ones later.
 //!
+//! A huge page of which a part is unmapped is split when memory is short, and not before
+//! (`deferred`).
+//!
 //! Left out: the huge zero page (`use_zero_page`: a load maps a zeroed huge page), and direct
-//! reclaim on behalf of huge pages. A huge page of which a part is unmapped frees that part at once
-//! rather than at the next memory pressure (`deferred_split_scan`).
+//! reclaim on behalf of huge pages.
 
-use nestwalk_mem::{FrameRange, Level, Nanoseconds, Order, PageCount, PageSize};
+mod deferred;
+
+use nestwalk_mem::{FrameRange, Level, Nanoseconds, Order, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::context::collapse::{Candidate, CollapseLimits, examine};
-use crate::context::event::Fault;
+use crate::context::event::{Cause, Fault};
 use crate::error::OsError;
 use crate::manager::contract::{Deallocation, Facts, MemoryManager, Preparation, Promotion, When};
 use crate::manager::linux4k::map_one_page;
 use crate::manager::scan::Cursor;
+use crate::state::KernelState;
+use crate::state::process::ProcessId;
 use crate::state::vma::{HugeAdvice, Vma, VmaKind};
+use deferred::DeferredSplits;
 
 /// Its choices at the five events.
 pub const FACTS: Facts = Facts {
@@ -27,7 +34,7 @@ pub const FACTS: Facts = Facts {
     preparation: Preparation::Full,
     mapping: When::FaultOrDaemon,
     promotion: Promotion::OutOfPlace,
-    deallocation: Deallocation::OnUnmap,
+    deallocation: Deallocation::Deferred,
 };
 
 /// Where huge pages are used (`/sys/kernel/mm/transparent_hugepage/enabled`).
@@ -126,12 +133,19 @@ pub struct Thp {
     cursor: Cursor,
     /// And not before this time, in ns.
     wakes_at: Nanoseconds,
+    /// Huge pages that are unmapped in part.
+    deferred: DeferredSplits,
 }
 
 impl Thp {
     /// With its daemon at the beginning.
     pub fn new(config: ThpConfig) -> Self {
-        Self { config, cursor: Cursor::default(), wakes_at: Nanoseconds::from_ms(config.khugepaged.scan_sleep_ms) }
+        Self {
+            config,
+            cursor: Cursor::default(),
+            wakes_at: Nanoseconds::from_ms(config.khugepaged.scan_sleep_ms),
+            deferred: DeferredSplits::default(),
+        }
     }
 
     /// `hugepage_vma_check`.
@@ -209,8 +223,11 @@ impl Thp {
                 continue;
             }
             let Some(frame) = cx.huge_frame(config.defrag) else { return Ok(config.alloc_sleep_ms) };
-            cx.collapse(process, first, frame, &mut |cx, _, frame, shared| {
-                if !shared {
+            let deferred = &mut self.deferred;
+            cx.collapse(process, first, frame, &mut |cx, page, frame, shared| {
+                if !shared && cx.state.memory.is_compound(frame) {
+                    deferred.unmapped(cx, process, page, frame);
+                } else if !shared {
                     cx.free(FrameRange::single(frame));
                 }
             })?;
@@ -238,6 +255,10 @@ impl MemoryManager for Thp {
         !matches!(self.config.enabled, Enabled::Never)
     }
 
+    fn keeps_compounds(&self) -> bool {
+        true
+    }
+
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
         if self.suits(cx, fault)? {
             if let Some(size) = self.map_huge(cx, fault)? {
@@ -248,6 +269,33 @@ impl MemoryManager for Thp {
             return Ok(size);
         }
         map_one_page(cx, fault)
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frames: FrameRange, cause: Cause) {
+        if frames.count.0 == 1 && cx.state.memory.is_compound(frames.start) {
+            if cause != Cause::Reclaimed {
+                return self.deferred.unmapped(cx, process, page, frames.start);
+            }
+            // Reclaim splits a huge page before it takes pages of it (`shrink_folio_list`).
+            self.deferred.split(cx, frames.start);
+        }
+        cx.free(frames);
+    }
+
+    fn shrink(&mut self, cx: &mut Context<'_>, priority: u32) -> PageCount {
+        self.deferred.shrink(cx, priority)
+    }
+
+    fn can_shrink(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    fn reserved(&self) -> PageCount {
+        self.deferred.held()
+    }
+
+    fn check_invariants(&self, state: &KernelState) {
+        self.deferred.check_invariants(state);
     }
 
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {

@@ -51,6 +51,8 @@ pub struct KernelState {
     pub(crate) background_wanted: bool,
     /// The background daemon (kcompactd) should make a block of this order.
     pub(crate) compaction_wanted: Option<Order>,
+    /// When it next looks whether memory is fragmented.
+    pub(crate) proactive_at: Nanoseconds,
     pub(crate) deferral: Deferral,
     pub(crate) moved: Vec<Moved>,
     /// Frames on their way from a zapped range to the allocator.
