@@ -158,8 +158,8 @@ macro_rules! kernel_keys {
     };
 }
 
-const KERNEL: [Key; 36] = kernel_keys!("kernels[]");
-const COLOCATED_KERNEL: [Key; 36] = kernel_keys!("colocated[].kernel");
+const KERNEL: [Key; 37] = kernel_keys!("kernels[]");
+const COLOCATED_KERNEL: [Key; 37] = kernel_keys!("colocated[].kernel");
 
 /// The numbers of a generator, wherever it is.
 macro_rules! generator_keys {
