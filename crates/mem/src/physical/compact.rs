@@ -78,7 +78,8 @@ impl PhysicalMemory {
         assert!(order <= Order::MAX, "no blocks of order {}", order.0);
         self.drain();
         let mut done = Compaction { succeeded: self.is_available(order), ..Compaction::default() };
-        if done.succeeded || !self.is_suitable(order) {
+        done.skipped = !done.succeeded && !self.is_suitable(order);
+        if done.succeeded || done.skipped {
             return done;
         }
         if self.scanners.migrate == 0 {
@@ -151,6 +152,19 @@ impl PhysicalMemory {
     fn is_available(&self, order: Order) -> bool {
         let zone = &self.zone;
         (order.0..=MAX_ORDER).any(|o| !zone.lists.is_empty(o, Kind::Movable) || zone.would_steal(o, Kind::Movable))
+    }
+
+    /// Frames that have to become free for a request of `order`, above those of order 3, before
+    /// compaction may try again (`shrink_zones` with `compaction_ready`,
+    /// `should_continue_reclaim`): none where it would find a margin already.
+    pub fn reclaim_for_compaction(&self, order: Order) -> Option<PageCount> {
+        let gap = 2 << order.0;
+        let (marks, free) = (self.watermarks(), u64::from(self.zone.free));
+        let suitable = self.is_suitable(order);
+        (!suitable || free <= marks.high.0 + gap).then(|| {
+            let short = (marks.low.0 + gap + 1).saturating_sub(free);
+            PageCount(if suitable { 0 } else { short }.max(CLUSTER_MAX as u64))
+        })
     }
 
     /// Whether there is enough free memory for compaction to work with, and its lack of contiguity
@@ -310,5 +324,6 @@ impl std::ops::AddAssign for Compaction {
         self.migrated = PageCount(self.migrated.0 + other.migrated.0);
         self.scanned = PageCount(self.scanned.0 + other.scanned.0);
         self.succeeded |= other.succeeded;
+        self.skipped &= other.skipped;
     }
 }

@@ -91,6 +91,8 @@ impl Kernel {
             invalidations: Invalidations::default(),
             last_writes: Vec::new(),
             swap: Swap { size: config.swap, used: PageCount(0) },
+            block_wanted: None,
+            zero_block: None,
             deferral: Default::default(),
             background_wanted: false,
             compaction_wanted: None,

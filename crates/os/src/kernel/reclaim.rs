@@ -37,6 +37,10 @@ impl Kernel {
     #[cold]
     pub(crate) fn reclaim_or(&mut self, error: OsError, cpu: Cpu, below: &mut dyn Below) -> Result<(), OsError> {
         self.state.counters.reclaims_direct += 1;
+        if let Some(want) = self.state.block_wanted.take() {
+            // Whether it helps or not: without a block the fault takes a small page.
+            return self.reclaim(want, cpu, below).map(drop);
+        }
         let (free, min) = (self.state.memory.free_frames().0, self.state.watermarks.min.0);
         let want = PageCount(CLUSTER.max((min + CLUSTER).saturating_sub(free)));
         if self.reclaim(want, cpu, below)?.0 == 0 {

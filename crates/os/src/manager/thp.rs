@@ -3,17 +3,20 @@
 //! (`do_huge_pmd_anonymous_page`), and khugepaged, which makes huge pages of small ones later.
 //!
 //! A huge page of which a part is unmapped is split when memory is short, and not before
-//! (`deferred`).
+//! (`deferred`). A load of memory that was never stored to may map a huge page of zeroes (`zero`).
 //!
-//! Left out: the huge zero page (`use_zero_page`: a load maps a zeroed huge page), and direct
-//! reclaim on behalf of huge pages.
+//! Left out: the synchronous compaction that follows an asynchronous one which has failed, and
+//! direct reclaim by khugepaged and for `MADV_COLLAPSE`.
 
 mod deferred;
+mod shrinker;
+mod zero;
 
-use nestwalk_mem::{FrameRange, Level, Nanoseconds, Order, PageCount, PageSize, Vpn};
+use nestwalk_mem::counters::Counter;
+use nestwalk_mem::{Frame, FrameRange, Level, Nanoseconds, Order, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
+use crate::context::{Context, Outcome};
 use crate::context::collapse::{Candidate, CollapseLimits, examine};
 use crate::context::event::{Cause, Fault};
 use crate::error::OsError;
@@ -24,6 +27,7 @@ use crate::state::KernelState;
 use crate::state::process::ProcessId;
 use crate::state::vma::{HugeAdvice, Vma, VmaKind};
 use deferred::DeferredSplits;
+use zero::ZeroPage;
 
 /// Its choices at the five events.
 pub const FACTS: Facts = Facts {
@@ -54,14 +58,15 @@ pub enum Enabled {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Defrag {
-    /// It compacts memory.
+    /// It compacts memory, and reclaims some where that fails.
     Always,
     /// It takes a small page, and wakes the daemons that reclaim and compact.
     Defer,
-    /// It compacts where the program has advised `MADV_HUGEPAGE`, and defers elsewhere.
+    /// It compacts and reclaims where the program has advised `MADV_HUGEPAGE`, and defers elsewhere.
     #[serde(rename = "defer+madvise")]
     DeferMadvise,
-    /// It compacts where the program has advised `MADV_HUGEPAGE`, and takes a small page elsewhere.
+    /// It compacts and reclaims where the program has advised `MADV_HUGEPAGE`, and takes a small page
+    /// elsewhere.
     #[default]
     Madvise,
     /// It takes a small page.
@@ -76,6 +81,10 @@ pub struct ThpConfig {
     pub enabled: Enabled,
     /// What a fault does when no block is free.
     pub defrag: Defrag,
+    /// Whether a load of memory that was never stored to maps the huge page of zeroes
+    /// (`.../use_zero_page`). Linux's default is yes; here it is no, since a first load in a trace is
+    /// mostly of memory that the kernel has filled (a file, a `read`).
+    pub use_zero_page: bool,
     /// The daemon.
     pub khugepaged: KhugepagedConfig,
 }
@@ -121,8 +130,10 @@ enum Effort {
     Light,
     /// What is free, and wake the daemons.
     Wake,
-    /// Compact.
+    /// Compact; reclaim if compaction was tried and failed (`__GFP_NORETRY`).
     Direct,
+    /// Compact, and reclaim.
+    Hard,
 }
 
 /// See the [module](self).
@@ -135,6 +146,9 @@ pub struct Thp {
     wakes_at: Nanoseconds,
     /// Huge pages that are unmapped in part.
     deferred: DeferredSplits,
+    zero: ZeroPage,
+    /// The fault for which the kernel is reclaiming memory, so that there may be a block.
+    reclaimed_for: Option<(ProcessId, Vpn)>,
 }
 
 impl Thp {
@@ -145,6 +159,8 @@ impl Thp {
             cursor: Cursor::default(),
             wakes_at: Nanoseconds::from_ms(config.khugepaged.scan_sleep_ms),
             deferred: DeferredSplits::default(),
+            zero: ZeroPage::default(),
+            reclaimed_for: None,
         }
     }
 
@@ -162,11 +178,9 @@ impl Thp {
     fn effort(&self, vma: &Vma) -> Effort {
         let advised = vma.flags.advice == HugeAdvice::Huge;
         match self.config.defrag {
+            Defrag::Always | Defrag::DeferMadvise | Defrag::Madvise if advised => Effort::Hard,
             Defrag::Always => Effort::Direct,
-            Defrag::Defer => Effort::Wake,
-            Defrag::DeferMadvise if advised => Effort::Direct,
-            Defrag::DeferMadvise => Effort::Wake,
-            Defrag::Madvise if advised => Effort::Direct,
+            Defrag::Defer | Defrag::DeferMadvise => Effort::Wake,
             Defrag::Madvise | Defrag::Never => Effort::Light,
         }
     }
@@ -186,14 +200,16 @@ impl Thp {
 
     /// `do_huge_pmd_anonymous_page`; `None` when there is no block.
     fn map_huge(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<Option<PageSize>, OsError> {
-        let effort = self.effort(&fault.vma);
-        let Some(frame) = cx.huge_frame(effort == Effort::Direct) else {
-            if effort == Effort::Wake {
-                cx.state.wake_background();
-                cx.compact_later(Order::HUGE);
-            }
+        if !fault.store && self.config.use_zero_page {
+            return self.zero.map(cx, fault);
+        }
+        let Some(frame) = (match cx.state.alloc(Order::HUGE, cx.cpu) {
+            Some(frame) => Some(frame),
+            None => self.block_by_work(cx, fault)?,
+        }) else {
             return Ok(None);
         };
+        self.reclaimed_for = None;
         let frames = FrameRange::new(frame, PageCount(PageSize::Huge.pages()));
         let first = fault.page.align_down(PageSize::Huge.order());
         let mapped =
@@ -204,6 +220,41 @@ impl Thp {
                 cx.free(frames);
                 Err(error)
             }
+        }
+    }
+
+    /// A block where none is free, by what `defrag` allows (`__alloc_pages_slowpath`).
+    ///
+    /// # Errors
+    /// Want of memory, when the kernel is to reclaim some for a block and call again: once a fault.
+    #[cold]
+    #[inline(never)]
+    fn block_by_work(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<Option<Frame>, OsError> {
+        let again = self.reclaimed_for.take() == Some((fault.process, fault.page));
+        let effort = self.effort(&fault.vma);
+        match effort {
+            Effort::Light => return Ok(None),
+            Effort::Wake => {
+                cx.state.wake_background();
+                cx.compact_later(Order::HUGE);
+                return Ok(None);
+            }
+            Effort::Direct | Effort::Hard => {}
+        }
+        let outcome = cx.compact(Order::HUGE);
+        if outcome == Outcome::Done
+            && let Some(frame) = cx.state.alloc(Order::HUGE, cx.cpu)
+        {
+            return Ok(Some(frame));
+        }
+        let worth_it = effort == Effort::Hard || outcome == Outcome::Failed;
+        match cx.state.memory.reclaim_for_compaction(Order::HUGE) {
+            Some(want) if worth_it && !again => {
+                self.reclaimed_for = Some((fault.process, fault.page));
+                cx.state.ask_for_block(want);
+                Err(cx.out_of_memory())
+            }
+            _ => Ok(None),
         }
     }
 
@@ -283,11 +334,15 @@ impl MemoryManager for Thp {
     }
 
     fn shrink(&mut self, cx: &mut Context<'_>, priority: u32) -> PageCount {
-        self.deferred.shrink(cx, priority)
+        PageCount(self.deferred.shrink(cx, priority).0 + self.zero.shrink(cx, priority).0)
     }
 
     fn can_shrink(&self) -> bool {
-        !self.deferred.is_empty()
+        !self.deferred.is_empty() || self.zero.is_made()
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        self.zero.counters()
     }
 
     fn reserved(&self) -> PageCount {

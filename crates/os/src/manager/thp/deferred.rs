@@ -3,23 +3,17 @@
 //! (`deferred_split_huge_page`, `deferred_split_scan`).
 //!
 //! Until it is split a huge page is one page, whatever maps it: what is unmapped of it is not free,
-//! and compaction does not move the rest. It goes as a whole when its last part is unmapped. The
-//! shrinker that splits them is asked as `do_shrink_slab` asks: for a share of the queue that
-//! doubles with each round in which reclaim has not made progress, in batches of 128, and what is
-//! less than a batch is carried over.
+//! and compaction does not move the rest. It goes as a whole when its last part is unmapped.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use nestwalk_mem::{Frame, FrameRange, PageCount, PageSize, Vpn, VpnRange};
 
+use super::shrinker::Shrinker;
 use crate::context::Context;
 use crate::state::KernelState;
 use crate::state::process::ProcessId;
 
-/// Pages that the shrinker is asked for at a time (`SHRINK_BATCH`).
-const BATCH: u64 = 128;
-/// What a page costs to make again, to the shrinkers (`DEFAULT_SEEKS`).
-const SEEKS: u64 = 2;
 /// Frames of a huge page.
 const FRAMES: u64 = PageSize::Huge.pages();
 
@@ -54,8 +48,7 @@ pub(super) struct DeferredSplits {
     tickets: u64,
     /// Frames of these pages that nothing maps.
     held: u64,
-    /// What the shrinker has been asked for and has not done (`nr_deferred`).
-    carried: u64,
+    asked: Shrinker,
 }
 
 impl DeferredSplits {
@@ -109,28 +102,16 @@ impl DeferredSplits {
         PageCount(partial.count)
     }
 
-    /// The shrinker's turn in a round of reclaim at `priority` (`do_shrink_slab`). Returns how many
-    /// frames became free.
+    /// The shrinker's turn in a round of reclaim at `priority`. Returns how many frames became free.
     pub fn shrink(&mut self, cx: &mut Context<'_>, priority: u32) -> PageCount {
-        let freeable = self.pages.len() as u64;
-        if freeable == 0 {
-            return PageCount(0);
-        }
-        let carried = std::mem::take(&mut self.carried);
-        let delta = (freeable >> priority) * 4 / SEEKS;
-        let mut wanted = ((carried >> priority) + delta).min(2 * freeable);
-        let (mut freed, mut scanned) = (0, 0);
-        while wanted >= BATCH || wanted >= freeable {
-            let now = wanted.min(BATCH);
-            let (split, frames) = self.scan(cx, now);
+        let mut freed = 0;
+        let mut asked = std::mem::take(&mut self.asked);
+        asked.shrink(self.pages.len() as u64, priority, |count| {
+            let (split, frames) = self.scan(cx, count);
             freed += frames;
-            if split == 0 && self.is_empty() {
-                break;
-            }
-            wanted -= now;
-            scanned += now;
-        }
-        self.carried = (carried + delta).saturating_sub(scanned).min(2 * freeable);
+            split > 0 || !self.is_empty()
+        });
+        self.asked = asked;
         PageCount(freed)
     }
 

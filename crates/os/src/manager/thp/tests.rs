@@ -439,7 +439,7 @@ fn khugepaged_reads_back_up_to_max_ptes_swap() {
 #[test]
 fn madv_collapse_asks_neither_for_the_setting_nor_for_limits_and_compacts() {
     let khugepaged = KhugepagedConfig { max_ptes_none: 0, ..Default::default() };
-    let config = ThpConfig { enabled: Enabled::Never, defrag: Defrag::Never, khugepaged };
+    let config = ThpConfig { enabled: Enabled::Never, defrag: Defrag::Never, khugepaged, ..Default::default() };
     let (mut kernel, process) = kernel(config, BROKEN);
     kernel.mmap(process, pages(1024, 1024), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
     fault(&mut kernel, process, 1300);
@@ -451,5 +451,151 @@ fn madv_collapse_asks_neither_for_the_setting_nor_for_limits_and_compacts() {
     let done = kernel.counters();
     assert_eq!((done.collapses, done.compactions_direct, done.copied_collapse), (1, 1, 1));
     assert!(kernel.table(process).unwrap().leaf(Vpn(1536)).is_none());
+    kernel.check_invariants();
+}
+
+/// 64 MiB of which all but 4 MiB are page cache: so little is free that compaction is not tried.
+const CACHED: StartState = StartState::Fragmented { blocks_permille: 1000, frames_per_block: 480, unmovable_permille: 0 };
+
+#[test]
+fn a_fault_reclaims_for_a_block_where_the_program_has_asked_for_huge_pages() {
+    use Defrag::{Always, Defer, DeferMadvise, Madvise, Never};
+    use HugeAdvice::{Huge, None};
+    let cases = [
+        // Too little is free to compact, and that is the end of it (`__GFP_NORETRY`).
+        (Always, None, 0),
+        (Always, Huge, 1),
+        (Defer, Huge, 0),
+        (DeferMadvise, None, 0),
+        (DeferMadvise, Huge, 1),
+        (Madvise, None, 0),
+        (Madvise, Huge, 1),
+        (Never, Huge, 0),
+    ];
+    for (defrag, advice, reclaims) in cases {
+        let done = one_fault(ThpConfig { defrag, ..Default::default() }, CACHED, advice);
+        assert_eq!((done.reclaims_direct, done.faults_2m), (reclaims, reclaims), "{defrag:?}, {advice:?}");
+        assert_eq!((done.huge_fallbacks, done.reclaimed_clean > 0), (1 - reclaims, reclaims == 1));
+        assert_eq!((done.out_of_memory, done.compactions_failed), (0, 0));
+    }
+}
+
+#[test]
+fn a_fault_that_reclaims_in_vain_takes_a_small_page() {
+    let (mut kernel, process) = kernel(ThpConfig { defrag: Defrag::Always, ..Default::default() }, FREE);
+    kernel.mmap(process, pages(0, 16_000), flags(HugeAdvice::NoHuge), &mut Bare).unwrap();
+    let least = kernel.memory().watermarks().min.0 + 400;
+    let mut page = 0;
+    while kernel.memory().free_frames().0 > least {
+        fault(&mut kernel, process, page);
+        page += 1;
+    }
+    kernel.mmap(process, pages(16_384, 1024), flags(HugeAdvice::Huge), &mut Bare).unwrap();
+    let before = *kernel.counters();
+    fault(&mut kernel, process, 16_384);
+    let done = kernel.counters().since(&before);
+    assert_eq!((done.reclaims_direct, done.huge_fallbacks, done.faults_4k, done.out_of_memory), (1, 1, 1, 0));
+    assert_eq!(size(&kernel, process, 16_384), PageSize::Small);
+    kernel.check_invariants();
+}
+
+#[test]
+fn where_memory_is_plenty_nothing_is_reclaimed_for_a_block() {
+    let start = StartState::Fragmented { blocks_permille: 1000, frames_per_block: 2, unmovable_permille: 1000 };
+    for advice in [HugeAdvice::None, HugeAdvice::Huge] {
+        let done = one_fault(ThpConfig { defrag: Defrag::Always, ..Default::default() }, start, advice);
+        assert_eq!((done.reclaims_direct, done.compactions_failed, done.huge_fallbacks), (0, 1, 1));
+    }
+}
+
+fn load(kernel: &mut Kernel, process: ProcessId, page: u64) {
+    kernel.fault(process, Vpn(page), false, Cpu(0), &mut Bare).unwrap();
+}
+
+fn counter(kernel: &Kernel, name: &str) -> u64 {
+    kernel.manager().counters().iter().find(|counter| counter.path == name).and_then(|counter| counter.value).unwrap()
+}
+
+#[test]
+fn a_load_of_what_was_never_stored_maps_the_huge_page_of_zeroes() {
+    for use_zero_page in [false, true] {
+        let (mut kernel, process) = kernel(ThpConfig { use_zero_page, ..Default::default() }, FREE);
+        kernel.mmap(process, pages(1024, 1024), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+        let free = kernel.memory().free_frames().0;
+        for page in [1024, 1536] {
+            load(&mut kernel, process, page);
+            assert_eq!(size(&kernel, process, page), PageSize::Huge);
+        }
+        let blocks = if use_zero_page { 1 } else { 2 };
+        // Two nodes above the leaves.
+        assert_eq!(kernel.memory().free_frames().0, free - 2 - 512 * blocks);
+        assert_eq!((kernel.counters().faults_2m, kernel.counters().zeroed_2m), (2, blocks));
+        let zero = u64::from(use_zero_page);
+        assert_eq!(counter(&kernel, "zero_page_faults"), 2 * zero);
+        assert_eq!(counter(&kernel, "zero_page_allocations"), zero);
+        kernel.check_invariants();
+    }
+}
+
+/// A process that has loaded from 2 MiB of zeroes, and then stored to one page.
+fn stored_to_zeroes() -> (Kernel, ProcessId) {
+    let (mut kernel, process) = kernel(ThpConfig { use_zero_page: true, ..Default::default() }, FREE);
+    kernel.mmap(process, pages(1024, 512), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    load(&mut kernel, process, 1024);
+    fault(&mut kernel, process, 1100);
+    kernel.check_invariants();
+    (kernel, process)
+}
+
+#[test]
+fn a_store_to_zeroes_makes_one_small_page_and_the_rest_stay_zeroes() {
+    let (mut kernel, process) = stored_to_zeroes();
+    let zeroes = |kernel: &Kernel| {
+        let table = kernel.table(process).unwrap();
+        (1024..1536).filter(|&page| kernel.state.is_zero(table.translate(Vpn(page)).unwrap())).count()
+    };
+    assert_eq!((size(&kernel, process, 1100), zeroes(&kernel)), (PageSize::Small, 511));
+    let done = *kernel.counters();
+    // The nodes are zeroed, too.
+    assert_eq!((done.splits, done.copied_4k, done.zeroed_4k - done.nodes_made), (1, 0, 1));
+    fault(&mut kernel, process, 1101);
+    assert_eq!(zeroes(&kernel), 510);
+    kernel.exit(process, &mut Bare).unwrap();
+    kernel.check_invariants();
+}
+
+#[test]
+fn zeroes_are_shared_by_a_fork_and_never_written() {
+    let (mut kernel, parent) = stored_to_zeroes();
+    let child = kernel.fork(parent, &mut Bare).unwrap();
+    kernel.exit(parent, &mut Bare).unwrap();
+    (1024..1536).for_each(|page| fault(&mut kernel, child, page));
+    let table = kernel.table(child).unwrap();
+    assert!((1024..1536).all(|page| !kernel.state.is_zero(table.translate(Vpn(page)).unwrap())));
+    kernel.check_invariants();
+}
+
+#[test]
+fn khugepaged_takes_zeroes_for_missing_pages() {
+    let (mut kernel, process) = stored_to_zeroes();
+    kernel.tick(Nanoseconds(10 * SECOND_NS), &mut Bare).unwrap();
+    let done = kernel.counters();
+    assert_eq!((done.collapses, done.copied_collapse), (1, 1));
+    assert_eq!(size(&kernel, process, 1100), PageSize::Huge);
+    kernel.check_invariants();
+}
+
+#[test]
+fn the_huge_page_of_zeroes_goes_when_memory_is_short_and_nothing_maps_it() {
+    let (mut kernel, process) = stored_to_zeroes();
+    reclaim(&mut kernel, 100);
+    assert!(kernel.state.zero_block.is_some(), "it is mapped");
+    kernel.exit(process, &mut Bare).unwrap();
+    assert_eq!(reclaim(&mut kernel, 100), 512);
+    assert_eq!(kernel.memory().free_frames(), kernel.memory().frames());
+    let process = kernel.spawn(&mut Bare).unwrap();
+    kernel.mmap(process, pages(1024, 512), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    load(&mut kernel, process, 1024);
+    assert_eq!(counter(&kernel, "zero_page_allocations"), 2);
     kernel.check_invariants();
 }
