@@ -345,7 +345,10 @@ fn proactive_compaction_is_that_of_linux() {
         let least = real.iter().map(value).min().unwrap();
         let most = real.iter().map(value).max().unwrap();
         let ours = value(&ours);
-        assert!((least.saturating_sub(margin)..=most + margin).contains(&ours), "{what}: {ours}, real {least} to {most}");
+        assert!(
+            (least.saturating_sub(margin)..=most + margin).contains(&ours),
+            "{what}: {ours}, real {least} to {most}"
+        );
     };
     within("free blocks a minute after", |outcome| outcome.blocks, 0);
     within("pages moved", |outcome| outcome.moved_before, OWN_PAGES_MAX);

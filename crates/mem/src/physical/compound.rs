@@ -53,7 +53,7 @@ impl PhysicalMemory {
 #[cfg(test)]
 mod tests {
     use crate::addr::{PageCount, Vpn};
-    use crate::physical::{Cpu, Migrate, MigrateType, MemoryConfig, Order, Owner};
+    use crate::physical::{Cpu, MemoryConfig, Migrate, MigrateType, Order, Owner};
 
     use super::*;
 

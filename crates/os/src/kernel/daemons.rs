@@ -101,8 +101,7 @@ mod tests {
     fn broken(proactiveness: u16, frames: u16, unmovable_permille: u16) -> Kernel {
         let mut config = KernelConfig::new(PageCount(16_384));
         config.compaction_proactiveness = proactiveness;
-        config.start =
-            StartState::Fragmented { blocks_permille: 1000, frames_per_block: frames, unmovable_permille };
+        config.start = StartState::Fragmented { blocks_permille: 1000, frames_per_block: frames, unmovable_permille };
         Kernel::new(&config).unwrap()
     }
 

@@ -16,9 +16,9 @@ use nestwalk_mem::counters::Counter;
 use nestwalk_mem::{Frame, FrameRange, Level, Nanoseconds, Order, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
 
-use crate::context::{Context, Outcome};
 use crate::context::collapse::{Candidate, CollapseLimits, examine};
 use crate::context::event::{Cause, Fault};
+use crate::context::{Context, Outcome};
 use crate::error::OsError;
 use crate::manager::contract::{Deallocation, Facts, MemoryManager, Preparation, Promotion, When};
 use crate::manager::linux4k::map_one_page;

@@ -455,7 +455,8 @@ fn madv_collapse_asks_neither_for_the_setting_nor_for_limits_and_compacts() {
 }
 
 /// 64 MiB of which all but 4 MiB are page cache: so little is free that compaction is not tried.
-const CACHED: StartState = StartState::Fragmented { blocks_permille: 1000, frames_per_block: 480, unmovable_permille: 0 };
+const CACHED: StartState =
+    StartState::Fragmented { blocks_permille: 1000, frames_per_block: 480, unmovable_permille: 0 };
 
 #[test]
 fn a_fault_reclaims_for_a_block_where_the_program_has_asked_for_huge_pages() {
