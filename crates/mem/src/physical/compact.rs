@@ -106,7 +106,7 @@ impl PhysicalMemory {
     /// How much of the free memory lies outside of blocks of 2 MiB, per cent
     /// (`fragmentation_score_zone`, `extfrag_for_order`). What is in per-CPU lists does not count.
     pub fn fragmentation_score(&self) -> u64 {
-        let free = u64::from(self.zone.free);
+        let free = self.zone.free;
         let counts = self.free_blocks();
         let suitable: u64 = (PAGEBLOCK_ORDER..=MAX_ORDER).map(|order| counts[usize::from(order)] << order).sum();
         (free - suitable) * 100 / free.max(1)
@@ -159,7 +159,7 @@ impl PhysicalMemory {
     /// `should_continue_reclaim`): none where it would find a margin already.
     pub fn reclaim_for_compaction(&self, order: Order) -> Option<PageCount> {
         let gap = 2 << order.0;
-        let (marks, free) = (self.watermarks(), u64::from(self.zone.free));
+        let (marks, free) = (self.watermarks(), self.zone.free);
         let suitable = self.is_suitable(order);
         (!suitable || free <= marks.high.0 + gap).then(|| {
             let short = (marks.low.0 + gap + 1).saturating_sub(free);
