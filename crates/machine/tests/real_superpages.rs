@@ -218,9 +218,9 @@ fn huge_pages(kernel: &Kernel, process: ProcessId, need: u64) -> u64 {
 /// The memory of the simulated guest, and how many huge pages its recipe writes at most.
 ///
 /// How many huge pages wait to be split decides how many the shrinker takes at once: of 463, as in
-/// the real guest, it takes 256, and of 464 or more 128 (two batches or one). So a fill by huge pages
-/// begins with as much free memory as the real guest has once it is up, and writes as many. All other
-/// runs have the whole GiB.
+/// the real guest, it takes 256, and of 464 or more 128 (two batches or one). So a fill by huge
+/// pages begins with as much free memory as the real guest has once it is up, and writes as many.
+/// All other runs have the whole GiB.
 fn sizes(document: &Document, run: &Run) -> (PageCount, u64) {
     if run.fill == "small" {
         return (PageCount(document.memory_mib << 8), u64::MAX);

@@ -91,8 +91,8 @@ impl PhysicalMemory {
         None
     }
 
-    /// Whether an allocated frame may be moved: mapped once, or page cache, and no tail of a compound
-    /// page.
+    /// Whether an allocated frame may be moved: mapped once, or page cache, and no tail of a
+    /// compound page.
     #[inline]
     pub(super) fn can_move(&self, pfn: Pfn32) -> bool {
         self.zone.table.owner(pfn).is_movable()

@@ -62,11 +62,12 @@ pub enum Defrag {
     Always,
     /// It takes a small page, and wakes the daemons that reclaim and compact.
     Defer,
-    /// It compacts and reclaims where the program has advised `MADV_HUGEPAGE`, and defers elsewhere.
+    /// It compacts and reclaims where the program has advised `MADV_HUGEPAGE`, and defers
+    /// elsewhere.
     #[serde(rename = "defer+madvise")]
     DeferMadvise,
-    /// It compacts and reclaims where the program has advised `MADV_HUGEPAGE`, and takes a small page
-    /// elsewhere.
+    /// It compacts and reclaims where the program has advised `MADV_HUGEPAGE`, and takes a small
+    /// page elsewhere.
     #[default]
     Madvise,
     /// It takes a small page.
@@ -82,8 +83,8 @@ pub struct ThpConfig {
     /// What a fault does when no block is free.
     pub defrag: Defrag,
     /// Whether a load of memory that was never stored to maps the huge page of zeroes
-    /// (`.../use_zero_page`). Linux's default is yes; here it is no, since a first load in a trace is
-    /// mostly of memory that the kernel has filled (a file, a `read`).
+    /// (`.../use_zero_page`). Linux's default is yes; here it is no, since a first load in a trace
+    /// is mostly of memory that the kernel has filled (a file, a `read`).
     pub use_zero_page: bool,
     /// The daemon.
     pub khugepaged: KhugepagedConfig,

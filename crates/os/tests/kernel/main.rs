@@ -14,8 +14,8 @@ use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::manager::thp::{Defrag, ThpConfig};
 use nestwalk_os::{KernelConfig, ManagerConfig, TablesConfig};
 
-/// Every manager as it is by default, reservations with a lower level of 64 KiB, and huge pages with
-/// one of zeroes.
+/// Every manager as it is by default, reservations with a lower level of 64 KiB, and huge pages
+/// with one of zeroes.
 fn managers() -> Vec<ManagerConfig> {
     let small = QuicksilverConfig { threshold: 512, small_threshold: 2, ..QuicksilverConfig::default() };
     let zeroes = ThpConfig { use_zero_page: true, defrag: Defrag::Always, ..ThpConfig::default() };

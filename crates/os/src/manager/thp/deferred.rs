@@ -102,7 +102,8 @@ impl DeferredSplits {
         PageCount(partial.count)
     }
 
-    /// The shrinker's turn in a round of reclaim at `priority`. Returns how many frames became free.
+    /// The shrinker's turn in a round of reclaim at `priority`. Returns how many frames became
+    /// free.
     pub fn shrink(&mut self, cx: &mut Context<'_>, priority: u32) -> PageCount {
         let mut freed = 0;
         let mut asked = std::mem::take(&mut self.asked);

@@ -3,9 +3,9 @@
 //! says so (`set_huge_zero_page`).
 //!
 //! There is one of it, made at the first such load. A store to it splits the mapping and makes one
-//! small page, as to memory that is shared since a fork (`do_huge_pmd_wp_page`). It goes when memory
-//! is short and nothing maps it (`shrink_huge_zero_page_scan`). Linux's small leaves after such a
-//! split all map one small page of zeroes; here each maps its own of the 512.
+//! small page, as to memory that is shared since a fork (`do_huge_pmd_wp_page`). It goes when
+//! memory is short and nothing maps it (`shrink_huge_zero_page_scan`). Linux's small leaves after
+//! such a split all map one small page of zeroes; here each maps its own of the 512.
 
 use nestwalk_mem::counters::Counter;
 use nestwalk_mem::{Entry, Frame, FrameRange, Level, Owner, PageCount, PageSize};
@@ -67,7 +67,8 @@ impl ZeroPage {
         Ok(Some(head))
     }
 
-    /// The shrinker's turn in a round of reclaim at `priority`. Returns how many frames became free.
+    /// The shrinker's turn in a round of reclaim at `priority`. Returns how many frames became
+    /// free.
     pub fn shrink(&mut self, cx: &mut Context<'_>, priority: u32) -> PageCount {
         let Some(head) = cx.state.zero_block else { return PageCount(0) };
         if (0..FRAMES).any(|i| cx.state.memory.is_shared(head + i)) {
