@@ -39,6 +39,9 @@ class OsCounters(TypedDict):
     compactions_failed: int
     """Runs of compaction after which no block of the wanted order was free. (runs)"""
 
+    compactions_proactive: int
+    """Runs of proactive compaction, which the background daemon begins by itself. (runs)"""
+
     copied_4k: int
     """4 KiB pages copied for copy-on-write. (pages)"""
 
@@ -168,6 +171,16 @@ class OsCounters(TypedDict):
 
     splits: int
     """2 MiB (or larger) leaves split. (leaves)"""
+
+    splits_deferred: int
+    """2 MiB pages of which a part was unmapped for the first time, and which wait to be split
+    (`thp_deferred_split_page`). (2 MiB pages)
+    """
+
+    splits_whole: int
+    """2 MiB pages split into pages of their own, so that what was unmapped of them is free (`thp_split_page`). (2
+    MiB pages)
+    """
 
     swapped_out: int
     """Pages that reclaim wrote to swap. (pages)"""
@@ -643,6 +656,12 @@ class ManagerCounters(TypedDict):
 
     samples: NotRequired[int]
     """`hawkeye`: Samples of accessed bits taken. (samples)"""
+
+    zero_page_allocations: NotRequired[int]
+    """`thp`: Times that the huge page of zeroes was made (`thp_zero_page_alloc`). (2 MiB pages)"""
+
+    zero_page_faults: NotRequired[int]
+    """`thp`: Loads that mapped the huge page of zeroes. (faults)"""
 
 
 class TableCounters(TypedDict):

@@ -259,6 +259,7 @@ pub(crate) fn kernel_config(
         start: kernel.start,
         swap: kernel.swap.unwrap_or_default(),
         min_free: kernel.min_free,
+        compaction_proactiveness: kernel.compaction_proactiveness,
         seed,
         ..KernelConfig::new(memory)
     })

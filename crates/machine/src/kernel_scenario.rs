@@ -36,6 +36,10 @@ pub struct KernelScenario {
     #[serde(with = "nestwalk_mem::size::optional_pages")]
     #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
     pub min_free: Option<PageCount>,
+    /// How readily kcompactd compacts memory before a block is asked for, 0 (not at all) to 100
+    /// (sysctl `compaction_proactiveness`, since Linux 5.9, 20 by default there): it begins when of
+    /// the free memory more than 110 less this, per cent, lies outside of blocks of 2 MiB.
+    pub compaction_proactiveness: u16,
     /// Page tables of a real process, dumped from a running machine: the file (relative to the
     /// scenario). The program's process then begins with them, frame by frame, and its memory
     /// events change nothing. Of the topmost kernel only.

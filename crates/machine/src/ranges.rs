@@ -115,6 +115,7 @@ macro_rules! kernel_keys {
             key(concat!($before, ".levels"), 4, 5, "levels", limit("x86-64 has page tables of 4 and of 5 levels")),
             key(concat!($before, ".cpus"), 1, 4096, "processors", assumed("no server has more")),
             key(concat!($before, ".min_free"), 0, MEMORY_MAX, BYTES, PHYSICAL),
+            key(concat!($before, ".compaction_proactiveness"), 0, 100, "per cent", WHOLE),
             key(concat!($before, ".swap"), 0, MEMORY_MAX, BYTES, PHYSICAL),
             key(concat!($before, ".paging.max"), 1, 8, "segments", limit("the model's segment registers")),
             key(concat!($before, ".start.blocks_permille"), 0, 1000, SHARE, WHOLE),
@@ -157,8 +158,8 @@ macro_rules! kernel_keys {
     };
 }
 
-const KERNEL: [Key; 36] = kernel_keys!("kernels[]");
-const COLOCATED_KERNEL: [Key; 36] = kernel_keys!("colocated[].kernel");
+const KERNEL: [Key; 37] = kernel_keys!("kernels[]");
+const COLOCATED_KERNEL: [Key; 37] = kernel_keys!("colocated[].kernel");
 
 /// The numbers of a generator, wherever it is.
 macro_rules! generator_keys {

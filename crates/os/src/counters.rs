@@ -35,6 +35,8 @@ nestwalk_mem::counters! {
         compactions_direct ["runs"],
         /// Runs of background compaction.
         compactions_background ["runs"],
+        /// Runs of proactive compaction, which the background daemon begins by itself.
+        compactions_proactive ["runs"],
         /// Runs of compaction after which no block of the wanted order was free.
         compactions_failed ["runs"],
         /// Frames that compaction's scanners looked at.
@@ -48,6 +50,12 @@ nestwalk_mem::counters! {
         promotions ["2 MiB pages"],
         /// 2 MiB (or larger) leaves split.
         splits ["leaves"],
+        /// 2 MiB pages of which a part was unmapped for the first time, and which wait to be split
+        /// (`thp_deferred_split_page`).
+        splits_deferred ["2 MiB pages"],
+        /// 2 MiB pages split into pages of their own, so that what was unmapped of them is free
+        /// (`thp_split_page`).
+        splits_whole ["2 MiB pages"],
         /// Pages that a daemon looked at in page tables.
         pages_scanned ["pages"],
         /// TLB shootdowns.

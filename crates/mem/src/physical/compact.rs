@@ -11,11 +11,14 @@
 //! free lists (`fast_find_migrateblock`, `fast_isolate_freepages`), which find the same blocks
 //! sooner, and the deferral after failures, which is the caller's. Per-CPU lists are emptied first
 //! rather than in between.
+//!
+//! Proactive compaction ([`PhysicalMemory::compact_proactively`]) wants no block of an order: it
+//! goes over the whole memory until less of what is free lies outside of blocks of 2 MiB.
 
-use crate::addr::PageCount;
+use crate::addr::{Frame, PageCount};
 
 use super::table::{Kind, MAX_ORDER, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State};
-use super::{COSTLY_ORDER, Compaction, Migrate, Order, PhysicalMemory};
+use super::{COSTLY_ORDER, Compaction, Cpu, Migrate, Order, PhysicalMemory};
 
 /// Pages isolated at a time (`COMPACT_CLUSTER_MAX`).
 const CLUSTER_MAX: usize = 32;
@@ -54,6 +57,16 @@ impl Scanners {
     }
 }
 
+/// What a run of compaction is for.
+#[derive(Clone, Copy)]
+enum Aim {
+    /// A block of this order, for a request that waits (`MIGRATE_ASYNC`, `direct_compaction`).
+    Block(Order),
+    /// Less fragmentation of the whole memory, by a daemon on this processor (`MIGRATE_SYNC_LIGHT`,
+    /// `whole_zone`, `ignore_skip_hint`).
+    Whole(Cpu),
+}
+
 impl PhysicalMemory {
     /// Moves movable pages until a block of `order` is free for a movable allocation, or the
     /// scanners have met (Linux's `compact_zone`). Does nothing if such a block is free already, or
@@ -65,7 +78,8 @@ impl PhysicalMemory {
         assert!(order <= Order::MAX, "no blocks of order {}", order.0);
         self.drain();
         let mut done = Compaction { succeeded: self.is_available(order), ..Compaction::default() };
-        if done.succeeded || !self.is_suitable(order) {
+        done.skipped = !done.succeeded && !self.is_suitable(order);
+        if done.succeeded || done.skipped {
             return done;
         }
         if self.scanners.migrate == 0 {
@@ -79,8 +93,8 @@ impl PhysicalMemory {
             if self.scanners.migrate.is_multiple_of(PAGEBLOCK) && self.is_available(order) {
                 break;
             }
-            self.isolate_pages(order, &mut done);
-            if !self.move_cluster(order, migrate, &mut done) {
+            self.isolate_pages(Aim::Block(order), &mut done);
+            if !self.move_cluster(Aim::Block(order), migrate, &mut done) {
                 break;
             }
         }
@@ -89,11 +103,68 @@ impl PhysicalMemory {
         done
     }
 
+    /// How much of the free memory lies outside of blocks of 2 MiB, per cent
+    /// (`fragmentation_score_zone`, `extfrag_for_order`). What is in per-CPU lists does not count.
+    pub fn fragmentation_score(&self) -> u64 {
+        let free = self.zone.free;
+        let counts = self.free_blocks();
+        let suitable: u64 = (PAGEBLOCK_ORDER..=MAX_ORDER).map(|order| counts[usize::from(order)] << order).sum();
+        (free - suitable) * 100 / free.max(1)
+    }
+
+    /// Moves movable pages from the low end of the memory to its high end until the
+    /// [score](PhysicalMemory::fragmentation_score) is down to `score`, or the scanners have met
+    /// (`compact_zone` as `proactive_compact_node` calls it). It begins at the ends of the memory,
+    /// takes pages of any pageblock, and does not give a block up for a page that stays.
+    ///
+    /// Pages that were moved away are freed by `cpu` as any page is, so that they reach the buddy
+    /// lists only once its per-CPU list is full: nothing empties it for the daemon.
+    ///
+    /// # Panics
+    /// If the memory has no such processor.
+    pub fn compact_proactively(&mut self, score: u64, cpu: Cpu, migrate: &mut dyn Migrate) -> Compaction {
+        let cached = self.scanners.positions();
+        let ends = (0, self.zone.table.len() - PAGEBLOCK);
+        self.scanners.set_positions(ends.0, ends.1);
+        let mut done = Compaction::default();
+        let mut next = cached;
+        loop {
+            if self.scanners.met() {
+                next = ends;
+                break;
+            }
+            done.succeeded = self.fragmentation_score() <= score;
+            if done.succeeded {
+                break;
+            }
+            self.isolate_pages(Aim::Whole(cpu), &mut done);
+            if !self.move_cluster(Aim::Whole(cpu), migrate, &mut done) {
+                break;
+            }
+        }
+        self.release_targets();
+        self.scanners.set_positions(next.0, next.1);
+        done
+    }
+
     /// Whether a movable allocation of `order` would succeed without compaction (the end of
     /// `__compact_finished`).
     fn is_available(&self, order: Order) -> bool {
         let zone = &self.zone;
         (order.0..=MAX_ORDER).any(|o| !zone.lists.is_empty(o, Kind::Movable) || zone.would_steal(o, Kind::Movable))
+    }
+
+    /// Frames that have to become free for a request of `order`, above those of order 3, before
+    /// compaction may try again (`shrink_zones` with `compaction_ready`,
+    /// `should_continue_reclaim`): none where it would find a margin already.
+    pub fn reclaim_for_compaction(&self, order: Order) -> Option<PageCount> {
+        let gap = 2 << order.0;
+        let (marks, free) = (self.watermarks(), self.zone.free);
+        let suitable = self.is_suitable(order);
+        (!suitable || free <= marks.high.0 + gap).then(|| {
+            let short = (marks.low.0 + gap + 1).saturating_sub(free);
+            PageCount(if suitable { 0 } else { short }.max(CLUSTER_MAX as u64))
+        })
     }
 
     /// Whether there is enough free memory for compaction to work with, and its lack of contiguity
@@ -122,20 +193,21 @@ impl PhysicalMemory {
 
     /// Finds the next pages to move (`isolate_migratepages`): goes to the next suitable pageblock,
     /// then through it until a cluster is full.
-    fn isolate_pages(&mut self, order: Order, done: &mut Compaction) {
+    fn isolate_pages(&mut self, aim: Aim, done: &mut Compaction) {
         self.scanners.pages.clear();
         while !self.scanners.met() {
             let at = self.scanners.migrate;
             let block = self.zone.table.block(at);
-            if block.kind == Kind::Movable && !(at.is_multiple_of(PAGEBLOCK) && block.skip) {
-                return self.isolate_pages_of_block(order, done);
+            let suits = block.kind == Kind::Movable && !(at.is_multiple_of(PAGEBLOCK) && block.skip);
+            if suits || matches!(aim, Aim::Whole(_)) {
+                return self.isolate_pages_of_block(aim, done);
             }
             self.scanners.migrate = (at / PAGEBLOCK + 1) * PAGEBLOCK;
         }
     }
 
-    /// Linux's `isolate_migratepages_block`, asynchronous and direct.
-    fn isolate_pages_of_block(&mut self, order: Order, done: &mut Compaction) {
+    /// Linux's `isolate_migratepages_block`.
+    fn isolate_pages_of_block(&mut self, aim: Aim, done: &mut Compaction) {
         let from = self.scanners.migrate;
         let end = (from / PAGEBLOCK + 1) * PAGEBLOCK;
         let mut at = from;
@@ -147,10 +219,12 @@ impl PhysicalMemory {
             } else if head.state() == State::Allocated && self.can_move(at) {
                 self.scanners.pages.push(at);
                 at += 1;
-            } else {
+            } else if let Aim::Block(order) = aim {
                 // The rest of the aligned block of the wanted order is not worth the trouble.
                 self.scanners.pages.retain(|&page| page >> order.0 != at >> order.0);
                 at = ((at >> order.0) + 1) << order.0;
+            } else {
+                at = if self.is_in_compound(at) { end } else { at + 1 };
             }
         }
         if at >= end && self.scanners.pages.is_empty() && from.is_multiple_of(PAGEBLOCK) {
@@ -160,28 +234,32 @@ impl PhysicalMemory {
     }
 
     /// Moves the isolated pages (`migrate_pages`). `false` if there is nowhere to move them.
-    fn move_cluster(&mut self, order: Order, migrate: &mut dyn Migrate, done: &mut Compaction) -> bool {
+    fn move_cluster(&mut self, aim: Aim, migrate: &mut dyn Migrate, done: &mut Compaction) -> bool {
         for index in 0..self.scanners.pages.len() {
             let from = self.scanners.pages[index];
-            let Some(to) = self.next_target(self.scanners.pages.len() - index, done) else {
+            let Some(to) = self.next_target(aim, self.scanners.pages.len() - index, done) else {
                 // The scanners have met, as far as room goes.
                 return self.scanners.met();
             };
-            if self.move_page(from, to, migrate) {
-                self.free_to_buddy(from, 0);
-                done.migrated.0 += 1;
-            } else {
-                self.scanners.targets.push(to);
-                self.scanners.migrate = self.scanners.migrate.max(((from >> order.0) + 1) << order.0);
+            let moved = self.move_page(from, to, migrate);
+            done.migrated.0 += u64::from(moved);
+            match aim {
+                Aim::Block(_) if moved => self.free_to_buddy(from, 0),
+                Aim::Whole(cpu) if moved => self.free(Frame(from.into()), Order::PAGE, cpu),
+                Aim::Block(order) => {
+                    self.scanners.targets.push(to);
+                    self.scanners.migrate = self.scanners.migrate.max(((from >> order.0) + 1) << order.0);
+                }
+                Aim::Whole(_) => self.scanners.targets.push(to),
             }
         }
         true
     }
 
     /// A frame to move a page to (`compaction_alloc`).
-    fn next_target(&mut self, wanted: usize, done: &mut Compaction) -> Option<Pfn32> {
+    fn next_target(&mut self, aim: Aim, wanted: usize, done: &mut Compaction) -> Option<Pfn32> {
         if self.scanners.targets.is_empty() {
-            self.isolate_targets(wanted, done);
+            self.isolate_targets(aim, wanted, done);
         }
         self.scanners.targets.pop()
     }
@@ -189,14 +267,15 @@ impl PhysicalMemory {
     /// Takes free frames until there are as many as pages to move (`isolate_freepages`): out of
     /// movable pageblocks that are not free as a whole, from the high end, handed out highest first
     /// (`split_map_pages`).
-    fn isolate_targets(&mut self, wanted: usize, done: &mut Compaction) {
+    fn isolate_targets(&mut self, aim: Aim, wanted: usize, done: &mut Compaction) {
         while !self.scanners.met() && self.scanners.targets.len() < wanted {
             let start = self.scanners.free / PAGEBLOCK * PAGEBLOCK;
             let end = start + PAGEBLOCK;
             let block = self.zone.table.block(start);
             let whole = self.zone.table.find_head(start).1.order() >= PAGEBLOCK_ORDER;
             let mut at = self.scanners.free;
-            if block.kind == Kind::Movable && !block.skip && !whole {
+            let skip = block.skip && matches!(aim, Aim::Block(_));
+            if block.kind == Kind::Movable && !skip && !whole {
                 at = self.isolate_targets_of_block(at, end, wanted, done);
                 if at >= end && start == self.scanners.free && self.scanners.targets.is_empty() {
                     self.zone.table.block_mut(start).skip = true;
@@ -245,5 +324,6 @@ impl std::ops::AddAssign for Compaction {
         self.migrated = PageCount(self.migrated.0 + other.migrated.0);
         self.scanned = PageCount(self.scanned.0 + other.scanned.0);
         self.succeeded |= other.succeeded;
+        self.skipped &= other.skipped;
     }
 }

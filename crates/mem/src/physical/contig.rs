@@ -91,10 +91,13 @@ impl PhysicalMemory {
         None
     }
 
-    /// Whether an allocated frame may be moved: mapped once, or page cache.
+    /// Whether an allocated frame may be moved: mapped once, or page cache, and no tail of a
+    /// compound page.
     #[inline]
     pub(super) fn can_move(&self, pfn: Pfn32) -> bool {
-        self.zone.table.owner(pfn).is_movable() && self.zone.table.shares(pfn) == 0
+        self.zone.table.owner(pfn).is_movable()
+            && self.zone.table.shares(pfn) == 0
+            && (pfn.is_multiple_of(PAGEBLOCK) || !self.is_in_compound(pfn))
     }
 
     /// Makes the whole range, which holds free and movable frames only, allocated, without an owner
@@ -174,6 +177,9 @@ impl PhysicalMemory {
 
     /// Moves a page into an allocated frame without an owner. `false` if it cannot be moved.
     pub(super) fn move_page(&mut self, from: Pfn32, to: Pfn32, migrate: &mut dyn Migrate) -> bool {
+        if self.is_in_compound(from) {
+            return false;
+        }
         let owner = self.zone.table.owner(from);
         let moved = owner == Owner::Cache || migrate.migrate(Frame(from.into()), Frame(to.into()), owner);
         if moved {

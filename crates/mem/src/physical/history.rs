@@ -107,13 +107,88 @@ fn compaction_gives_up_on_unmovable_frames_without_moving_anything() {
 }
 
 #[test]
+fn the_fragmentation_score_is_the_share_of_what_is_free_outside_of_huge_blocks() {
+    let mut memory = memory(256, 1);
+    assert_eq!(memory.fragmentation_score(), 0);
+    memory.fragment(&Fragmentation { blocks_permille: 500, frames_per_block: 128, unmovable_permille: 0, seed: 3 });
+    // Half of the blocks with three quarters of them free.
+    assert_eq!(memory.fragmentation_score(), 42);
+    assert_eq!(broken(0).fragmentation_score(), 100);
+}
+
+#[test]
+fn proactive_compaction_goes_on_until_the_score_is_low_enough() {
+    // More pages than the processor's list has room for.
+    let full = || {
+        let mut memory = memory(256, 1);
+        memory.fragment(&Fragmentation { blocks_permille: 1000, frames_per_block: 64, unmovable_permille: 0, seed: 3 });
+        memory
+    };
+    let blocks = |score| {
+        let mut memory = full();
+        let done = memory.compact_proactively(score, CPU, &mut Willing(0));
+        memory.check_invariants();
+        assert!(done.succeeded && memory.fragmentation_score() <= score, "{done:?}");
+        done.migrated
+    };
+    assert!(blocks(50) > blocks(80) && blocks(80) > PageCount(0));
+    // It does not begin where direct compaction stopped, and leaves its place alone.
+    let mut memory = full();
+    memory.compact(Order::HUGE, &mut Willing(0));
+    let place = memory.scanners.positions();
+    memory.compact_proactively(80, CPU, &mut Willing(0));
+    assert_eq!(memory.scanners.positions(), place);
+}
+
+#[test]
+fn proactive_compaction_ends_when_its_scanners_meet() {
+    for (unmovable, moves) in [(1000, false), (0, true)] {
+        let mut memory = broken(unmovable);
+        let done = memory.compact_proactively(0, CPU, &mut Willing(0));
+        assert_eq!((done.succeeded, done.migrated > PageCount(0)), (false, moves));
+        memory.check_invariants();
+        assert_eq!(memory.free_frames(), PageCount(65_536 - 4 * 128), "what is moved is neither lost nor freed");
+    }
+}
+
+#[test]
+fn what_proactive_compaction_moves_away_goes_to_the_processors_list() {
+    let mut memory = broken(0);
+    memory.drain();
+    let buddy = |memory: &PhysicalMemory| (0..).zip(memory.free_blocks()).map(|(o, n)| n << o).sum::<u64>();
+    let before = buddy(&memory);
+    let done = memory.compact_proactively(0, CPU, &mut Unwilling);
+    assert!(done.migrated.0 > 4 * 120, "all but where the scanners met: {done:?}");
+    assert_eq!(buddy(&memory), before - done.migrated.0, "the list has room for all of them");
+}
+
+#[test]
+fn so_much_is_reclaimed_as_compaction_needs() {
+    let mut memory = memory(256, 1);
+    let marks = memory.watermarks();
+    assert!(memory.reclaim_for_compaction(Order::HUGE).is_some(), "a whole memory is not fragmented");
+    memory = broken(1000);
+    assert_eq!(memory.reclaim_for_compaction(Order::HUGE), None);
+    let mut free_of = |free: u64| {
+        while memory.free_frames().0 > free {
+            memory.alloc(Order::PAGE, MigrateType::Movable, CPU).unwrap();
+        }
+        memory.drain();
+        memory.reclaim_for_compaction(Order::HUGE)
+    };
+    assert_eq!(free_of(marks.high.0 + 1024), Some(PageCount(32)), "a margin");
+    assert_eq!(free_of(marks.low.0 + 1024), Some(PageCount(32)), "one page is missing");
+    assert_eq!(free_of(marks.low.0 + 900), Some(PageCount(125)));
+}
+
+#[test]
 fn compaction_does_nothing_where_a_block_is_free_or_memory_is_short() {
     let mut whole = memory(256, 1);
     assert_eq!(whole.compact(Order::HUGE, &mut Willing(0)), Compaction { succeeded: true, ..Compaction::default() });
     let mut full = memory(4, 1);
     let taken: Vec<_> = (0..1000).map(|page| take(&mut full, page, CPU)).collect();
     assert_eq!(taken.len(), 1000);
-    assert_eq!(full.compact(Order::HUGE, &mut Willing(0)), Compaction::default());
+    assert_eq!(full.compact(Order::HUGE, &mut Willing(0)), Compaction { skipped: true, ..Compaction::default() });
 }
 
 #[test]

@@ -22,6 +22,7 @@
 mod age;
 mod check;
 mod compact;
+mod compound;
 mod contig;
 mod lists;
 mod pcp;
@@ -74,6 +75,8 @@ pub struct PhysicalMemory {
     cache_hand: Pfn32,
     /// Frames that are neither in the buddy lists nor in per-CPU lists.
     allocated: u64,
+    /// Whether a block of 2 MiB that was allocated whole stays one page.
+    compounds: bool,
 }
 
 impl fmt::Debug for PhysicalMemory {
@@ -113,6 +116,7 @@ impl PhysicalMemory {
             scanners: Scanners::new(frames.0 as u32),
             cache_hand: 0,
             allocated: 0,
+            compounds: false,
         })
     }
 

@@ -161,6 +161,9 @@ pub struct Compaction {
     pub scanned: PageCount,
     /// Whether a block of the wanted order is free now.
     pub succeeded: bool,
+    /// Whether nothing was tried, since too little memory is free, or its fragmentation is not what
+    /// ails (`COMPACT_SKIPPED`).
+    pub skipped: bool,
 }
 
 #[cfg(test)]

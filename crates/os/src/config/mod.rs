@@ -39,6 +39,12 @@ pub struct KernelConfig {
     /// manager if it is left out.
     #[serde(default, with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
     pub min_free: Option<PageCount>,
+    /// How readily kcompactd compacts memory before a block is asked for (sysctl
+    /// `compaction_proactiveness`, since Linux 5.9), 0 to 100: it begins when of the free memory
+    /// more than 110 less this, per cent, lies outside of blocks of 2 MiB. 0: not at all. Linux's
+    /// default is 20.
+    #[serde(default)]
+    pub compaction_proactiveness: u16,
     /// Whether it answers hypercalls of its guests.
     #[serde(default = "yes")]
     pub hypercalls: bool,
@@ -60,6 +66,7 @@ impl KernelConfig {
             start: StartState::default(),
             swap: PageCount(0),
             min_free: None,
+            compaction_proactiveness: 0,
             hypercalls: true,
             seed: 0,
         }
@@ -80,6 +87,10 @@ impl KernelConfig {
             ManagerConfig::Quicksilver(quicksilver) => quicksilver.check()?,
             ManagerConfig::Ingens(ingens) => ingens.check()?,
             _ => {}
+        }
+        if self.compaction_proactiveness > 100 {
+            let what = format!("{}: give 0 to 100", self.compaction_proactiveness);
+            return Err(OsError::Config { key: "compaction_proactiveness", what });
         }
         if let Some(min_free) = self.min_free
             && min_free.0 > self.memory.0 / 4

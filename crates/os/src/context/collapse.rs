@@ -3,7 +3,7 @@
 
 use nestwalk_mem::{Entry, Frame, FrameRange, Leaf, Level, Owner, PageCount, PageSize, Vpn, VpnRange};
 
-use crate::context::Context;
+use crate::context::{Context, Outcome};
 use crate::error::OsError;
 use crate::state::KernelState;
 use crate::state::process::ProcessId;
@@ -63,7 +63,7 @@ pub fn examine(
     let (mut writable, mut referenced, mut pinned) = (false, false, false);
     for index in 0..PageSize::Huge.pages() as usize {
         let entry = space.table.entry(node, index);
-        if entry.is_none() {
+        if entry.is_none() || entry.is_present() && state.is_zero(entry.frame()) {
             none += 1;
         } else if !entry.is_present() {
             swapped += 1;
@@ -102,7 +102,7 @@ impl Context<'_> {
     pub fn huge_frame(&mut self, direct: bool) -> Option<Frame> {
         use nestwalk_mem::Order;
         let block = self.state.alloc(Order::HUGE, self.cpu);
-        if block.is_some() || !direct || !self.compact(Order::HUGE) {
+        if block.is_some() || !direct || self.compact(Order::HUGE) != Outcome::Done {
             return block;
         }
         self.state.alloc(Order::HUGE, self.cpu)
@@ -155,6 +155,9 @@ impl Context<'_> {
             let (page, to) = (range.start + i, huge + i);
             match leaves.next_if(|leaf| leaf.page == page) {
                 None => self.zero(FrameRange::single(to))?,
+                Some(leaf) if leaf.entry.is_present() && self.state.is_zero(leaf.entry.frame()) => {
+                    self.zero(FrameRange::single(to))?;
+                }
                 Some(leaf) if !leaf.entry.is_present() => self.below.swap_in(process, page, to)?,
                 Some(leaf) => {
                     self.below.copy(leaf.entry.frame(), to)?;

@@ -51,16 +51,44 @@ fn split<'a>(
     (memory, Mover { processes, counters, invalidations, moved, below, count: 0 })
 }
 
-/// Runs compaction until a block of `order` is free; returns whether one is.
-pub(crate) fn compact(state: &mut KernelState, below: &mut dyn Below, order: Order) -> bool {
+/// What became of a request for compaction (`enum compact_result`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It failed lately and was not tried.
+    Deferred,
+    /// It was not tried: too little memory is free, or memory is not fragmented.
+    Skipped,
+    /// It ran, and no block is free.
+    Failed,
+    /// A block is free.
+    Done,
+}
+
+/// Runs compaction until a block of `order` is free.
+pub(crate) fn compact(state: &mut KernelState, below: &mut dyn Below, order: Order) -> Outcome {
     let (memory, mut mover) = split(state, below);
     let done = memory.compact(order, &mut mover);
     let of_processes = mover.count;
     // The others are pages of the cache, which memory moves by itself.
     state.counters.migrated += done.migrated.0 - of_processes;
     state.counters.compaction_scanned += done.scanned.0;
-    state.counters.compactions_failed += u64::from(!done.succeeded);
-    done.succeeded
+    let failed = !done.succeeded && !done.skipped;
+    state.counters.compactions_failed += u64::from(failed);
+    match (done.succeeded, failed) {
+        (true, _) => Outcome::Done,
+        (_, true) => Outcome::Failed,
+        _ => Outcome::Skipped,
+    }
+}
+
+/// Runs compaction until the fragmentation score is down to `score`, or all memory has been gone
+/// over.
+pub(crate) fn compact_proactively(state: &mut KernelState, below: &mut dyn Below, score: u64, cpu: Cpu) {
+    let (memory, mut mover) = split(state, below);
+    let done = memory.compact_proactively(score, cpu, &mut mover);
+    let of_processes = mover.count;
+    state.counters.migrated += done.migrated.0 - of_processes;
+    state.counters.compaction_scanned += done.scanned.0;
 }
 
 /// See [`TableContext::alloc_range`](super::placement::TableContext::alloc_range).

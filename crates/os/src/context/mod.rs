@@ -11,6 +11,7 @@ use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Level, NodeId, Order, Owner, P
 
 use crate::below::{Below, Hypercall, HypercallReply};
 use crate::context::event::Fault;
+pub use crate::context::migrate::Outcome;
 use crate::context::placement::{NodeKey, TableContext, TablePlacement};
 use crate::error::OsError;
 use crate::state::KernelState;
@@ -238,15 +239,21 @@ impl Context<'_> {
     }
 
     /// Moves pages until a block of `order` is free (direct compaction), unless that has failed
-    /// lately. Returns whether one is.
-    pub fn compact(&mut self, order: Order) -> bool {
+    /// lately.
+    pub fn compact(&mut self, order: Order) -> Outcome {
         if self.state.deferral.defers(order) {
-            return false;
+            return Outcome::Deferred;
         }
-        self.state.counters.compactions_direct += 1;
-        let done = migrate::compact(self.state, self.below, order);
-        self.state.deferral.note(order, done);
-        done
+        if self.state.is_below_mark(order) {
+            return Outcome::Skipped;
+        }
+        let outcome = migrate::compact(self.state, self.below, order);
+        if outcome != Outcome::Skipped {
+            // COMPACTSTALL is no other.
+            self.state.counters.compactions_direct += 1;
+            self.state.deferral.note(order, outcome == Outcome::Done);
+        }
+        outcome
     }
 
     /// Moves the page in `from` to `to`, which is the caller's, if it is a mapped 4 KiB page that

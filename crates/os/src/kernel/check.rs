@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What must always hold of a kernel.
 
-use nestwalk_mem::{Entry, Frame, Owner, Vpn, VpnRange};
+use nestwalk_mem::{Entry, Frame, Owner, PageSize, Vpn, VpnRange};
 
 use crate::kernel::Kernel;
 use crate::state::process::{Process, ProcessId};
@@ -19,6 +19,9 @@ impl Kernel {
         self.tables.check_invariants(&self.state);
         let frames = self.state.memory.frames().0 as usize;
         let mut mappings = vec![0u32; frames];
+        if let Some(head) = self.state.zero_block {
+            mappings[head.0 as usize..][..PageSize::Huge.pages() as usize].fill(1);
+        }
         let mut nodes = 0;
         for (id, process) in self.state.processes.iter() {
             process.vmas.check_invariants();

@@ -226,7 +226,9 @@ impl Kernel {
     fn copy(&mut self, fault: &Fault, from: Frame, cpu: Cpu, below: &mut dyn Below) -> Result<FaultKind, OsError> {
         let (mut cx, manager) = self.context(cpu, below);
         let to = manager.frame_for(&mut cx, fault, Fill::Copy)?;
-        let filled = cx.below.copy(from, to).and_then(|()| cx.touch_node(fault));
+        let zeroes = cx.state.is_zero(from);
+        let filled = if zeroes { cx.zero(FrameRange::single(to)) } else { cx.below.copy(from, to) };
+        let filled = filled.and_then(|()| cx.touch_node(fault));
         if let Err(error) = filled {
             manager.release(&mut cx, fault.process, fault.page, FrameRange::single(to), Cause::Replaced);
             return Err(error);
@@ -238,7 +240,7 @@ impl Kernel {
         let table = &mut cx.state.processes.get_mut(fault.process)?.table;
         table.update(fault.page, |_| Entry::leaf(to, fault.leaf_flags()));
         cx.invalidate(fault.process, VpnRange::new(fault.page, PageCount(1)), false);
-        cx.state.counters.copied_4k += 1;
+        cx.state.counters.copied_4k += u64::from(!zeroes);
         cx.state.counters.faults_copied += 1;
         manager.remapped(&mut cx, fault)?;
         Ok(FaultKind::Copied)

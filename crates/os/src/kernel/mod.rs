@@ -76,7 +76,10 @@ impl Kernel {
         config.check()?;
         let usual = if manager.keeps_for_huge_pages() { huge_min_free } else { least_min_free };
         let min_free = config.min_free.unwrap_or_else(|| usual(config.memory));
-        let memory = PhysicalMemory::new(&MemoryConfig { frames: config.memory, cpus: config.cpus, min_free })?;
+        let mut memory = PhysicalMemory::new(&MemoryConfig { frames: config.memory, cpus: config.cpus, min_free })?;
+        if manager.keeps_compounds() {
+            memory.keep_compounds();
+        }
         let watermarks = memory.watermarks();
         let mut state = KernelState {
             memory,
@@ -88,9 +91,12 @@ impl Kernel {
             invalidations: Invalidations::default(),
             last_writes: Vec::new(),
             swap: Swap { size: config.swap, used: PageCount(0) },
+            block_wanted: None,
+            zero_block: None,
             deferral: Default::default(),
             background_wanted: false,
             compaction_wanted: None,
+            proactive_at: daemons::CHECK_INTERVAL,
             moved: Vec::new(),
             gather: Gather::default(),
             cache: PageCount(0),
@@ -107,9 +113,9 @@ impl Kernel {
     }
 
     /// Whether a daemon has work that should not wait until the next tick is due (a kworker that
-    /// was woken).
+    /// was woken, or kswapd, where the memory manager has something for it).
     pub fn has_background_work(&self) -> bool {
-        self.tables.has_work()
+        self.tables.has_work() || self.state.background_wanted && self.manager.can_shrink()
     }
 
     /// The page table of `process`.

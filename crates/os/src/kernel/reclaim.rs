@@ -3,9 +3,11 @@
 //!
 //! Under the lowest watermark an allocation reclaims (`__alloc_pages_direct_reclaim`); under
 //! the low one the background daemon does at the next tick (kswapd), up to the high one. The order:
-//! what the memory manager and the table placement hold in reserve, then the page cache, then
-//! mapped pages by a clock over accessed bits (second chance): clean ones are dropped, dirty ones
-//! go to swap while there is room.
+//! what the memory manager and the table placement hold in reserve, then the page cache, then what
+//! the memory manager has to work for (its shrinker, in rounds of falling priority), then mapped
+//! pages by a clock over accessed bits (second chance): clean ones are dropped, dirty ones go to
+//! swap while there is room. (Linux's rounds ask the shrinkers and a share of the mapped pages at
+//! the same priority.)
 
 use nestwalk_mem::{Cpu, Entry, Leaf, Level, Owner, PageCount, Vpn, VpnRange};
 
@@ -20,6 +22,12 @@ use crate::state::process::ProcessId;
 
 /// Pages that direct reclaim aims at (`SWAP_CLUSTER_MAX`).
 pub(super) const CLUSTER: u64 = 32;
+/// The priority of the first round of reclaim (`DEF_PRIORITY`).
+const PRIORITY_FIRST: u32 = 12;
+/// Of the last one of direct reclaim (`do_try_to_free_pages`).
+const PRIORITY_DIRECT: u32 = 0;
+/// Of kswapd's (`balance_pgdat`).
+pub(super) const PRIORITY_KSWAPD: u32 = 1;
 
 impl Kernel {
     /// An allocation failed: reclaims some memory.
@@ -29,6 +37,10 @@ impl Kernel {
     #[cold]
     pub(crate) fn reclaim_or(&mut self, error: OsError, cpu: Cpu, below: &mut dyn Below) -> Result<(), OsError> {
         self.state.counters.reclaims_direct += 1;
+        if let Some(want) = self.state.block_wanted.take() {
+            // Whether it helps or not: without a block the fault takes a small page.
+            return self.reclaim(want, cpu, below).map(drop);
+        }
         let (free, min) = (self.state.memory.free_frames().0, self.state.watermarks.min.0);
         let want = PageCount(CLUSTER.max((min + CLUSTER).saturating_sub(free)));
         if self.reclaim(want, cpu, below)?.0 == 0 {
@@ -80,6 +92,17 @@ impl Kernel {
     /// # Errors
     /// When nothing below backs a frame.
     pub fn reclaim(&mut self, want: PageCount, cpu: Cpu, below: &mut dyn Below) -> Result<PageCount, OsError> {
+        self.reclaim_down_to(PRIORITY_DIRECT, want, cpu, below)
+    }
+
+    /// The same with the priority of the last round.
+    pub(super) fn reclaim_down_to(
+        &mut self,
+        last_priority: u32,
+        want: PageCount,
+        cpu: Cpu,
+        below: &mut dyn Below,
+    ) -> Result<PageCount, OsError> {
         let before = self.state.memory.free_frames().0;
         let mut hand = self.clock_hand;
         let (mut cx, manager) = self.context(cpu, below);
@@ -96,6 +119,13 @@ impl Kernel {
             let dropped = cx.state.memory.drop_cache(left(&cx), cpu);
             cx.state.cache.0 -= dropped.0;
             cx.state.counters.reclaimed_clean += dropped.0;
+        }
+        for priority in (last_priority..=PRIORITY_FIRST).rev() {
+            if left(&cx).0 == 0 || !manager.can_shrink() {
+                break;
+            }
+            let freed = manager.shrink(&mut cx, priority);
+            cx.state.counters.reclaimed_reserved += freed.0;
         }
         let result = cx.turn_clock(manager, &mut hand, before + want.0);
         self.clock_hand = hand;

@@ -94,6 +94,13 @@ pub trait MemoryManager: fmt::Debug + Send {
         false
     }
 
+    /// Whether a block of 2 MiB that it takes is one page until it is split or all of it is free
+    /// (Linux's compound pages): nothing moves a part of it
+    /// ([`PhysicalMemory::keep_compounds`](nestwalk_mem::PhysicalMemory::keep_compounds)).
+    fn keeps_compounds(&self) -> bool {
+        false
+    }
+
     /// Events 1 to 3, synchronous: serves the fault by mapping at least the page that it names, and
     /// returns the size of the leaf. Nothing is mapped at the page; [`Context::page_frame`],
     /// [`Context::zero`] and [`Context::map`] are the tools.
@@ -165,6 +172,20 @@ pub trait MemoryManager: fmt::Debug + Send {
     fn pressure(&mut self, cx: &mut Context<'_>, want: PageCount) -> PageCount {
         let _ = (cx, want);
         PageCount(0)
+    }
+
+    /// Memory is short, and what it held in reserve and the page cache are gone: gives back frames
+    /// that nothing maps and that cost work to free, as a shrinker does in a round of reclaim at
+    /// `priority` (12 for the first; 0 in the last of direct reclaim, 1 in kswapd's). Returns how
+    /// many.
+    fn shrink(&mut self, cx: &mut Context<'_>, priority: u32) -> PageCount {
+        let _ = (cx, priority);
+        PageCount(0)
+    }
+
+    /// Whether [`MemoryManager::shrink`] may find something, so that kswapd is woken at once.
+    fn can_shrink(&self) -> bool {
+        false
     }
 
     /// Events 1 to 3 and 5, asynchronous: time has passed, it is [`KernelState::now`] now.

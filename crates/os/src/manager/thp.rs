@@ -2,21 +2,32 @@
 //! Linux's transparent huge pages for anonymous memory: 2 MiB at the first touch
 //! (`do_huge_pmd_anonymous_page`), and khugepaged, which makes huge pages of small ones later.
 //!
-//! Left out: the huge zero page (`use_zero_page`: a load maps a zeroed huge page), and direct
-//! reclaim on behalf of huge pages. A huge page of which a part is unmapped frees that part at once
-//! rather than at the next memory pressure (`deferred_split_scan`).
+//! A huge page of which a part is unmapped is split when memory is short, and not before
+//! (`deferred`). A load of memory that was never stored to may map a huge page of zeroes (`zero`).
+//!
+//! Left out: the synchronous compaction that follows an asynchronous one which has failed, and
+//! direct reclaim by khugepaged and for `MADV_COLLAPSE`.
 
-use nestwalk_mem::{FrameRange, Level, Nanoseconds, Order, PageCount, PageSize};
+mod deferred;
+mod shrinker;
+mod zero;
+
+use nestwalk_mem::counters::Counter;
+use nestwalk_mem::{Frame, FrameRange, Level, Nanoseconds, Order, PageCount, PageSize, Vpn};
 use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
 use crate::context::collapse::{Candidate, CollapseLimits, examine};
-use crate::context::event::Fault;
+use crate::context::event::{Cause, Fault};
+use crate::context::{Context, Outcome};
 use crate::error::OsError;
 use crate::manager::contract::{Deallocation, Facts, MemoryManager, Preparation, Promotion, When};
 use crate::manager::linux4k::map_one_page;
 use crate::manager::scan::Cursor;
+use crate::state::KernelState;
+use crate::state::process::ProcessId;
 use crate::state::vma::{HugeAdvice, Vma, VmaKind};
+use deferred::DeferredSplits;
+use zero::ZeroPage;
 
 /// Its choices at the five events.
 pub const FACTS: Facts = Facts {
@@ -27,7 +38,7 @@ pub const FACTS: Facts = Facts {
     preparation: Preparation::Full,
     mapping: When::FaultOrDaemon,
     promotion: Promotion::OutOfPlace,
-    deallocation: Deallocation::OnUnmap,
+    deallocation: Deallocation::Deferred,
 };
 
 /// Where huge pages are used (`/sys/kernel/mm/transparent_hugepage/enabled`).
@@ -47,14 +58,16 @@ pub enum Enabled {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Defrag {
-    /// It compacts memory.
+    /// It compacts memory, and reclaims some where that fails.
     Always,
     /// It takes a small page, and wakes the daemons that reclaim and compact.
     Defer,
-    /// It compacts where the program has advised `MADV_HUGEPAGE`, and defers elsewhere.
+    /// It compacts and reclaims where the program has advised `MADV_HUGEPAGE`, and defers
+    /// elsewhere.
     #[serde(rename = "defer+madvise")]
     DeferMadvise,
-    /// It compacts where the program has advised `MADV_HUGEPAGE`, and takes a small page elsewhere.
+    /// It compacts and reclaims where the program has advised `MADV_HUGEPAGE`, and takes a small
+    /// page elsewhere.
     #[default]
     Madvise,
     /// It takes a small page.
@@ -69,6 +82,10 @@ pub struct ThpConfig {
     pub enabled: Enabled,
     /// What a fault does when no block is free.
     pub defrag: Defrag,
+    /// Whether a load of memory that was never stored to maps the huge page of zeroes
+    /// (`.../use_zero_page`). Linux's default is yes; here it is no, since a first load in a trace
+    /// is mostly of memory that the kernel has filled (a file, a `read`).
+    pub use_zero_page: bool,
     /// The daemon.
     pub khugepaged: KhugepagedConfig,
 }
@@ -114,8 +131,10 @@ enum Effort {
     Light,
     /// What is free, and wake the daemons.
     Wake,
-    /// Compact.
+    /// Compact; reclaim if compaction was tried and failed (`__GFP_NORETRY`).
     Direct,
+    /// Compact, and reclaim.
+    Hard,
 }
 
 /// See the [module](self).
@@ -126,12 +145,24 @@ pub struct Thp {
     cursor: Cursor,
     /// And not before this time, in ns.
     wakes_at: Nanoseconds,
+    /// Huge pages that are unmapped in part.
+    deferred: DeferredSplits,
+    zero: ZeroPage,
+    /// The fault for which the kernel is reclaiming memory, so that there may be a block.
+    reclaimed_for: Option<(ProcessId, Vpn)>,
 }
 
 impl Thp {
     /// With its daemon at the beginning.
     pub fn new(config: ThpConfig) -> Self {
-        Self { config, cursor: Cursor::default(), wakes_at: Nanoseconds::from_ms(config.khugepaged.scan_sleep_ms) }
+        Self {
+            config,
+            cursor: Cursor::default(),
+            wakes_at: Nanoseconds::from_ms(config.khugepaged.scan_sleep_ms),
+            deferred: DeferredSplits::default(),
+            zero: ZeroPage::default(),
+            reclaimed_for: None,
+        }
     }
 
     /// `hugepage_vma_check`.
@@ -148,11 +179,9 @@ impl Thp {
     fn effort(&self, vma: &Vma) -> Effort {
         let advised = vma.flags.advice == HugeAdvice::Huge;
         match self.config.defrag {
+            Defrag::Always | Defrag::DeferMadvise | Defrag::Madvise if advised => Effort::Hard,
             Defrag::Always => Effort::Direct,
-            Defrag::Defer => Effort::Wake,
-            Defrag::DeferMadvise if advised => Effort::Direct,
-            Defrag::DeferMadvise => Effort::Wake,
-            Defrag::Madvise if advised => Effort::Direct,
+            Defrag::Defer | Defrag::DeferMadvise => Effort::Wake,
             Defrag::Madvise | Defrag::Never => Effort::Light,
         }
     }
@@ -172,14 +201,16 @@ impl Thp {
 
     /// `do_huge_pmd_anonymous_page`; `None` when there is no block.
     fn map_huge(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<Option<PageSize>, OsError> {
-        let effort = self.effort(&fault.vma);
-        let Some(frame) = cx.huge_frame(effort == Effort::Direct) else {
-            if effort == Effort::Wake {
-                cx.state.wake_background();
-                cx.compact_later(Order::HUGE);
-            }
+        if !fault.store && self.config.use_zero_page {
+            return self.zero.map(cx, fault);
+        }
+        let Some(frame) = (match cx.state.alloc(Order::HUGE, cx.cpu) {
+            Some(frame) => Some(frame),
+            None => self.block_by_work(cx, fault)?,
+        }) else {
             return Ok(None);
         };
+        self.reclaimed_for = None;
         let frames = FrameRange::new(frame, PageCount(PageSize::Huge.pages()));
         let first = fault.page.align_down(PageSize::Huge.order());
         let mapped =
@@ -190,6 +221,41 @@ impl Thp {
                 cx.free(frames);
                 Err(error)
             }
+        }
+    }
+
+    /// A block where none is free, by what `defrag` allows (`__alloc_pages_slowpath`).
+    ///
+    /// # Errors
+    /// Want of memory, when the kernel is to reclaim some for a block and call again: once a fault.
+    #[cold]
+    #[inline(never)]
+    fn block_by_work(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<Option<Frame>, OsError> {
+        let again = self.reclaimed_for.take() == Some((fault.process, fault.page));
+        let effort = self.effort(&fault.vma);
+        match effort {
+            Effort::Light => return Ok(None),
+            Effort::Wake => {
+                cx.state.wake_background();
+                cx.compact_later(Order::HUGE);
+                return Ok(None);
+            }
+            Effort::Direct | Effort::Hard => {}
+        }
+        let outcome = cx.compact(Order::HUGE);
+        if outcome == Outcome::Done
+            && let Some(frame) = cx.state.alloc(Order::HUGE, cx.cpu)
+        {
+            return Ok(Some(frame));
+        }
+        let worth_it = effort == Effort::Hard || outcome == Outcome::Failed;
+        match cx.state.memory.reclaim_for_compaction(Order::HUGE) {
+            Some(want) if worth_it && !again => {
+                self.reclaimed_for = Some((fault.process, fault.page));
+                cx.state.ask_for_block(want);
+                Err(cx.out_of_memory())
+            }
+            _ => Ok(None),
         }
     }
 
@@ -209,8 +275,11 @@ impl Thp {
                 continue;
             }
             let Some(frame) = cx.huge_frame(config.defrag) else { return Ok(config.alloc_sleep_ms) };
-            cx.collapse(process, first, frame, &mut |cx, _, frame, shared| {
-                if !shared {
+            let deferred = &mut self.deferred;
+            cx.collapse(process, first, frame, &mut |cx, page, frame, shared| {
+                if !shared && cx.state.memory.is_compound(frame) {
+                    deferred.unmapped(cx, process, page, frame);
+                } else if !shared {
                     cx.free(FrameRange::single(frame));
                 }
             })?;
@@ -238,6 +307,10 @@ impl MemoryManager for Thp {
         !matches!(self.config.enabled, Enabled::Never)
     }
 
+    fn keeps_compounds(&self) -> bool {
+        true
+    }
+
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
         if self.suits(cx, fault)? {
             if let Some(size) = self.map_huge(cx, fault)? {
@@ -248,6 +321,37 @@ impl MemoryManager for Thp {
             return Ok(size);
         }
         map_one_page(cx, fault)
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frames: FrameRange, cause: Cause) {
+        if frames.count.0 == 1 && cx.state.memory.is_compound(frames.start) {
+            if cause != Cause::Reclaimed {
+                return self.deferred.unmapped(cx, process, page, frames.start);
+            }
+            // Reclaim splits a huge page before it takes pages of it (`shrink_folio_list`).
+            self.deferred.split(cx, frames.start);
+        }
+        cx.free(frames);
+    }
+
+    fn shrink(&mut self, cx: &mut Context<'_>, priority: u32) -> PageCount {
+        PageCount(self.deferred.shrink(cx, priority).0 + self.zero.shrink(cx, priority).0)
+    }
+
+    fn can_shrink(&self) -> bool {
+        !self.deferred.is_empty() || self.zero.is_made()
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        self.zero.counters()
+    }
+
+    fn reserved(&self) -> PageCount {
+        self.deferred.held()
+    }
+
+    fn check_invariants(&self, state: &KernelState) {
+        self.deferred.check_invariants(state);
     }
 
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {

@@ -51,6 +51,14 @@ pub struct KernelState {
     pub(crate) background_wanted: bool,
     /// The background daemon (kcompactd) should make a block of this order.
     pub(crate) compaction_wanted: Option<Order>,
+    /// When it next looks whether memory is fragmented.
+    pub(crate) proactive_at: Nanoseconds,
+    /// Want of memory that a fault has just told of is want of a block: so much is to be reclaimed
+    /// before the fault tries once more ([`KernelState::ask_for_block`]).
+    pub(crate) block_wanted: Option<PageCount>,
+    /// The huge page of zeroes, if the memory manager has one: loads of memory that was never
+    /// stored to share it, and one mapping of it is the kernel's.
+    pub(crate) zero_block: Option<Frame>,
     pub(crate) deferral: Deferral,
     pub(crate) moved: Vec<Moved>,
     /// Frames on their way from a zapped range to the allocator.
@@ -117,9 +125,27 @@ impl KernelState {
         self.memory.alloc(order, MigrateType::Movable, cpu)
     }
 
+    /// Whether taking a block of `order` would go below the lowest watermark, if there is one.
+    pub(crate) fn is_below_mark(&self, order: Order) -> bool {
+        self.memory.free_frames().0 < self.watermarks.min.0 + order.frames()
+    }
+
     /// Wakes the background daemon that reclaims (kswapd), which will run at the next tick.
     pub fn wake_background(&mut self) {
         self.background_wanted = true;
+    }
+
+    /// Says that the [`OsError::OutOfMemory`](crate::OsError::OutOfMemory) with which the memory
+    /// manager ends this fault asks for a block: the kernel reclaims `want` frames if it can
+    /// (`__alloc_pages_direct_reclaim` of a costly order), and calls it again in any case.
+    pub fn ask_for_block(&mut self, want: PageCount) {
+        self.block_wanted = Some(want);
+    }
+
+    /// Whether `frame` is part of the huge page of zeroes (`is_huge_zero_page`).
+    #[inline]
+    pub fn is_zero(&self, frame: Frame) -> bool {
+        self.zero_block.is_some_and(|head| frame.align_down(Order::HUGE.0.into()) == head)
     }
 
     /// A frame for a table node or for other data of the kernel's own: may use the reserve under

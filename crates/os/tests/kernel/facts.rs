@@ -311,6 +311,18 @@ impl MemoryManager for Liar {
         self.does.keeps_for_huge_pages()
     }
 
+    fn keeps_compounds(&self) -> bool {
+        self.does.keeps_compounds()
+    }
+
+    fn shrink(&mut self, cx: &mut Context<'_>, priority: u32) -> PageCount {
+        self.does.shrink(cx, priority)
+    }
+
+    fn can_shrink(&self) -> bool {
+        self.does.can_shrink()
+    }
+
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
         self.does.fault(cx, fault)
     }

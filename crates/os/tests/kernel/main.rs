@@ -11,12 +11,16 @@ mod strategy;
 
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
 use nestwalk_os::manager::quicksilver::QuicksilverConfig;
+use nestwalk_os::manager::thp::{Defrag, ThpConfig};
 use nestwalk_os::{KernelConfig, ManagerConfig, TablesConfig};
 
-/// Every manager as it is by default, and reservations with a lower level of 64 KiB.
+/// Every manager as it is by default, reservations with a lower level of 64 KiB, and huge pages
+/// with one of zeroes.
 fn managers() -> Vec<ManagerConfig> {
     let small = QuicksilverConfig { threshold: 512, small_threshold: 2, ..QuicksilverConfig::default() };
-    ManagerConfig::all().into_iter().chain([ManagerConfig::Quicksilver(small)]).collect()
+    let zeroes = ThpConfig { use_zero_page: true, defrag: Defrag::Always, ..ThpConfig::default() };
+    let more = [ManagerConfig::Quicksilver(small), ManagerConfig::Thp(zeroes)];
+    ManagerConfig::all().into_iter().chain(more).collect()
 }
 
 /// Every manager with every placement, over `memory` with swap of the same size.
@@ -26,6 +30,7 @@ fn configurations(memory: PageCount) -> Vec<KernelConfig> {
             let mut config = KernelConfig::new(memory);
             (config.manager, config.tables, config.swap) = (manager.clone(), tables, memory);
             config.cpus = 2;
+            config.compaction_proactiveness = 20;
             config
         })
     };

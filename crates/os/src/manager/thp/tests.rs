@@ -122,16 +122,185 @@ fn once_there_are_ptes_faults_stay_small() {
     assert_eq!(size(&kernel, process, 1025), PageSize::Small);
 }
 
-#[test]
-fn unmapping_a_part_splits_the_page_and_frees_the_part() {
+/// A process with a huge page of which `range` has been unmapped, and what was free before that.
+fn unmapped_in_part(range: VpnRange) -> (Kernel, ProcessId, u64) {
     let (mut kernel, process) = kernel(ThpConfig::default(), FREE);
     kernel.mmap(process, pages(1024, 512), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
     fault(&mut kernel, process, 1024);
     let free = kernel.memory().free_frames().0;
-    kernel.munmap(process, pages(1100, 10), &mut Bare).unwrap();
-    // Ten pages come back, and one goes to the node that the split takes.
-    assert_eq!(kernel.memory().free_frames().0, free + 10 - 1);
-    assert_eq!((kernel.counters().splits, size(&kernel, process, 1024)), (1, PageSize::Small));
+    kernel.munmap(process, range, &mut Bare).unwrap();
+    kernel.check_invariants();
+    (kernel, process, free)
+}
+
+fn reclaim(kernel: &mut Kernel, pages: u64) -> u64 {
+    kernel.reclaim(PageCount(pages), Cpu(0), &mut Bare).unwrap().0
+}
+
+#[test]
+fn what_is_unmapped_of_a_huge_page_is_free_when_memory_is_short() {
+    let (mut kernel, process, free) = unmapped_in_part(pages(1100, 10));
+    // One page goes to the node that small leaves take.
+    assert_eq!(kernel.memory().free_frames().0, free - 1);
+    assert_eq!((kernel.manager().reserved(), size(&kernel, process, 1024)), (PageCount(10), PageSize::Small));
+    let done = kernel.counters();
+    assert_eq!((done.splits, done.splits_deferred, done.splits_whole), (1, 1, 0));
+    kernel.take_invalidations().for_each(drop);
+    assert_eq!(reclaim(&mut kernel, 5), 10);
+    assert_eq!((kernel.memory().free_frames().0, kernel.manager().reserved()), (free - 1 + 10, PageCount(0)));
+    assert_eq!((kernel.counters().splits_whole, kernel.counters().reclaimed_reserved), (1, 10));
+    assert_eq!(kernel.take_invalidations().count(), 502, "each page that stays was unmapped for a moment");
+    kernel.check_invariants();
+}
+
+#[test]
+fn a_huge_page_goes_whole_with_its_last_part() {
+    let (mut kernel, process, free) = unmapped_in_part(pages(1024, 511));
+    assert_eq!(kernel.memory().free_frames().0, free - 1);
+    kernel.madvise(process, pages(1535, 1), Advice::DontNeed, &mut Bare).unwrap();
+    assert_eq!(kernel.memory().free_frames().0, free - 1 + 512);
+    assert_eq!((kernel.counters().splits_deferred, kernel.counters().splits_whole), (1, 0));
+    assert!(!kernel.manager().can_shrink());
+    kernel.check_invariants();
+    fault(&mut kernel, process, 1535);
+    kernel.exit(process, &mut Bare).unwrap();
+    kernel.check_invariants();
+    assert_eq!(kernel.memory().free_frames(), kernel.memory().frames());
+}
+
+#[test]
+fn pages_given_back_are_not_had_again_from_the_huge_page() {
+    let (mut kernel, process) = kernel(ThpConfig::default(), FREE);
+    kernel.mmap(process, pages(1024, 512), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    fault(&mut kernel, process, 1024);
+    let frame = |kernel: &Kernel| kernel.table(process).unwrap().translate(Vpn(1100)).unwrap();
+    let before = frame(&kernel);
+    for _ in 0..3 {
+        kernel.madvise(process, pages(1100, 1), Advice::DontNeed, &mut Bare).unwrap();
+        fault(&mut kernel, process, 1100);
+        assert_ne!(frame(&kernel), before);
+        kernel.check_invariants();
+    }
+    assert_eq!((kernel.manager().reserved(), kernel.counters().splits_deferred), (PageCount(1), 1));
+}
+
+#[test]
+fn the_rest_of_a_huge_page_is_not_moved_before_it_is_split() {
+    let (mut kernel, process, _) = unmapped_in_part(pages(1100, 436));
+    let frame = kernel.table(process).unwrap().translate(Vpn(1024)).unwrap();
+    let moved = |kernel: &mut Kernel| {
+        let range = FrameRange::new(frame, PageCount(8));
+        let had = crate::context::migrate::alloc_at(&mut kernel.state, &mut Bare, range);
+        let moved = had.iter().filter(|&&had| had).count();
+        kernel.state.memory.free_range(FrameRange::new(frame, PageCount(moved as u64)), Cpu(0));
+        kernel.state.moved.clear();
+        moved
+    };
+    assert_eq!(moved(&mut kernel), 0);
+    reclaim(&mut kernel, 1);
+    assert_eq!(moved(&mut kernel), 8);
+    kernel.check_invariants();
+}
+
+/// Linux's arithmetic (`do_shrink_slab`): 463 pages wait, and a tenth of one per cent of them is
+/// asked for at first. In the eleventh round 256 are split, as a real kernel did
+/// (`linux/data/superpages-6.1.192.json`, `thp_split_page` of `frag100-huge-fill`).
+#[test]
+fn the_shrinker_is_asked_for_more_in_each_round() {
+    let mut all = KernelConfig::new(PageCount(1 << 18));
+    all.manager = ManagerConfig::Thp(ThpConfig::default());
+    let mut kernel = Kernel::new(&all).unwrap();
+    let process = kernel.spawn(&mut Bare).unwrap();
+    let blocks = 463;
+    kernel.mmap(process, pages(0, 512 * blocks), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    for block in 0..blocks {
+        fault(&mut kernel, process, 512 * block);
+        kernel.madvise(process, pages(512 * block, 496), Advice::DontNeed, &mut Bare).unwrap();
+    }
+    let split: Vec<u64> = (0..=12)
+        .rev()
+        .map(|priority| {
+            let before = kernel.counters().splits_whole;
+            let mut below = Bare;
+            let (mut cx, manager) = kernel.context(Cpu(0), &mut below);
+            let freed = manager.shrink(&mut cx, priority);
+            let split = kernel.counters().splits_whole - before;
+            assert_eq!(freed.0, 496 * split);
+            split
+        })
+        .collect();
+    assert_eq!(split, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 256, 207, 0]);
+    kernel.check_invariants();
+}
+
+#[test]
+fn kswapd_is_woken_at_once_for_pages_that_wait_to_be_split() {
+    let (mut kernel, process, _) = unmapped_in_part(pages(1025, 511));
+    assert!(!kernel.has_background_work(), "memory is not short");
+    kernel.mmap(process, pages(4096, 16_384), flags(HugeAdvice::NoHuge), &mut Bare).unwrap();
+    let short = (4096..).find(|&page| {
+        fault(&mut kernel, process, page);
+        kernel.has_background_work()
+    });
+    let free = kernel.memory().free_frames();
+    assert!(free < kernel.memory().watermarks().low, "at page {short:?} {free:?} are free");
+    assert_eq!(kernel.counters().splits_whole, 0);
+    kernel.tick(Nanoseconds(1), &mut Bare).unwrap();
+    // One page in the queue is not split before direct reclaim's last round.
+    assert_eq!(kernel.counters().splits_whole, 0);
+    let mut page = short.unwrap();
+    while kernel.counters().reclaims_direct == 0 {
+        page += 1;
+        fault(&mut kernel, process, page);
+    }
+    assert_eq!((kernel.counters().splits_whole, kernel.counters().out_of_memory), (1, 0));
+    kernel.check_invariants();
+}
+
+#[test]
+fn a_page_that_reclaim_takes_splits_its_huge_page() {
+    let mut all = KernelConfig::new(PageCount(16_384));
+    (all.manager, all.swap) = (ManagerConfig::Thp(ThpConfig::default()), PageCount(1024));
+    let mut kernel = Kernel::new(&all).unwrap();
+    let process = kernel.spawn(&mut Bare).unwrap();
+    kernel.mmap(process, pages(1024, 512), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    fault(&mut kernel, process, 1024);
+    assert_eq!(reclaim(&mut kernel, 20), 20);
+    let done = kernel.counters();
+    // One more than wanted: a node is taken for the small leaves.
+    assert_eq!((done.swapped_out, done.splits_whole, done.splits_deferred), (21, 1, 0));
+    kernel.check_invariants();
+}
+
+#[test]
+fn what_a_fork_still_maps_is_not_unmapped() {
+    let (mut kernel, parent) = kernel(ThpConfig::default(), FREE);
+    kernel.mmap(parent, pages(1024, 512), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    fault(&mut kernel, parent, 1024);
+    let child = kernel.fork(parent, &mut Bare).unwrap();
+    kernel.munmap(parent, pages(1024, 100), &mut Bare).unwrap();
+    assert_eq!(kernel.manager().reserved(), PageCount(0));
+    kernel.munmap(child, pages(1024, 50), &mut Bare).unwrap();
+    assert_eq!(kernel.manager().reserved(), PageCount(50));
+    kernel.exit(parent, &mut Bare).unwrap();
+    assert_eq!(kernel.manager().reserved(), PageCount(50));
+    reclaim(&mut kernel, 1);
+    kernel.check_invariants();
+    kernel.exit(child, &mut Bare).unwrap();
+    kernel.check_invariants();
+    assert_eq!(kernel.memory().free_frames(), kernel.memory().frames());
+}
+
+#[test]
+fn a_collapse_frees_the_huge_page_that_it_copies_from() {
+    let (mut kernel, process) = kernel(ThpConfig::default(), FREE);
+    kernel.mmap(process, pages(1024, 512), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    fault(&mut kernel, process, 1024);
+    let free = kernel.memory().free_frames();
+    kernel.madvise(process, pages(1100, 10), Advice::DontNeed, &mut Bare).unwrap();
+    kernel.tick(Nanoseconds(10 * SECOND_NS), &mut Bare).unwrap();
+    assert_eq!((kernel.counters().collapses, size(&kernel, process, 1024)), (1, PageSize::Huge));
+    assert_eq!((kernel.memory().free_frames(), kernel.manager().reserved()), (free, PageCount(0)));
     kernel.check_invariants();
 }
 
@@ -270,7 +439,7 @@ fn khugepaged_reads_back_up_to_max_ptes_swap() {
 #[test]
 fn madv_collapse_asks_neither_for_the_setting_nor_for_limits_and_compacts() {
     let khugepaged = KhugepagedConfig { max_ptes_none: 0, ..Default::default() };
-    let config = ThpConfig { enabled: Enabled::Never, defrag: Defrag::Never, khugepaged };
+    let config = ThpConfig { enabled: Enabled::Never, defrag: Defrag::Never, khugepaged, ..Default::default() };
     let (mut kernel, process) = kernel(config, BROKEN);
     kernel.mmap(process, pages(1024, 1024), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
     fault(&mut kernel, process, 1300);
@@ -282,5 +451,152 @@ fn madv_collapse_asks_neither_for_the_setting_nor_for_limits_and_compacts() {
     let done = kernel.counters();
     assert_eq!((done.collapses, done.compactions_direct, done.copied_collapse), (1, 1, 1));
     assert!(kernel.table(process).unwrap().leaf(Vpn(1536)).is_none());
+    kernel.check_invariants();
+}
+
+/// 64 MiB of which all but 4 MiB are page cache: so little is free that compaction is not tried.
+const CACHED: StartState =
+    StartState::Fragmented { blocks_permille: 1000, frames_per_block: 480, unmovable_permille: 0 };
+
+#[test]
+fn a_fault_reclaims_for_a_block_where_the_program_has_asked_for_huge_pages() {
+    use Defrag::{Always, Defer, DeferMadvise, Madvise, Never};
+    use HugeAdvice::{Huge, None};
+    let cases = [
+        // Too little is free to compact, and that is the end of it (`__GFP_NORETRY`).
+        (Always, None, 0),
+        (Always, Huge, 1),
+        (Defer, Huge, 0),
+        (DeferMadvise, None, 0),
+        (DeferMadvise, Huge, 1),
+        (Madvise, None, 0),
+        (Madvise, Huge, 1),
+        (Never, Huge, 0),
+    ];
+    for (defrag, advice, reclaims) in cases {
+        let done = one_fault(ThpConfig { defrag, ..Default::default() }, CACHED, advice);
+        assert_eq!((done.reclaims_direct, done.faults_2m), (reclaims, reclaims), "{defrag:?}, {advice:?}");
+        assert_eq!((done.huge_fallbacks, done.reclaimed_clean > 0), (1 - reclaims, reclaims == 1));
+        assert_eq!((done.out_of_memory, done.compactions_failed), (0, 0));
+    }
+}
+
+#[test]
+fn a_fault_that_reclaims_in_vain_takes_a_small_page() {
+    let (mut kernel, process) = kernel(ThpConfig { defrag: Defrag::Always, ..Default::default() }, FREE);
+    kernel.mmap(process, pages(0, 16_000), flags(HugeAdvice::NoHuge), &mut Bare).unwrap();
+    let least = kernel.memory().watermarks().min.0 + 400;
+    let mut page = 0;
+    while kernel.memory().free_frames().0 > least {
+        fault(&mut kernel, process, page);
+        page += 1;
+    }
+    kernel.mmap(process, pages(16_384, 1024), flags(HugeAdvice::Huge), &mut Bare).unwrap();
+    let before = *kernel.counters();
+    fault(&mut kernel, process, 16_384);
+    let done = kernel.counters().since(&before);
+    assert_eq!((done.reclaims_direct, done.huge_fallbacks, done.faults_4k, done.out_of_memory), (1, 1, 1, 0));
+    assert_eq!(size(&kernel, process, 16_384), PageSize::Small);
+    kernel.check_invariants();
+}
+
+#[test]
+fn where_memory_is_plenty_nothing_is_reclaimed_for_a_block() {
+    let start = StartState::Fragmented { blocks_permille: 1000, frames_per_block: 2, unmovable_permille: 1000 };
+    for advice in [HugeAdvice::None, HugeAdvice::Huge] {
+        let done = one_fault(ThpConfig { defrag: Defrag::Always, ..Default::default() }, start, advice);
+        assert_eq!((done.reclaims_direct, done.compactions_failed, done.huge_fallbacks), (0, 1, 1));
+    }
+}
+
+fn load(kernel: &mut Kernel, process: ProcessId, page: u64) {
+    kernel.fault(process, Vpn(page), false, Cpu(0), &mut Bare).unwrap();
+}
+
+fn counter(kernel: &Kernel, name: &str) -> u64 {
+    kernel.manager().counters().iter().find(|counter| counter.path == name).and_then(|counter| counter.value).unwrap()
+}
+
+#[test]
+fn a_load_of_what_was_never_stored_maps_the_huge_page_of_zeroes() {
+    for use_zero_page in [false, true] {
+        let (mut kernel, process) = kernel(ThpConfig { use_zero_page, ..Default::default() }, FREE);
+        kernel.mmap(process, pages(1024, 1024), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+        let free = kernel.memory().free_frames().0;
+        for page in [1024, 1536] {
+            load(&mut kernel, process, page);
+            assert_eq!(size(&kernel, process, page), PageSize::Huge);
+        }
+        let blocks = if use_zero_page { 1 } else { 2 };
+        // Two nodes above the leaves.
+        assert_eq!(kernel.memory().free_frames().0, free - 2 - 512 * blocks);
+        assert_eq!((kernel.counters().faults_2m, kernel.counters().zeroed_2m), (2, blocks));
+        let zero = u64::from(use_zero_page);
+        assert_eq!(counter(&kernel, "zero_page_faults"), 2 * zero);
+        assert_eq!(counter(&kernel, "zero_page_allocations"), zero);
+        kernel.check_invariants();
+    }
+}
+
+/// A process that has loaded from 2 MiB of zeroes, and then stored to one page.
+fn stored_to_zeroes() -> (Kernel, ProcessId) {
+    let (mut kernel, process) = kernel(ThpConfig { use_zero_page: true, ..Default::default() }, FREE);
+    kernel.mmap(process, pages(1024, 512), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    load(&mut kernel, process, 1024);
+    fault(&mut kernel, process, 1100);
+    kernel.check_invariants();
+    (kernel, process)
+}
+
+#[test]
+fn a_store_to_zeroes_makes_one_small_page_and_the_rest_stay_zeroes() {
+    let (mut kernel, process) = stored_to_zeroes();
+    let zeroes = |kernel: &Kernel| {
+        let table = kernel.table(process).unwrap();
+        (1024..1536).filter(|&page| kernel.state.is_zero(table.translate(Vpn(page)).unwrap())).count()
+    };
+    assert_eq!((size(&kernel, process, 1100), zeroes(&kernel)), (PageSize::Small, 511));
+    let done = *kernel.counters();
+    // The nodes are zeroed, too.
+    assert_eq!((done.splits, done.copied_4k, done.zeroed_4k - done.nodes_made), (1, 0, 1));
+    fault(&mut kernel, process, 1101);
+    assert_eq!(zeroes(&kernel), 510);
+    kernel.exit(process, &mut Bare).unwrap();
+    kernel.check_invariants();
+}
+
+#[test]
+fn zeroes_are_shared_by_a_fork_and_never_written() {
+    let (mut kernel, parent) = stored_to_zeroes();
+    let child = kernel.fork(parent, &mut Bare).unwrap();
+    kernel.exit(parent, &mut Bare).unwrap();
+    (1024..1536).for_each(|page| fault(&mut kernel, child, page));
+    let table = kernel.table(child).unwrap();
+    assert!((1024..1536).all(|page| !kernel.state.is_zero(table.translate(Vpn(page)).unwrap())));
+    kernel.check_invariants();
+}
+
+#[test]
+fn khugepaged_takes_zeroes_for_missing_pages() {
+    let (mut kernel, process) = stored_to_zeroes();
+    kernel.tick(Nanoseconds(10 * SECOND_NS), &mut Bare).unwrap();
+    let done = kernel.counters();
+    assert_eq!((done.collapses, done.copied_collapse), (1, 1));
+    assert_eq!(size(&kernel, process, 1100), PageSize::Huge);
+    kernel.check_invariants();
+}
+
+#[test]
+fn the_huge_page_of_zeroes_goes_when_memory_is_short_and_nothing_maps_it() {
+    let (mut kernel, process) = stored_to_zeroes();
+    reclaim(&mut kernel, 100);
+    assert!(kernel.state.zero_block.is_some(), "it is mapped");
+    kernel.exit(process, &mut Bare).unwrap();
+    assert_eq!(reclaim(&mut kernel, 100), 512);
+    assert_eq!(kernel.memory().free_frames(), kernel.memory().frames());
+    let process = kernel.spawn(&mut Bare).unwrap();
+    kernel.mmap(process, pages(1024, 512), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    load(&mut kernel, process, 1024);
+    assert_eq!(counter(&kernel, "zero_page_allocations"), 2);
     kernel.check_invariants();
 }
