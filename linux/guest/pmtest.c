@@ -1072,6 +1072,23 @@ static void memcg_pressure(void)
 	EXPECT(counter("ptemagnet_reclaimed") > back);
 }
 
+/* However little is reserved in a cgroup: its own pressure gets all of it. Nothing else of it can be reclaimed here. */
+static void memcg_single_leaf(void)
+{
+	char *p = map_aligned(HUGE);
+	size_t i;
+
+	memcg_enter("24M");
+	EXPECT(!mlock2(p, HUGE, MLOCK_ONFAULT));
+	for (i = 0; i < 512; i += 8)
+		*page(p, i) = 1;
+	EXPECT_EQ(reserved(), 448);
+	EXPECT(!write_file("/cg/t/memory.reclaim", "1M\n"));
+	for (i = 0; i < 20 && reserved(); i++)
+		write_file("/cg/t/memory.reclaim", "64K\n");
+	EXPECT_EQ(reserved(), 0);
+}
+
 /*
  * Pages reserved in a cgroup and below, of its memory.stat: to the page, but only once the kernel has
  * put the counts of the CPUs together, which it does every two seconds.
@@ -1253,7 +1270,7 @@ static const struct {
 	T(idle_leaves_can_be_had), T(killed),
 	T(dropped_on_demand), T(compaction_gets_the_block), T(compaction_is_linear), T(threshold), T(chosen_by_prctl),
 	T(kept_by_exec), T(switched_off), T(memcg_is_charged), T(memcg_limit),
-	T(memcg_pressure), T(memcg_statistic), T(chosen_by_memcg), T(locked_and_populated),
+	T(memcg_pressure), T(memcg_single_leaf), T(memcg_statistic), T(chosen_by_memcg), T(locked_and_populated),
 	T(all_unmapped), T(folios_come_first),
 };
 

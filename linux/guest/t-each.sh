@@ -7,7 +7,7 @@ check "programs run, and keep their data" toucher 64 1 0
 M=/proc/sys/vm/ptemagnet
 if [ -e $M ]; then
 	echo 1 > $M
-	pmtest sequential random_order dontneed fork_shares_what_is_reserved moved swapped_out memcg_is_charged memcg_statistic killed
+	pmtest sequential random_order dontneed fork_shares_what_is_reserved moved swapped_out memcg_is_charged memcg_single_leaf memcg_statistic killed
 	check "the selftest of PTEMagnet" sh -c "ptemagnet > /tmp/selftest"
 	echo 2 > $M
 	check "dense programs run, everyone with reservations" toucher 64 1 0
