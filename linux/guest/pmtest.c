@@ -1083,9 +1083,9 @@ static void memcg_single_leaf(void)
 	for (i = 0; i < 512; i += 8)
 		*page(p, i) = 1;
 	EXPECT_EQ(reserved(), 448);
-	EXPECT(!write_file("/cg/t/memory.reclaim", "1M\n"));
-	for (i = 0; i < 20 && reserved(); i++)
-		write_file("/cg/t/memory.reclaim", "64K\n");
+	/* Fails, as reclaim for a cgroup does not count what shrinkers free. */
+	for (i = 0; i < 5 && reserved(); i++)
+		write_file("/cg/t/memory.reclaim", "1M\n");
 	EXPECT_EQ(reserved(), 0);
 }
 
