@@ -18,11 +18,17 @@ grown() {
 }
 
 # start_toucher ARGUMENTS: of toucher. Returns once it has touched its memory, however long that takes on a busy machine; it is $TOUCHER.
-start_toucher() {
-	toucher "$@" > /tmp/touched &
+start_toucher() { start_toucher_in "" "$@"; }
+# start_toucher_in CGROUP ARGUMENTS
+start_toucher_in() {
+	: > /tmp/touched
+	(
+		[ -z "$1" ] || echo 0 > "$1/cgroup.procs"
+		shift
+		exec toucher "$@"
+	) > /tmp/touched &
 	TOUCHER=$!
-	while kill -0 $TOUCHER && ! grep -q TOUCH /tmp/touched; do sleep 0.1; done
-	cat /tmp/touched
+	while kill -0 $TOUCHER 2>/dev/null && ! grep -q TOUCH /tmp/touched; do sleep 0.1; done
 }
 
 # settles_at VALUE COMMAND...: whether it prints that within half a minute.

@@ -45,11 +45,9 @@ check "MemFree is what it was (lost $lost kB)" [ $lost -lt 1024 ]
 mkswap /dev/ram0 > /dev/null && swapon /dev/ram0
 mount -t cgroup2 none /cg && echo +memory > /cg/cgroup.subtree_control
 mkdir /cg/p && echo 48M > /cg/p/memory.max
-(echo 0 > /cg/p/cgroup.procs; exec toucher 128 8 8) > /tmp/touched &
-A=$!
-while kill -0 $A && ! grep -q TOUCH /tmp/touched; do sleep 0.1; done
+start_toucher_in /cg/p 128 8 8
 check "a cgroup at its limit swaps" sh -c "echo 0 > /cg/p/cgroup.procs; exec toucher 80 1 0"
-wait $A
+wait $TOUCHER
 check "the sparse program has kept its data in swap" [ $? = 0 ]
 check "something was swapped" [ "$(vmstat pswpout)" -gt 1000 ]
 check "still nobody was killed" [ "$(oom_kills)" = "$killed" ]
