@@ -17,6 +17,31 @@ grown() {
 	echo "PER_CPU $(dmesg | sed -n 's/.* free:[0-9]* free_pcp:\([0-9]*\) .*/\1/p' | tail -n 1)"
 }
 
+# start_toucher ARGUMENTS: of toucher. Returns once it has touched its memory, however long that takes on a busy machine; it is $TOUCHER.
+start_toucher() { start_toucher_in "" "$@"; }
+# start_toucher_in CGROUP ARGUMENTS
+start_toucher_in() {
+	: > /tmp/touched
+	(
+		[ -z "$1" ] || echo 0 > "$1/cgroup.procs"
+		shift
+		exec toucher "$@"
+	) > /tmp/touched &
+	TOUCHER=$!
+	while kill -0 $TOUCHER 2>/dev/null && ! grep -q TOUCH /tmp/touched; do sleep 0.1; done
+}
+
+# settles_at VALUE COMMAND...: whether it prints that within half a minute.
+settles_at() {
+	_wanted=$1 _i=0
+	shift
+	while [ $_i -lt 150 ] && [ "$("$@")" != "$_wanted" ]; do
+		sleep 0.2
+		_i=$((_i + 1))
+	done
+	[ $_i -lt 150 ]
+}
+
 # start_corunners COUNT MIB SEED: returns once each has finished a first round.
 start_corunners() {
 	CORUNNERS=

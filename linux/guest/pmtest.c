@@ -1072,6 +1072,94 @@ static void memcg_pressure(void)
 	EXPECT(counter("ptemagnet_reclaimed") > back);
 }
 
+/* However little is reserved in a cgroup: its own pressure gets all of it. Nothing else of it can be reclaimed here. */
+static void memcg_single_leaf(void)
+{
+	char *p = map_aligned(HUGE);
+	size_t i;
+
+	memcg_enter("24M");
+	EXPECT(!mlock2(p, HUGE, MLOCK_ONFAULT));
+	for (i = 0; i < 512; i += 8)
+		*page(p, i) = 1;
+	EXPECT_EQ(reserved(), 448);
+	/* Fails, as reclaim for a cgroup does not count what shrinkers free. */
+	for (i = 0; i < 5 && reserved(); i++)
+		write_file("/cg/t/memory.reclaim", "1M\n");
+	EXPECT_EQ(reserved(), 0);
+}
+
+/*
+ * Pages reserved in a cgroup and below, of its memory.stat: to the page, but only once the kernel has
+ * put the counts of the CPUs together, which it does every two seconds.
+ */
+static long anon_reserved_settles_at(const char *group, long wanted)
+{
+	char path[64];
+	long bytes = -1;
+	int i;
+
+	snprintf(path, sizeof(path), "%s/memory.stat", group);
+	for (i = 0; i < 500; i++) {
+		bytes = read_counter(path, "anon_reserved");
+		if (bytes == wanted * (long)PAGE)
+			break;
+		usleep(20000);
+	}
+	return bytes < 0 ? bytes : bytes / (long)PAGE;
+}
+
+static void touch_every(char *p, size_t pages, size_t first, size_t stride)
+{
+	size_t i;
+
+	for (i = first; i < pages; i += stride)
+		*page(p, i) = 1;
+}
+
+/* memory.stat has what is reserved, whoever it was reserved by, wherever that is now, and once the cgroup is gone. */
+static void memcg_statistic(void)
+{
+	char *p = map_aligned(2 * HUGE), *q = map_aligned(HUGE);
+	int i;
+
+	if (mkdir("/cg/s", 0755) || write_file("/cg/s/cgroup.subtree_control", "+memory\n"))
+		_exit(SKIP);
+	EXPECT(!mkdir("/cg/s/a", 0755) && !mkdir("/cg/s/b", 0755));
+	EXPECT(!write_file("/cg/s/a/cgroup.procs", "%d\n", getpid()));
+	touch_every(p, 1024, 0, 8);
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s/a", 896), 896);
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s", 896), 896);
+	EXPECT_EQ(anon_reserved_settles_at("/cg", 896), 896);
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s/b", 0), 0);
+	/* Handed out. */
+	touch_every(p, 1024, 1, 8);
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s/a", 768), 768);
+	/* What was reserved in a cgroup stays its, and what is new is the new one's. */
+	EXPECT(!write_file("/cg/s/b/cgroup.procs", "%d\n", getpid()));
+	touch_every(p, 512, 2, 8);
+	touch_every(q, 512, 0, 8);
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s/a", 704), 704);
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s/b", 448), 448);
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s", 1152), 1152);
+	/* Given up. */
+	EXPECT(!madvise(q, HUGE / 2, MADV_DONTNEED));
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s/b", 224), 224);
+	/* A cgroup that is gone leaves what it has to its parent. */
+	EXPECT(!rmdir("/cg/s/a"));
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s", 928), 928);
+	munmap(p, 2 * HUGE);
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s", 224), 224);
+	/* Reclaimed. */
+	for (i = 0; i < 20 && reserved(); i++)
+		EXPECT(!write_file("/proc/sys/vm/drop_caches", "2\n"));
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s/b", 0), 0);
+	EXPECT_EQ(anon_reserved_settles_at("/cg/s", 0), 0);
+	EXPECT_EQ(anon_reserved_settles_at("/cg", 0), 0);
+	EXPECT(!write_file("/cg/cgroup.procs", "%d\n", getpid()));
+	EXPECT(!rmdir("/cg/s/b") && !rmdir("/cg/s"));
+}
+
 static void chosen_by_memcg(void)
 {
 	char *p = map_aligned(HUGE);
@@ -1182,7 +1270,7 @@ static const struct {
 	T(idle_leaves_can_be_had), T(killed),
 	T(dropped_on_demand), T(compaction_gets_the_block), T(compaction_is_linear), T(threshold), T(chosen_by_prctl),
 	T(kept_by_exec), T(switched_off), T(memcg_is_charged), T(memcg_limit),
-	T(memcg_pressure), T(chosen_by_memcg), T(locked_and_populated),
+	T(memcg_pressure), T(memcg_single_leaf), T(memcg_statistic), T(chosen_by_memcg), T(locked_and_populated),
 	T(all_unmapped), T(folios_come_first),
 };
 

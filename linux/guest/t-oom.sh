@@ -12,21 +12,16 @@ for i in 1 2 3; do
 	grown 1 "machine, dense"
 	grown 8 "machine, sparse"
 	# Somebody else holds reservations that are in the way.
-	toucher 160 8 60 > /dev/null &
-	A=$!
-	sleep 1
+	start_toucher 160 8 600
 	grown 1 "machine, dense beside sparse"
-	kill $A
-	wait $A 2>/dev/null
+	kill $TOUCHER
+	wait $TOUCHER 2>/dev/null
 	limited grower 1 "cgroup, dense"
 	limited grower 8 "cgroup, sparse"
-	# Not by limited(), whose program would be a child of $A, and stay.
-	(echo 0 > /cg/l/cgroup.procs; exec toucher 32 8 60) > /dev/null &
-	A=$!
-	sleep 1
+	start_toucher_in /cg/l 32 8 600
 	limited grower 1 "cgroup, dense beside sparse"
-	kill $A
-	wait $A 2>/dev/null
+	kill $TOUCHER
+	wait $TOUCHER 2>/dev/null
 done
 if [ -e $M ]; then
 	# The OOM reaper has taken most of their memory apart.

@@ -13,15 +13,13 @@ before=$(free_now)
 killed=$(oom_kills)
 
 # 480 MiB reserved of which 60 are touched; then 300 MiB are wanted.
-toucher 480 8 20 &
-A=$!
-sleep 3
+start_toucher 480 8 20
 echo "# reserved $(vmstat nr_anon_reserved) pages, free $(meminfo MemFree) kB, available $(meminfo MemAvailable) kB"
 [ "$(vmstat nr_anon_reserved)" -gt 50000 ] && ok "a sparse program holds reservations" || not_ok "a sparse program holds reservations"
 check "available memory counts what is reserved" [ "$(meminfo MemAvailable)" -gt $(($(meminfo MemFree) + 150000)) ]
 check "300 MiB can be had" toucher 300 1 0
 check "reservations were reclaimed for it" [ "$(vmstat ptemagnet_reclaimed)" -gt 10000 ]
-wait $A
+wait $TOUCHER
 check "the sparse program has kept its data" [ $? = 0 ]
 check "nobody was killed" [ "$(oom_kills)" = "$killed" ]
 
@@ -47,20 +45,19 @@ check "MemFree is what it was (lost $lost kB)" [ $lost -lt 1024 ]
 mkswap /dev/ram0 > /dev/null && swapon /dev/ram0
 mount -t cgroup2 none /cg && echo +memory > /cg/cgroup.subtree_control
 mkdir /cg/p && echo 48M > /cg/p/memory.max
-(echo 0 > /cg/p/cgroup.procs; exec toucher 128 8 8) &
-A=$!
-sleep 2
+start_toucher_in /cg/p 128 8 8
 check "a cgroup at its limit swaps" sh -c "echo 0 > /cg/p/cgroup.procs; exec toucher 80 1 0"
-wait $A
+wait $TOUCHER
 check "the sparse program has kept its data in swap" [ $? = 0 ]
 check "something was swapped" [ "$(vmstat pswpout)" -gt 1000 ]
 check "still nobody was killed" [ "$(oom_kills)" = "$killed" ]
 
 # The daemon: everything is above its threshold.
-toucher 64 8 9 > /dev/null &
-sleep 1
+reserved_now() {
+	echo 1 > /proc/sys/vm/stat_refresh
+	vmstat nr_anon_reserved
+}
+start_toucher 64 8 60
 echo 1 > /proc/sys/vm/ptemagnet_threshold
-sleep 2
-echo 1 > /proc/sys/vm/stat_refresh
-check "the daemon takes all reservations back" [ "$(vmstat nr_anon_reserved)" = 0 ]
-kill $!
+check "the daemon takes all reservations back" settles_at 0 reserved_now
+kill $TOUCHER

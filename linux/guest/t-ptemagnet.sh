@@ -15,8 +15,8 @@ pmtest $(echo "$NW_only" | tr , ' ')
 	echo 0 > /sys/kernel/tracing/events/ptemagnet/enable
 }
 echo 2 > /proc/sys/vm/ptemagnet
-toucher 4 8 5 > /dev/null &
-sleep 1
-check "debugfs shows the reservations of a process" awk -v p=$! '$1 == p && $4 >= 896 {f = 1} END {exit !f}' \
+start_toucher 4 8 600
+check "debugfs shows the reservations of a process" awk -v p=$TOUCHER '$1 == p && $4 >= 896 {f = 1} END {exit !f}' \
 	/sys/kernel/debug/ptemagnet/tables
+kill $TOUCHER
 wait

@@ -21,4 +21,9 @@ sleep 1
 echo 1 > /proc/sys/vm/stat_refresh
 echo "# $(grep '^ptemagnet\|^nr_anon_reserved' /proc/vmstat | tr '\n' ' ')"
 check "no reservation is left" no_reservation_lost
+# The kernel puts the counts of the CPUs together every two seconds.
+if [ -e /cg/s/memory.stat ]; then
+	sleep 5
+	check "none is counted in the cgroup" [ "$(awk '$1 == "anon_reserved" {print $2}' /cg/s/memory.stat)" = 0 ]
+fi
 [ -e /sys/kernel/debug/hugegpt/stats ] && cat /sys/kernel/debug/hugegpt/stats

@@ -12,6 +12,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -277,34 +278,88 @@ def fragment(name, release):
     return own if own.exists() else LINUX / "config" / f"{name}.fragment"
 
 
+def compiler(tree, out, base):
+    """make and its environment, for a kernel of a tree into a folder. Equal files below the same paths from base on come from the compiler cache."""
+    env = dict(os.environ, KBUILD_BUILD_USER="nestwalk", KBUILD_BUILD_HOST="nestwalk",
+               KBUILD_BUILD_TIMESTAMP="2026-01-01 00:00:00 UTC")
+    env.setdefault("CCACHE_DIR", str(BUILD / "ccache"))
+    env.setdefault("CCACHE_BASEDIR", str(base))
+    env.setdefault("CCACHE_NOHASHDIR", "1")
+    env.setdefault("CCACHE_MAXSIZE", "3G")
+    return ["nice", "-n", "10", "make", "-s", "-C", tree, f"O={out}"], env
+
+
+def configure(tree, out, fragments, make, env):
+    """Make a configuration, and return its lines."""
+    out.mkdir(parents=True, exist_ok=True)
+    run(*make, "tinyconfig", env=env)
+    run(tree / "scripts/kconfig/merge_config.sh", "-m", "-O", out, out / ".config", *fragments, cwd=tree, env=env)
+    run(*make, "olddefconfig", env=env)
+    return (out / ".config").read_text().splitlines()
+
+
+def compile_kernel(make, target, env):
+    """Returns what make and the compiler had to say."""
+    cc = ["CC=ccache gcc"] if shutil.which("ccache") else []
+    return run(*make, f"-j{JOBS}", *cc, target, env=env)
+
+
 @built
 def compiled(kind, release=RELEASE):
     """Configure and build one kernel; returns the vmlinux, or the bzImage where QEMU needs that."""
     tree, out = source(kind, release), BUILD / f"kernel-{kind}{release.suffix}"
     fragments = [fragment(f, release) for f in KINDS[kind]]
-    out.mkdir(parents=True, exist_ok=True)
     stamp = out / "nestwalk.config.stamp"
-    env = dict(os.environ, KBUILD_BUILD_USER="nestwalk", KBUILD_BUILD_HOST="nestwalk",
-               KBUILD_BUILD_TIMESTAMP="2026-01-01 00:00:00 UTC")
-    env.setdefault("CCACHE_DIR", str(BUILD / "ccache"))
-    env.setdefault("CCACHE_BASEDIR", str(BUILD))
-    env.setdefault("CCACHE_NOHASHDIR", "1")
-    env.setdefault("CCACHE_MAXSIZE", "3G")
-    make = ["nice", "-n", "10", "make", "-s", "-C", tree, f"O={out}"]
+    make, env = compiler(tree, out, BUILD)
     value = digest(*fragments) + digest(*(patches(release) if kind not in UNPATCHED else []))
     if not stamped(stamp, value):
-        run(*make, "tinyconfig", env=env)
-        run(tree / "scripts/kconfig/merge_config.sh", "-m", "-O", out, out / ".config", *fragments, cwd=tree, env=env)
-        run(*make, "olddefconfig", env=env)
-        config = (out / ".config").read_text().splitlines()
+        config = configure(tree, out, fragments, make, env)
         for line in wanted_options(fragments):
             if line not in config:
                 sys.exit(f"{kind}: option lost in configuration: {line}")
         stamp.write_text(value)
-    cc = ["CC=ccache gcc"] if shutil.which("ccache") else []
     target, image = ("bzImage", "arch/x86/boot/bzImage") if kind in ("debug", "variant") else ("vmlinux", "vmlinux")
-    run(*make, f"-j{JOBS}", *cc, target, env=env)
+    compile_kernel(make, target, env)
     return out / image
+
+
+def kernels_of_each_patch(release=RELEASE):
+    """For each patch of the series in its order: the patch, a kernel with it and those before it, and what make had to say.
+
+    One tree, to which one patch after the other is applied, so that make compiles what the patch changes. Tree and kernel are named as those
+    of kind nestwalk, for the compiler cache.
+    """
+    base = BUILD / "each"
+    tree, out = base / source("nestwalk", release).name, base / f"kernel-nestwalk{release.suffix}"
+    pristine, fragments = BUILD / f"pristine{release.suffix}", [fragment(f, release) for f in KINDS["nestwalk"]]
+    make, env = compiler(tree, out, base)
+    texts = {p: p.read_text(encoding="utf-8") for p in patches(release)}
+    options = {p: {f"CONFIG_{name}" for name in re.findall(r"^\+config (\w+)", text, re.MULTILINE)} for p, text in texts.items()}
+    later = set.union(*options.values())
+    base.mkdir(exist_ok=True)
+    with open(base / "lock", "w", encoding="utf-8") as lock:
+        # One at a time, but beside what is built elsewhere.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(tree, ignore_errors=True)
+        run("cp", "-al", pristine, tree)
+        # In the kernel's folder there may be objects of the last patch: what the series changes has to look newer.
+        for name in {name for text in texts.values() for name in re.findall(r"^--- a/(\S+)", text, re.MULTILINE)}:
+            if (pristine / name).exists():
+                # Not the hard link, which is the pristine tree's file as well.
+                (tree / name).unlink()
+                shutil.copyfile(pristine / name, tree / name)
+                shutil.copymode(pristine / name, tree / name)
+        for patch in texts:
+            run("patch", "-p1", "-s", "--fuzz=0", "-i", patch, cwd=tree)
+            later -= options[patch]
+            config = configure(tree, out, fragments, make, env)
+            for line in wanted_options(fragments):
+                if line not in config and line.split("=")[0] not in later:
+                    sys.exit(f"{patch.name}: option lost in configuration: {line}")
+            said = compile_kernel(make, "vmlinux", env)
+            copy = run_folder() / f"vmlinux-{patch.name.partition('-')[0]}"
+            shutil.copyfile(out / "vmlinux", copy)
+            yield patch, copy, said
 
 
 @built

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ OOM_SHARE_MIN = 0.985
 # All three series are there for 6.1, the reservations only for 6.12; folios beside them are of 6.12 only.
 WHOLE = build.RELEASE.name == "6.1"
 KUNIT_SUITES, KUNIT_OK = ("ptemagnet-part,hugegpt-pool", 35) if WHOLE else ("ptemagnet-part", 25)
-PTEMAGNET_OK = 49 if WHOLE else 50
+PTEMAGNET_OK = 51 if WHOLE else 52
 
 
 def require(condition, message):
@@ -125,7 +126,7 @@ def stress(kind, seconds):
     # page_owner=on (where it is built in) allocates memory while pages are freed.
     lines = boot(f"stress-{kind}", build.kernel(kind), build.initramfs(), "stress", mem=1024, timeout=2400,
                  append=f"nw.seconds={seconds} hugegpt=force page_owner=on init_on_alloc=1 {quarantine(kind)}")
-    count_ok(lines, 3, f"stress {kind}")
+    count_ok(lines, 4, f"stress {kind}")
     for l in lines:
         if l.startswith("STRESS"):
             print(f"          {l}")
@@ -319,6 +320,56 @@ def checkpatch():
     print(f"          checkpatch: {len(build.patches())} patches clean")
 
 
+def manual():
+    """The pages in linux/man name the constants that the series has and no others, their examples compile with it, and groff has no complaint."""
+    pages = sorted((build.LINUX / "man").glob("*.[1-9]*"))
+    header = build.source("nestwalk") / "include/uapi/linux/prctl.h"
+    defined = set(re.findall(r"#\s*define (PR_\w*PTEMAGNET\w*)", header.read_text()))
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
+    named = {name for text in texts.values() for name in re.findall(r"PR_\w*PTEMAGNET\w*", text)}
+    require(named == defined, f"manual: constants {sorted(named ^ defined)} are in the pages only, or in the header only")
+    for page, text in texts.items():
+        title = re.search(r'^\.TH (\S+) (\S+) ', text, re.MULTILINE)
+        require(title and f"{title[1]}.{title[2]}" == page.name, f"manual: {page.name}: its title is {title and title[0]}")
+        for example in re.findall(r"^\.EX\n(.*?)^\.EE$", text, re.MULTILINE | re.DOTALL):
+            source = build.run_folder() / f"{page.name}.c"
+            # As a roff program has it: \\& is nothing, \\[rs] a backslash.
+            source.write_text(example.replace("\\&", "").replace("\\[rs]", "\\"))
+            build.run("gcc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-include", header, "-fsyntax-only", source)
+    # Warnings of groff, and of man where it is there too, are on standard error, with status 0.
+    checkers = [c for c in (["groff", "-ww", "-man", "-Tutf8", "-z"], ["man", "--warnings", "-l"]) if shutil.which(c[0])]
+    for page in pages:
+        for checker in checkers:
+            r = subprocess.run([*checker, page], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               env=os.environ | {"LC_ALL": "C.UTF-8"})
+            require(r.returncode == 0 and not r.stderr, f"manual: {' '.join(checker)} {page.name}\n{r.stderr}")
+    by = " and ".join(c[0] for c in checkers) or "nothing (groff is not installed)"
+    print(f"          manual: {len(pages)} pages, checked by {by}")
+
+
+# What KUnit suites are called where they run, by their symbols.
+KUNIT_SYMBOLS = {"part_test_suite": "ptemagnet-part", "pool_test_suite": "hugegpt-pool"}
+
+
+def each():
+    """The series up to each of its patches is compiled without a warning, boots, runs programs, and is shut down."""
+    kunit_ok = 0
+    for patch, kernel, said in build.kernels_of_each_patch():
+        warnings = [l for l in said.splitlines() if "warning:" in l]
+        require(not warnings, f"each: {patch.name}: " + "\n".join(warnings))
+        symbols = {line.split()[-1] for line in build.run("nm", kernel).splitlines()}
+        suites = [suite for symbol, suite in KUNIT_SYMBOLS.items() if symbol in symbols]
+        lines = boot(f"each-{patch.name.partition('-')[0]}", kernel, build.initramfs(), "each", mem=1024,
+                     append=f"kunit.enable=1 hugegpt=force nw.suites={','.join(suites)}")
+        kernel.unlink()
+        ok = [l for l in lines if l.startswith("ok ")]
+        kunit_ok = sum("kunit" in l for l in ok)
+        print(f"          {patch.name}: {len(ok)} ok, {kunit_ok} of them KUnit's")
+        wanted = 1 + 14 * ("part_create" in symbols) + ("hugegpt_setup" in symbols)
+        require(len(ok) - kunit_ok == wanted, f"each: {patch.name}: {len(ok) - kunit_ok} tests ran, {wanted} expected")
+    require(kunit_ok == KUNIT_OK, f"each: {kunit_ok} KUnit tests ran with the whole series, {KUNIT_OK} expected")
+
+
 class Step(typing.NamedTuple):
     """What a suite runs as a process of its own."""
     name: str
@@ -329,6 +380,7 @@ class Step(typing.NamedTuple):
 
 CHECK = [
     Step("checkpatch", checkpatch),
+    Step("manual", manual),
     Step("kunit", lambda: kunit("nestwalk"), 2),
     Step("ptemagnet", lambda: ptemagnet("nestwalk")),
     Step("gate", lambda: gate("nestwalk"), 2),
@@ -354,12 +406,13 @@ TEST = [step for step in CHECK if not step.name.startswith("nested")] + [
     Step("from outside", lambda: from_outside("nestwalk"), 2),
     Step("nested on a stock host", lambda: nested_stock_host(NPT)),
     Step("scaling", scaling),
+    Step("each", each, 2),
 ]
 # What needs series that 6.12 has not got.
 OF_WHOLE = ("nested", "QEMU", "hugegpt", "variant", "from outside")
 if not WHOLE:
     TEST = [step for step in TEST if not step.name.startswith(OF_WHOLE)]
-SUITES = {"check": CHECK, "test": TEST}
+SUITES = {"check": CHECK, "test": TEST, "each": [step for step in TEST if step.name == "each"]}
 
 
 def run_step(suite, name):
