@@ -15,7 +15,9 @@ from nestwalk.reproduce.paper import load
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "fidelity.md"
-MARKS = re.compile(r"<!-- made by packaging/fidelity.py, (?P<paper>\S+): begin -->\n(?P<table>.*?)\n<!-- .*?: end -->", re.S)
+MARKS = re.compile(
+    r"<!-- made by packaging/fidelity.py, (?P<paper>\S+): begin -->\n(?P<table>.*?)\n<!-- .*?: end -->", re.DOTALL
+)
 MADE = {found["paper"]: found["table"] for found in MARKS.finditer(PAGE.read_text(encoding="utf-8"))}
 
 

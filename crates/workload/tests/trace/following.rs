@@ -50,7 +50,7 @@ fn followed(bytes: &[u8], begin: Begin, count: usize) -> Result<Vec<(Vec<Seen>, 
     })
 }
 
-/// Two threads, more accesses than fit into a batch, memory that goes and comes again, and a `read`.
+/// Two threads, more accesses than fit into a batch, memory that goes and comes, and a `read`.
 fn program() -> Capture {
     let mut capture = Capture::default();
     capture.events(0, &[mmap(0x10_0000, 0x10_0000)]);

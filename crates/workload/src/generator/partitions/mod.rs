@@ -874,7 +874,7 @@ mod tests {
             assert!(off.abs() < 0.1, "{found} of {all}, off by {off}");
         }
         assert_eq!(count(program.table_memory), 15 * edges);
-        // Where a list ends is looked up for each edge, and for each vertex where it begins as well.
+        // Where a list ends is looked up for each edge, and where it begins for each vertex, too.
         assert_eq!(count(program.offsets), edges + 2 * vertices);
         // To bins so small that none of their edges is active nothing is sent.
         let stores = count(program.bin_memory);

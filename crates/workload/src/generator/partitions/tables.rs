@@ -53,7 +53,7 @@ impl Tables {
         self.rows() + self.partitions * self.row_bytes()
     }
 
-    /// Where the rows begin: behind `partitionData`, a line each, and the pointers to rows of flags.
+    /// Where the rows begin: behind `partitionData`, a line each, and the pointers to flags.
     const fn rows(self) -> u64 {
         FIXED + LINE * self.partitions + HEADER + 8 * self.partitions
     }
