@@ -75,7 +75,7 @@ def test_a_page_without_marks_is_left_alone(script: ModuleType) -> None:
 
 
 def test_some_tables_are_made() -> None:
-    assert {"ptemagnet", "asap", "compromis-mmu"} <= set(MADE)
+    assert {"ptemagnet", "hugegpt", "asap", "compromis-mmu"} <= set(MADE)
 
 
 @pytest.mark.parametrize("paper", sorted(MADE))
