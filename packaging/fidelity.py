@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from nestwalk.reproduce.pictures import in_paper, number
 
+sys.path.insert(0, str(Path(__file__).parent))
+from marks import PAGE, replaced
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PAGE = Path(__file__).parents[1] / "docs" / "fidelity.md"
 # By the key `quick` of the results.
 SIZES = {False: "in full", True: "`--quick`"}
 
@@ -28,10 +30,24 @@ def main() -> None:
     if not sys.argv[1:]:
         sys.exit("usage: fidelity.py DIR ..., folders that nestwalk reproduce --out has written")
     text = PAGE.read_text(encoding="utf-8")
-    read = [json.loads((Path(folder) / "results.json").read_text(encoding="utf-8")) for folder in sys.argv[1:]]
+    read = [results_in(Path(folder)) for folder in sys.argv[1:]]
     for paper in dict.fromkeys(results["paper"] for results in read):
-        text = replaced(text, paper, table([results for results in read if results["paper"] == paper]))
+        text = replaced(
+            text, f"fidelity.py, {paper}", table([results for results in read if results["paper"] == paper])
+        )
     PAGE.write_text(text, encoding="utf-8")
+
+
+def results_in(folder: Path) -> dict[str, Any]:
+    """What ``nestwalk reproduce --out`` wrote there."""
+    file = folder / "results.json"
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        sys.exit(f"{file}: {error}; give a folder that nestwalk reproduce --out has written")
+    if "paper" not in found:
+        sys.exit(f"{file}: is not of nestwalk reproduce; give a folder that nestwalk reproduce --out has written")
+    return found
 
 
 def table(read: list[dict[str, Any]]) -> str:
@@ -73,16 +89,6 @@ def summary(results: dict[str, Any]) -> str:
 def row(*cells: str) -> Iterable[str]:
     """One row of a Markdown table."""
     yield "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |"
-
-
-def replaced(text: str, paper: str, made: str) -> str:
-    """The page with a paper's table between its marks."""
-    begin, end = (f"<!-- made by packaging/fidelity.py, {paper}: {place} -->" for place in ("begin", "end"))
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        sys.exit(f"{PAGE}: has no marks '{begin}' and '{end}'; put them where the table belongs")
-    return f"{before}{begin}\n{made}\n{end}{after}"
 
 
 if __name__ == "__main__":

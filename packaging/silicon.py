@@ -10,9 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
-PAGE = REPOSITORY / "docs" / "fidelity.md"
-BEGIN, END = "<!-- made by packaging/silicon.py: begin -->", "<!-- made by packaging/silicon.py: end -->"
+sys.path.insert(0, str(Path(__file__).parent))
+from marks import PAGE, replaced
 
 
 def main() -> None:
@@ -24,17 +23,8 @@ def main() -> None:
     done = subprocess.run(command, check=False)
     if done.returncode:
         sys.exit(done.returncode)
-    replace((folder / "table.md").read_text(encoding="utf-8"))
-
-
-def replace(tables: str) -> None:
-    """Puts ``tables`` between the marks of the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        sys.exit(f"{PAGE}: has no marks '{BEGIN}' and '{END}'; put them where the tables belong")
-    PAGE.write_text(f"{before}{BEGIN}\n{tables}\n{END}{after}", encoding="utf-8")
+    made = (folder / "table.md").read_text(encoding="utf-8")
+    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), "silicon.py", made), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -32,6 +34,17 @@ manager = {{ kind = "linux4k" }}
 [[kernels]]
 manager = {{ kind = "thp" }}
 """
+
+
+def script(name: str) -> ModuleType:
+    """A script of packaging/ as a module."""
+    path = REPOSITORY / "packaging" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def run_command(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -3,32 +3,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from support import EXECUTABLE, REPOSITORY
+from support import EXECUTABLE, REPOSITORY, script
 
 from nestwalk import completion, manual
-
-
-def script(name: str) -> ModuleType:
-    """A script of packaging/ as a module."""
-    path = REPOSITORY / "packaging" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 GENERATED: dict[Path, str] = script("generate").files()
 

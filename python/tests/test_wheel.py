@@ -17,8 +17,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support import EXECUTABLE, REPOSITORY
-from test_generated import script
+from support import EXECUTABLE, REPOSITORY, script
 
 WHEELS = sorted(EXECUTABLE.parents[1].glob("wheels/*.whl"))
 
