@@ -298,16 +298,14 @@ impl Walker for Nested<'_> {
     }
 
     #[inline(always)]
-    fn hint_second(&self, hint: NestedHint, memo: Option<&Memo>) {
+    fn hint_second(&self, hint: NestedHint, memo: Option<&Memo>) -> Option<Prepared> {
         let (node, level) = (NodeId(hint.node), Level(hint.level));
         let page = Va::from(hint.gva).page();
         if hint.level == NestedHint::LEAF {
-            if let Some(memo) = memo
-                && let Some(leaf) = memo.leaf(node, index_of(page, Level::PTE), false)
-            {
-                memo.fetch_block(leaf.gfn());
-            }
-            return;
+            let memo = memo?;
+            let leaf = memo.leaf(node, index_of(page, Level::PTE), false)?;
+            memo.fetch_block(leaf.gfn());
+            return Some(Prepared { mapping: leaf.mapping(), node, gfn: leaf.gfn() });
         }
         let entry = self.guest.entry(node, index_of(page, level));
         if entry.is_present() && entry.is_leaf() {
@@ -321,6 +319,7 @@ impl Walker for Nested<'_> {
                 hint_leaf(self.host, page);
             }
         }
+        None
     }
 }
 

@@ -26,7 +26,7 @@ use crate::mapping::Mapping;
 use crate::memo::Memo;
 use crate::processor::{Core, RunEnd};
 use crate::simd::{Plain, Simd};
-use crate::stages::FetchAhead;
+use crate::stages::{FetchAhead, Prepared};
 use crate::tape::Tape;
 use crate::tlb::{Lookup, SmallPages, TlbCounters, Tlbs};
 use crate::walk_unit::WalkUnit;
@@ -277,7 +277,7 @@ fn small_pages_in<const N: usize, P: Accelerator, S: Simd, W: Walker, D: Detail>
     (unit, memos, memo): (&mut WalkUnit<P>, &mut [Memo], Option<usize>),
     simd: S,
     walker: &mut W,
-    accesses: &[Access],
+    (accesses, hints): (&[Access], &mut Hints<W::Hint>),
     detail: &mut D,
     last: &mut Last,
 ) -> (Row, Next) {
@@ -299,7 +299,11 @@ fn small_pages_in<const N: usize, P: Accelerator, S: Simd, W: Walker, D: Detail>
             mapping
         } else {
             let Some(memo) = memo.and_then(|memo| memos.get_mut(memo)) else { return (row, next) };
-            let Some(prepared) = walker.prepare(memo, gva, access.is_store()) else { return (row, next) };
+            let prepared = hints.found_for(access).or_else(
+                #[inline(always)]
+                || walker.prepare(memo, gva, access.is_store()),
+            );
+            let Some(prepared) = prepared else { return (row, next) };
             unit.pending.push(gva, &prepared);
             pages.insert_second(simd, page, prepared.mapping);
             row.misses += 1;
@@ -362,7 +366,7 @@ impl<P: Accelerator> Core<P> {
         while done < accesses.len() {
             let rest = &accesses[done..];
             let batch = &rest[..hints.len];
-            let end = self.translate(simd, walker, batch, &mut detail, &mut last);
+            let end = self.translate(simd, walker, (batch, &mut hints), &mut detail, &mut last);
             // Prefetch for the next batch while the walks of this one are done and its references
             // replayed.
             self.expect(&rest[batch.len()..], &mut hints);
@@ -390,7 +394,7 @@ impl<P: Accelerator> Core<P> {
         &mut self,
         simd: S,
         walker: &mut W,
-        batch: &[Access],
+        (batch, hints): (&[Access], &mut Hints<W::Hint>),
         detail: &mut D,
         last: &mut Last,
     ) -> Option<(usize, Fault)> {
@@ -411,7 +415,7 @@ impl<P: Accelerator> Core<P> {
                 D::tlb(&mut self.unit.counters).l1_hits[last.size as usize] += 1;
                 last.gva = access.gva().0;
             } else {
-                let (row, next) = self.small_pages(simd, walker, &batch[index..], detail, last);
+                let (row, next) = self.small_pages(simd, walker, (&batch[index..], hints), detail, last);
                 index += row.accesses();
                 walks += row.misses;
                 if next == Next::Easy {
@@ -446,7 +450,7 @@ impl<P: Accelerator> Core<P> {
         &mut self,
         simd: S,
         walker: &mut W,
-        accesses: &[Access],
+        accesses: (&[Access], &mut Hints<W::Hint>),
         detail: &mut D,
         last: &mut Last,
     ) -> (Row, Next) {
@@ -615,7 +619,7 @@ impl<P: Accelerator> Core<P> {
     #[inline(always)]
     fn expect<H>(&mut self, accesses: &[Access], hints: &mut Hints<H>) {
         let batch = &accesses[..accesses.len().min(Tape::BATCH)];
-        (hints.count, hints.first, hints.second, hints.len) = (0, 0, 0, batch.len());
+        (hints.count, hints.first, hints.second, hints.asked, hints.len) = (0, 0, 0, 0, batch.len());
         if !self.hints || self.recent_walks < WALKS_MIN {
             return;
         }
@@ -647,10 +651,14 @@ struct Hints<H> {
     /// Of accesses that are likely to walk.
     gvas: [Gva; HINTS],
     hints: [H; HINTS],
+    /// What those will find that went through the second stage, where it is known.
+    found: [Option<Prepared>; HINTS],
     count: usize,
     /// How many of them went through the first stage, and through the second.
     first: usize,
     second: usize,
+    /// How many of them the batch has come past.
+    asked: usize,
     /// Accesses of the batch.
     len: usize,
 }
@@ -658,7 +666,31 @@ struct Hints<H> {
 impl<H: Copy + Default> Default for Hints<H> {
     #[inline(always)]
     fn default() -> Self {
-        Self { gvas: [Gva(0); HINTS], hints: [H::default(); HINTS], count: 0, first: 0, second: 0, len: 0 }
+        Self {
+            gvas: [Gva(0); HINTS],
+            hints: [H::default(); HINTS],
+            found: [None; HINTS],
+            count: 0,
+            first: 0,
+            second: 0,
+            asked: 0,
+            len: 0,
+        }
+    }
+}
+
+impl<H> Hints<H> {
+    /// What the walk for `access` finds, if that is known. Asked for accesses in order.
+    #[inline(always)]
+    fn found_for(&mut self, access: Access) -> Option<Prepared> {
+        while self.asked < self.second {
+            let place = self.asked % HINTS;
+            self.asked += 1;
+            if self.gvas[place] == access.gva() {
+                return self.found[place]?.allowing(access.is_store());
+            }
+        }
+        None
     }
 }
 
@@ -683,11 +715,11 @@ impl<W: Walker> FetchAhead for Ahead<'_, W> {
 
     #[inline(always)]
     fn second(&mut self) -> bool {
-        let Hints { hints, first, second, .. } = &mut *self.hints;
+        let Hints { hints, found, first, second, .. } = &mut *self.hints;
         if *second == *first {
             return false;
         }
-        self.walker.hint_second(hints[*second % HINTS], self.memo);
+        found[*second % HINTS] = self.walker.hint_second(hints[*second % HINTS], self.memo);
         *second += 1;
         true
     }

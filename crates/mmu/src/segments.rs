@@ -17,6 +17,7 @@ use crate::counters::{Table, WalkEvents};
 use crate::mapping::Mapping;
 use crate::memo::Memo;
 use crate::simd::Simd;
+use crate::stages::Prepared;
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, leaf_of, set_dirty};
 
@@ -209,7 +210,9 @@ impl Walker for Segmented<'_> {
     }
 
     #[inline(always)]
-    fn hint_second(&self, (): (), _: Option<&Memo>) {}
+    fn hint_second(&self, (): (), _: Option<&Memo>) -> Option<Prepared> {
+        None
+    }
 }
 
 #[cfg(test)]

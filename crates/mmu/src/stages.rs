@@ -121,6 +121,14 @@ pub(crate) struct Pending {
     task_count: usize,
 }
 
+impl Prepared {
+    /// The same, if an access, a `store` or not, may use what it finds.
+    #[inline(always)]
+    pub(crate) fn allowing(self, store: bool) -> Option<Self> {
+        (!store || self.mapping.is_writable()).then_some(self)
+    }
+}
+
 impl Pending {
     /// Whether a walk was put off.
     #[inline(always)]

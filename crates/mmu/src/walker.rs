@@ -259,6 +259,7 @@ pub trait Walker {
     /// Changes no state.
     fn hint_first(&self, gva: Gva, memo: Option<&Memo>) -> Self::Hint;
 
-    /// Second stage: uses what the first brought.
-    fn hint_second(&self, hint: Self::Hint, memo: Option<&Memo>);
+    /// Second stage: uses what the first brought. What a load would find, if `memo` knows that the
+    /// walk changes nothing; until a kernel runs it stays so.
+    fn hint_second(&self, hint: Self::Hint, memo: Option<&Memo>) -> Option<Prepared>;
 }
