@@ -8,7 +8,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 fn hot_path(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("hot_path");
-    let mut machine = Machine::new(GUEST_ORDER);
+    let mut machine = Machine::new(GUEST_ORDER, false);
     for case in Case::ALL {
         let accesses = case.accesses(1 << 20, GUEST_ORDER);
         group.throughput(Throughput::Elements(accesses.len() as u64));

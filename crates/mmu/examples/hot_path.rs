@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a fixed number of accesses of one case through a core, for profilers and instruction
-//! counts: `hot_path CASE [MILLIONS [ORDER]] [--no-hints]`, with a guest of `2^ORDER` pages.
+//! counts: `hot_path CASE [MILLIONS [ORDER]] [--no-hints] [--clustered]`, with a guest of `2^ORDER`
+//! pages.
 //! Without a case it lists them.
 
 #[path = "../benches/cases/mod.rs"]
@@ -30,7 +31,7 @@ fn main() {
     let millions = arguments.get(1).and_then(|text| text.parse::<f64>().ok()).unwrap_or(4.0);
     let order = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(GUEST_ORDER);
     let accesses = case.accesses((millions * 1e6) as usize, order);
-    let mut machine = Machine::new(order);
+    let mut machine = Machine::new(order, arguments.iter().any(|argument| argument == "--clustered"));
     machine.core().set_hints(!arguments.iter().any(|argument| argument == "--no-hints"));
     let clock = Instant::now();
     let before = seconds(clock);

@@ -15,6 +15,7 @@
 use nestwalk_mem::addr::{ENTRY_BYTES, LINE_SHIFT, PAGE_SHIFT};
 use nestwalk_mem::{Entry, Frame, Level, NodeId, PageTable, Pfn, Version, Vpn, huge};
 
+use crate::clustered::Group;
 use crate::mapping::Mapping;
 use crate::walker::{INDEX_BITS, index_of};
 
@@ -77,7 +78,8 @@ const WALKS_SCATTERED: u16 = 1000;
 
 /// What a walk for a 4 KiB page of the guest finds, where no such walk changes anything: all
 /// accessed bits are set, and either all dirty bits, too, or stores are not allowed. The guest's
-/// frame (26 bits), and below it the [`Mapping`], of another 26 bits.
+/// frame (26 bits), and below it the [`Mapping`], of another 26 bits; in four bits that a mapping
+/// does not use, what each of the two entries says of rights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Leaf(u64);
 
@@ -86,6 +88,18 @@ impl Leaf {
     const FRAME_BITS: u32 = 26;
     const GFN_SHIFT: u32 = PAGE_SHIFT + Self::FRAME_BITS;
     const USED: u64 = Entry::PRESENT | Entry::ACCESSED;
+    /// Rights of the guest's entry, and above them those of the host's.
+    const RIGHTS_SHIFT: u32 = 8;
+    const RIGHTS: u64 = 0xf << Self::RIGHTS_SHIFT;
+    const MAPPING: u64 = (1 << Self::GFN_SHIFT) - 1 & !Self::RIGHTS;
+    /// The bits in which leaves differ whose frames are in one aligned group of 8, in guest and
+    /// host.
+    const PLACES: u64 = 7 << Self::GFN_SHIFT | 7 << PAGE_SHIFT;
+
+    /// Whether `entry` is writable, and whether it is dirty.
+    fn rights(entry: Entry) -> u64 {
+        u64::from(entry.has(Entry::WRITABLE)) | u64::from(entry.has(Entry::DIRTY)) << 1
+    }
 
     /// [`Leaf::NONE`] where a walk may change something.
     fn new(guest: Entry, host: Entry) -> Self {
@@ -100,7 +114,8 @@ impl Leaf {
         if mapping.is_writable() && !mapping.is_dirty() {
             return Self::NONE;
         }
-        Self(gfn << Self::GFN_SHIFT | mapping.bits())
+        let rights = Self::rights(guest) | Self::rights(host) << 2;
+        Self(gfn << Self::GFN_SHIFT | mapping.bits() | rights << Self::RIGHTS_SHIFT)
     }
 
     /// The guest's frame.
@@ -112,7 +127,7 @@ impl Leaf {
     /// The translation.
     #[inline(always)]
     pub fn mapping(self) -> Mapping {
-        Mapping::from_bits(self.0 & ((1 << Self::GFN_SHIFT) - 1))
+        Mapping::from_bits(self.0 & Self::MAPPING)
     }
 
     /// Whether a load, or a `store`, may use it.
@@ -136,6 +151,40 @@ impl BlockRecord {
     const NONE: Self = Self { lines: [u32::MAX; LEVELS] };
     /// Blocks beyond are not kept: 256 GiB, as with lines.
     const COUNT_MAX: usize = 1 << (Leaf::FRAME_BITS - INDEX_BITS);
+}
+
+/// Words that lie in lines of this machine's memory, 8 in each.
+#[derive(Clone, Debug, Default)]
+struct Lines {
+    words: Vec<u64>,
+    /// The first word of the first line.
+    first: usize,
+}
+
+impl Lines {
+    /// `count` zeroes: memory that is not touched before it is needed.
+    fn zeroes(count: usize) -> Self {
+        let mut words = vec![0; count + 7];
+        huge::advise(&mut words);
+        let first = words.as_ptr().align_offset(64).min(7);
+        Self { words, first }
+    }
+
+    #[inline(always)]
+    fn get(&self, index: usize) -> Option<&u64> {
+        self.words.get(self.first + index)
+    }
+
+    #[inline(always)]
+    fn get_mut(&mut self, index: usize) -> &mut u64 {
+        &mut self.words[self.first + index]
+    }
+
+    /// The line of the word at `index`.
+    #[inline(always)]
+    fn line(&self, index: usize) -> [u64; 8] {
+        self.words[self.first + (index & !7)..][..8].try_into().expect("there are 8")
+    }
 }
 
 /// Whether most frames of a line of entries come one after the other.
@@ -166,7 +215,7 @@ pub struct Memo {
     /// since it is asked ahead of everything else.
     leaf_times: Vec<u8>,
     /// [`Leaf`]s, by number of the guest's PTE node and index in it.
-    leaves: Vec<u64>,
+    leaves: Lines,
     /// By block of guest-physical memory.
     blocks: Vec<BlockRecord>,
     base: Vpn,
@@ -209,9 +258,7 @@ impl Memo {
             let count = slots.next_power_of_two();
             self.nodes.resize(count, NodeRecord::NONE);
             self.leaf_times = vec![0; count];
-            // Zeroes: memory that is not touched before it is needed.
-            self.leaves = vec![0; count << INDEX_BITS];
-            huge::advise(&mut self.leaves);
+            self.leaves = Lines::zeroes(count << INDEX_BITS);
         }
     }
 
@@ -235,7 +282,7 @@ impl Memo {
     #[inline(always)]
     pub(crate) fn fetch_leaf(&self, node: NodeId, index: usize) -> bool {
         let filled = self.leaf_times.get(node.0 as usize) == Some(&self.leaves_time);
-        if filled && let Some(leaf) = self.leaves.get((node.0 as usize) << INDEX_BITS | index) {
+        if filled && let Some(leaf) = self.leaves.get(Self::place(node, index)) {
             nestwalk_mem::prefetch::prefetch(leaf);
         }
         filled
@@ -250,8 +297,32 @@ impl Memo {
     /// What a walk that ends at `index` of `node` finds, if that is known and it changes nothing.
     #[inline(always)]
     pub(crate) fn leaf(&self, node: NodeId, index: usize, store: bool) -> Option<Leaf> {
-        let leaf = Leaf(self.leaves[(node.0 as usize) << INDEX_BITS | index]);
-        (self.has_leaves(node) && leaf.allows(store)).then_some(leaf)
+        let known = self.has_leaves(node).then(|| self.leaves.get(Self::place(node, index)));
+        known.flatten().map(|&leaf| Leaf(leaf)).filter(|leaf| leaf.allows(store))
+    }
+
+    /// Where the leaf at `index` of `node` is.
+    #[inline(always)]
+    fn place(node: NodeId, index: usize) -> usize {
+        (node.0 as usize) << INDEX_BITS | index
+    }
+
+    /// The pages of the aligned group of 8 around the one at `index` of `node` that may share an
+    /// entry of a Clustered TLB with it, if all of the group are known: those of which both entries
+    /// say the same of rights, and whose frames are in one group in guest and host.
+    #[inline(always)]
+    pub(crate) fn neighbours(&self, node: NodeId, index: usize) -> Option<Group> {
+        if !self.has_leaves(node) {
+            return None;
+        }
+        let leaves = self.leaves.line(Self::place(node, index));
+        // What is not known may have become alike since.
+        if leaves.contains(&Leaf::NONE.0) {
+            return None;
+        }
+        let own = leaves[index % 8];
+        let frame = |leaf: u64| Leaf(leaf).mapping().frame().0;
+        Some(Group::of(frame(own), |place| (frame(leaves[place]), (leaves[place] ^ own) & !Leaf::PLACES == 0)))
     }
 
     /// The block of guest-physical memory that has the host's `page`.
@@ -353,7 +424,7 @@ impl Memo {
             let entry = guest.entry(node, index);
             let page = self.host_page(entry.frame().0);
             let leaf = Leaf::new(entry, host.entry(below, index_of(page, Level::PTE)));
-            self.leaves[(node.0 as usize) << INDEX_BITS | index] = leaf.0;
+            *self.leaves.get_mut(Self::place(node, index)) = leaf.0;
             return;
         }
         let record = &mut self.nodes[node.0 as usize];
@@ -381,7 +452,7 @@ impl Memo {
                 present += 1;
             }
             known += usize::from(leaf != Leaf::NONE);
-            self.leaves[(node.0 as usize) << INDEX_BITS | index] = leaf.0;
+            *self.leaves.get_mut(Self::place(node, index)) = leaf.0;
         }
         let record = &mut self.nodes[node.0 as usize];
         // Where walks often find none, they are better off as if there were none at all.

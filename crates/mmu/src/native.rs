@@ -71,7 +71,7 @@ impl Walker for Native<'_> {
     }
 
     #[inline(always)]
-    fn neighbours(&self, gva: Gva) -> Group {
+    fn neighbours(&self, gva: Gva, _: Option<&Memo>) -> Group {
         group_around(self.table, Va::from(gva).page(), |frame| frame).1
     }
 

@@ -264,9 +264,15 @@ impl Walker for Nested<'_> {
     }
 
     #[inline(always)]
-    fn neighbours(&self, gva: Gva) -> Group {
+    fn neighbours(&self, gva: Gva, memo: Option<&Memo>) -> Group {
+        let page = Va::from(gva).page();
+        if let (Some(memo), Some(node)) = (memo, self.guest.known_pte_node(page))
+            && let Some(group) = memo.neighbours(node, index_of(page, Level::PTE))
+        {
+            return group;
+        }
         let base = self.base.0;
-        let (page, guest) = group_around(self.guest, Va::from(gva).page(), |frame| base.wrapping_add(frame));
+        let (page, guest) = group_around(self.guest, page, |frame| base.wrapping_add(frame));
         // The line of host entries that the walk has read is that of the data page's own group.
         let (_, host) = group_around(self.host, Vpn(page), |frame| frame);
         guest.through(host)

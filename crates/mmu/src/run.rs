@@ -427,7 +427,7 @@ impl<P: Accelerator> Core<P> {
                 let hit = on_hit(&mut self.tlbs, D::tlb(&mut self.unit.counters), walker, access, lookup);
                 let mapping = match hit {
                     Some(mapping) => mapping,
-                    None => match self.walk::<S, W, D>(simd, walker, access) {
+                    None => match self.walk::<S, W, D>(simd, walker, access, hints) {
                         Ok(mapping) => mapping,
                         Err(fault) => return Some((index, fault)),
                     },
@@ -477,16 +477,17 @@ impl<P: Accelerator> Core<P> {
         simd: S,
         walker: &mut W,
         access: Access,
+        hints: &mut Hints<W::Hint>,
     ) -> Result<Mapping, Fault> {
         let (gva, store) = (access.gva(), access.is_store());
         if P::TRANSLATES
             && let Some(mapping) = self.ask::<S, W, D>(simd, walker, access)
         {
-            return Ok(self.take_in::<S, D>(simd, gva.page(), mapping, || Group::alone(gva.page(), mapping.frame())));
+            return Ok(self.take_in::<S, D>(simd, gva.page(), mapping, |_| Group::alone(gva.page(), mapping.frame())));
         }
         let mapping = if !D::FULL {
             walker.resolve(gva, store)?
-        } else if let Some(mapping) = self.put_off(walker, gva, store) {
+        } else if let Some(mapping) = self.put_off(walker, access, hints) {
             mapping
         } else {
             self.finish_walks(simd, walker, None);
@@ -505,7 +506,7 @@ impl<P: Accelerator> Core<P> {
         if P::TRANSLATES {
             self.unit.accelerator.learn(gva.page(), mapping, D::FULL);
         }
-        Ok(self.take_in::<S, D>(simd, gva.page(), mapping, || walker.neighbours(gva)))
+        Ok(self.take_in::<S, D>(simd, gva.page(), mapping, |memo| walker.neighbours(gva, memo)))
     }
 
     /// Begins a walk by asking the accelerator. What it answers ends the walk.
@@ -538,24 +539,28 @@ impl<P: Accelerator> Core<P> {
         simd: S,
         page: Gvn,
         mapping: Mapping,
-        neighbours: impl FnOnce() -> Group,
+        neighbours: impl FnOnce(Option<&Memo>) -> Group,
     ) -> Mapping {
         D::tlb(&mut self.unit.counters).misses[mapping.size() as usize] += 1;
         if self.tlbs.is_clustered() && mapping.size() == PageSize::Small {
-            return self.tlbs.insert_cluster(simd, page, mapping, neighbours());
+            let memo = self.memo.and_then(|memo| self.memos.get(memo));
+            return self.tlbs.insert_cluster(simd, page, mapping, neighbours(memo));
         }
         self.tlbs.insert(simd, page, mapping)
     }
 
-    /// What the walk for `gva` will find, if it can be put off and done in [stages](crate::stages).
+    /// What the walk for `access` will find, if it can be put off and done in [stages](crate::stages).
     #[inline(always)]
-    fn put_off<W: Walker>(&mut self, walker: &mut W, gva: Gva, store: bool) -> Option<Mapping> {
+    fn put_off<W: Walker>(&mut self, walker: &mut W, access: Access, hints: &mut Hints<W::Hint>) -> Option<Mapping> {
         if self.recent_walks < WALKS_MIN {
             return None;
         }
         let memo = self.memos.get_mut(self.memo?)?;
-        let prepared = walker.prepare(memo, gva, store)?;
-        self.unit.pending.push(gva, &prepared);
+        let prepared = hints.found_for(access).or_else(
+            #[inline(always)]
+            || walker.prepare(memo, access.gva(), access.is_store()),
+        )?;
+        self.unit.pending.push(access.gva(), &prepared);
         Some(prepared.mapping)
     }
 

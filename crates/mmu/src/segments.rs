@@ -195,7 +195,7 @@ impl Walker for Segmented<'_> {
     }
 
     #[inline(always)]
-    fn neighbours(&self, gva: Gva) -> Group {
+    fn neighbours(&self, gva: Gva, _: Option<&Memo>) -> Group {
         let host = |frame: u64| self.segments.translate(Gpa(frame << PAGE_SHIFT)).map_or(u64::MAX, |hpa| hpa.page().0);
         group_around(self.guest, Va::from(gva).page(), host).1
     }

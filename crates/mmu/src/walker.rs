@@ -248,8 +248,8 @@ pub trait Walker {
 
     /// The aligned group of 8 pages around `gva`, which was just walked for, as far as the lines of
     /// the leaf entries that were read say: those with the same rights, and the same accessed and
-    /// dirty bits.
-    fn neighbours(&self, gva: Gva) -> Group;
+    /// dirty bits. `memo` is that of the tables, if there is one.
+    fn neighbours(&self, gva: Gva, memo: Option<&Memo>) -> Group;
 
     /// Sets the dirty bits of the leaves behind `gva`, a page that is mapped and writable: a store
     /// hit a TLB entry that a load had brought. Costs no time.

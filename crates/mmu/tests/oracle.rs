@@ -268,6 +268,9 @@ proptest! {
         in_order in any::<bool>(),
         // Of 64 pages, so many that were not stored to yet.
         clean in 0_u64..12,
+        // Of 64 pages, one that the guest does not allow to store to, and the next, where the host does not.
+        locked in prop::sample::select(vec![64_u64, 20, 40]),
+        is_clustered in any::<bool>(),
         l1_ways in prop::sample::select(vec![4_u32, 8]),
         changes in prop::collection::vec((0_u64..7, 0_u64..1024, 100_usize..5000), 1..10),
     ) {
@@ -275,12 +278,21 @@ proptest! {
         // So that most accesses walk.
         (config.l1_tlb[0].entries, config.l1_tlb[0].ways) = (l1_ways, l1_ways);
         config.l2_tlb[0].entries = 4 * config.l2_tlb[0].ways;
+        if is_clustered {
+            config = config.with_clustered_tlb().unwrap();
+        }
         let used = Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY;
-        let flags = |page: u64| if page % 64 < clean { Entry::WRITABLE } else { used };
+        let flags = |page: u64, locked: u64| match page % 64 {
+            place if place < clean => Entry::WRITABLE,
+            place if place == locked => Entry::ACCESSED,
+            _ => used,
+        };
         let guest_frame = |page: u64| if in_order { page } else { page * 1229 % 4096 };
         let (mut guest, mut host) = (TestTable::new(Geometry::X86_4, 8192, 1), TestTable::new(Geometry::X86_4, 1 << 20, 1));
-        (0..1024).for_each(|page| guest.map(page, guest_frame(page), PageSize::Small, flags(page)));
-        (0..8192 + 512).for_each(|gfn| host.map(gfn, gfn + 7, PageSize::Small, flags(gfn / 2)));
+        (0..1024).for_each(|page| guest.map(page, guest_frame(page), PageSize::Small, flags(page, locked)));
+        // Nodes of the guest's table must be writable.
+        let host_flags = |gfn: u64| if gfn < 4096 { flags(gfn, locked + 1) } else { flags(gfn / 2, 64) };
+        (0..8192 + 512).for_each(|gfn| host.map(gfn, gfn + 8 * 7, PageSize::Small, host_flags(gfn)));
         let outcome = |stages: bool| {
             let (mut rig, mut guest, mut host) = (Rig::new(&config), guest.table.clone(), host.table.clone());
             rig.core.set_stages(stages);

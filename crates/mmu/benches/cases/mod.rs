@@ -73,8 +73,8 @@ fn scatter(number: u64, bits: u32) -> u64 {
 }
 
 impl Machine {
-    /// A machine with a guest of `2^order` data pages.
-    pub fn new(order: u32) -> Self {
+    /// A machine with a guest of `2^order` data pages, and a Clustered TLB if `is_clustered`.
+    pub fn new(order: u32, is_clustered: bool) -> Self {
         let bits = order + 1;
         let mut guest_nodes = (1 << order..).map(|n| Frame(scatter(n, bits)));
         let mut guest = PageTable::new(Geometry::X86_4, guest_nodes.next().unwrap());
@@ -91,7 +91,10 @@ impl Machine {
             host.map(BASE + page, frame, PageSize::Small, flags, |_, _| host_nodes.next().ok_or(())).unwrap();
         }
         let mut file: toml::Table = toml::from_str(include_str!("../../../../machines/broadwell-asap.toml")).unwrap();
-        let config: MmuConfig = file.remove("mmu").unwrap().try_into().unwrap();
+        let mut config: MmuConfig = file.remove("mmu").unwrap().try_into().unwrap();
+        if is_clustered {
+            config = config.with_clustered_tlb().unwrap();
+        }
         Self { guest, host, core: Core::new(&config).unwrap(), llc: Llc::new(&config).unwrap() }
     }
 
