@@ -4,8 +4,8 @@
 
 use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
-    Accelerator, AcceleratorConfig, Accesses, Account, Asap, Asid, Core, Counters, Cuckoo, Llc, MmuConfig, MmuError,
-    Native, Nested, NoCoRunner, PomTlb, RandomCoRunner, RunEnd, Segmented,
+    Accelerator, AcceleratorConfig, AcceleratorCounters, Accesses, Account, Asap, Asid, Core, Counters, Cuckoo, Llc,
+    MmuConfig, MmuError, Native, Nested, NoCoRunner, PomTlb, RandomCoRunner, RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
@@ -122,7 +122,7 @@ impl Cores {
 
     /// What core `number` counts, or has put away in an account.
     fn counters(&self, number: usize, account: Option<&Account>) -> Counters {
-        fn of<P: Accelerator>(core: &Core<P>, account: Option<&Account>) -> Counters {
+        fn of<P: Accelerator<Counters: AcceleratorCounters>>(core: &Core<P>, account: Option<&Account>) -> Counters {
             account.map_or_else(|| core.counters(), |account| core.counters_of(account))
         }
         match self {

@@ -11,7 +11,7 @@ use nestwalk_mem::{Access, PageSize, Reuse};
 
 use crate::accelerator::Accelerator;
 use crate::corunner::CoRunner;
-use crate::counters::Served;
+use crate::events::Served;
 use crate::hierarchy::Llc;
 use crate::processor::{Core, RunEnd};
 use crate::tape::Tape;

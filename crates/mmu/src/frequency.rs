@@ -9,10 +9,9 @@ use nestwalk_mem::{Gvn, PageSize};
 
 use crate::config::{TlbConfig, entry_sets};
 use crate::error::MmuError;
+use crate::key::{Asid, key, size_of_key};
 use crate::mapping::Mapping;
-use crate::processor::Asid;
 use crate::sets::Sets;
-use crate::tlb::{key, size_of_key};
 
 /// A translation, and how often it was used.
 #[derive(Clone, Copy, Debug)]

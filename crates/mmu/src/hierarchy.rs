@@ -11,12 +11,10 @@
 
 use crate::cache::{Cache, Level};
 use crate::config::{LlcPolicy, MmuConfig, cache_sets};
-use crate::counters::Served;
 use crate::error::MmuError;
+use crate::events::Served;
+use crate::evictions::Evictions;
 use crate::simd::{LongTags, ShortTags, Simd};
-
-/// Lines that an inclusive last level evicted, kept until all cores have heard of them.
-const GONE_MAX: usize = 1 << 12;
 
 nestwalk_mem::counters! {
     /// References to the caches that belong to no walk.
@@ -35,7 +33,7 @@ nestwalk_mem::counters! {
 pub struct Llc {
     lines: Lines,
     policy: LlcPolicy,
-    news: News,
+    evictions: Evictions,
 }
 
 /// The lines of a last level: with short tags, which take half the room, up to the first one for
@@ -44,24 +42,6 @@ pub struct Llc {
 enum Lines {
     Short(Cache<ShortTags>),
     Long(Cache<LongTags>),
-}
-
-/// What an inclusive last level evicted.
-#[derive(Clone, Debug)]
-pub(crate) struct News {
-    /// A ring.
-    gone: Box<[u64; GONE_MAX]>,
-    gone_count: u64,
-}
-
-impl News {
-    /// Tells the cores that a line is gone, if it is real.
-    #[inline(always)]
-    pub fn announce(&mut self, (line, real): (u64, bool)) {
-        // Otherwise the place is written, but not taken.
-        self.gone[self.gone_count as usize % GONE_MAX] = line;
-        self.gone_count += u64::from(real);
-    }
 }
 
 impl Llc {
@@ -75,7 +55,7 @@ impl Llc {
         Ok(Self {
             lines: Lines::Short(Cache::new(sets, config.llc.ways)),
             policy: config.llc.policy,
-            news: News { gone: Box::new([0; GONE_MAX]), gone_count: 0 },
+            evictions: Evictions::new(),
         })
     }
 
@@ -120,7 +100,7 @@ pub(crate) struct Hierarchy<'a, A, B, C> {
     l2: B,
     llc: C,
     policy: LlcPolicy,
-    news: &'a mut News,
+    evictions: &'a mut Evictions,
     latency_cycles: [u64; 4],
 }
 
@@ -167,7 +147,7 @@ impl<A: Level, B: Level, C: Level> Hierarchy<'_, A, B, C> {
                 }
                 let (there, gone) = self.llc.touch_for(simd, line);
                 // Unconditional: the branch on an eviction is unpredictable.
-                self.news.announce(gone);
+                self.evictions.announce(gone);
                 self.l1d.take(simd, gone.0, gone.1);
                 self.l2.take(simd, gone.0, gone.1);
                 there
@@ -227,11 +207,18 @@ impl PrivateCaches {
     pub(crate) fn with<T: Task>(&mut self, llc: &mut Llc, highest: u64, task: T) -> T::Output {
         llc.fit(highest);
         let Self { l1d, l2, heard, latency_cycles } = self;
-        let Llc { lines, policy, news } = llc;
+        let Llc { lines, policy, evictions } = llc;
         let (policy, latency_cycles) = (*policy, *latency_cycles);
         macro_rules! run {
             ($l1d:expr, $l2:expr, $llc:expr) => {
-                task.run(Hierarchy { l1d: $l1d, l2: $l2, llc: $llc, policy, news: &mut *news, latency_cycles })
+                task.run(Hierarchy {
+                    l1d: $l1d,
+                    l2: $l2,
+                    llc: $llc,
+                    policy,
+                    evictions: &mut *evictions,
+                    latency_cycles,
+                })
             };
         }
         let rows = (l1d.stride_of_power_of_two(), l2.stride_of_power_of_two());
@@ -254,7 +241,7 @@ impl PrivateCaches {
             },
         };
         // These caches have heard of each eviction at once.
-        *heard = news.gone_count;
+        *heard = evictions.count();
         output
     }
 
@@ -275,29 +262,28 @@ impl PrivateCaches {
         highest: u64,
     ) -> bool {
         llc.fit(highest);
-        let Llc { lines: Lines::Short(cache), policy, news } = llc else { return false };
-        let done = levels.play((&mut self.l1d, &mut self.l2), (cache, *policy), news, references, highest);
+        let Llc { lines: Lines::Short(cache), policy, evictions } = llc else { return false };
+        let done = levels.play((&mut self.l1d, &mut self.l2), (cache, *policy), evictions, references, highest);
         if done {
-            self.heard = news.gone_count;
+            self.heard = evictions.count();
         }
         done
     }
 
     /// Hears of what an inclusive last level evicted since this core ran last.
     pub(crate) fn synchronise(&mut self, llc: &Llc) {
-        let news = llc.news.gone_count - self.heard;
-        if news > GONE_MAX as u64 {
-            self.l1d.retain(|line| llc.contains(line));
-            self.l2.retain(|line| llc.contains(line));
-        } else {
-            for number in self.heard..llc.news.gone_count {
-                let line = llc.news.gone[number as usize % GONE_MAX];
-                // It may have come back for another core meanwhile; our copy went all the same.
+        match llc.evictions.since(self.heard) {
+            // A line may have come back for another core meanwhile; our copy went all the same.
+            Some(lines) => lines.for_each(|line| {
                 self.l1d.remove(line);
                 self.l2.remove(line);
+            }),
+            None => {
+                self.l1d.retain(|line| llc.contains(line));
+                self.l2.retain(|line| llc.contains(line));
             }
         }
-        self.heard = llc.news.gone_count;
+        self.heard = llc.evictions.count();
     }
 
     /// First-level data cache.
@@ -440,7 +426,7 @@ mod tests {
         let mut busy = PrivateCaches::new(&config).unwrap();
         sleeper.with(&mut llc, 1, Access(1));
         sleeper.with(&mut llc, 2, Access(2));
-        for line in 100..100 + 3 * GONE_MAX as u64 {
+        for line in 100..100 + 3 * Evictions::KEPT as u64 {
             busy.with(&mut llc, line, Access(line));
             // Line 2 stays in use.
             busy.l1d.clear();

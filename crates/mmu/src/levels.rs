@@ -29,8 +29,8 @@ use nestwalk_mem::prefetch::prefetch;
 
 use crate::cache::Cache;
 use crate::config::LlcPolicy;
-use crate::counters::Served;
-use crate::hierarchy::News;
+use crate::events::Served;
+use crate::evictions::Evictions;
 use crate::sets::Sets;
 use crate::simd::{Avx512, LongTags, ShortTags};
 use crate::tape::Reference;
@@ -302,14 +302,14 @@ impl Levels {
         &mut self,
         (l1d, l2): (&mut Cache, &mut Cache),
         (llc, policy): (&mut Cache<ShortTags>, LlcPolicy),
-        news: &mut News,
+        evictions: &mut Evictions,
         references: &[Reference],
         highest: u64,
     ) -> bool {
         if llc.sets().is_power_of_two() {
-            self.play_with::<true>((l1d, l2), (llc, policy), news, references, highest)
+            self.play_with::<true>((l1d, l2), (llc, policy), evictions, references, highest)
         } else {
-            self.play_with::<false>((l1d, l2), (llc, policy), news, references, highest)
+            self.play_with::<false>((l1d, l2), (llc, policy), evictions, references, highest)
         }
     }
 
@@ -317,7 +317,7 @@ impl Levels {
         &mut self,
         (l1d, l2): (&mut Cache, &mut Cache),
         (llc, policy): (&mut Cache<ShortTags>, LlcPolicy),
-        news: &mut News,
+        evictions: &mut Evictions,
         references: &[Reference],
         highest: u64,
     ) -> bool {
@@ -368,7 +368,7 @@ impl Levels {
                     self.paused = self.pause;
                     return false;
                 }
-                self.evicted[..missed].iter().for_each(|&gone| news.announce(gone));
+                self.evicted[..missed].iter().for_each(|&gone| evictions.announce(gone));
             } else {
                 self.uses.fill(0);
             }

@@ -16,8 +16,8 @@ use nestwalk_mem::addr::{ENTRY_BYTES, LINE_SHIFT, PAGE_SHIFT};
 use nestwalk_mem::{Entry, Frame, Level, NodeId, PageTable, Pfn, Version, Vpn, huge};
 
 use crate::clustered::Group;
+use crate::leaf::{INDEX_BITS, index_of};
 use crate::mapping::Mapping;
-use crate::walker::{INDEX_BITS, index_of};
 
 /// Levels of the tables that are prepared for.
 pub(crate) const LEVELS: usize = 4;
@@ -134,6 +134,25 @@ impl Leaf {
     #[inline(always)]
     fn allows(self, store: bool) -> bool {
         self.0 & if store { Entry::WRITABLE } else { Entry::PRESENT } != 0
+    }
+}
+
+/// A nested walk that is known to end well, before it was done.
+#[derive(Clone, Copy, Debug)]
+pub struct Prepared {
+    /// What it finds.
+    pub(crate) mapping: Mapping,
+    /// The guest's PTE node.
+    pub(crate) node: NodeId,
+    /// The guest's frame of the data.
+    pub(crate) gfn: u32,
+}
+
+impl Prepared {
+    /// The same, if an access, a `store` or not, may use what it finds.
+    #[inline(always)]
+    pub(crate) fn allowing(self, store: bool) -> Option<Self> {
+        (!store || self.mapping.is_writable()).then_some(self)
     }
 }
 

@@ -6,13 +6,13 @@ use nestwalk_mem::{Gva, PageTable, Va};
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
-use crate::counters::{Table, WalkEvents};
+use crate::events::{Table, WalkEvents};
+use crate::leaf::{Found, group_around, hint_leaf, leaf_of, set_dirty};
 use crate::mapping::Mapping;
-use crate::memo::Memo;
+use crate::memo::{Memo, Prepared};
 use crate::simd::Simd;
-use crate::stages::Prepared;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, leaf_of, set_dirty};
+use crate::walker::{Fault, Walker, descend};
 
 /// Translation through one page table.
 #[derive(Debug)]

@@ -12,13 +12,14 @@ use nestwalk_mem::{Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
-use crate::counters::{Table, WalkEvents};
+use crate::events::{Table, WalkEvents};
+use crate::leaf::{Found, group_around, hint_leaf, index_of, leaf_of, set_dirty};
 use crate::mapping::Mapping;
-use crate::memo::Memo;
+use crate::memo::{Memo, Prepared};
 use crate::simd::Simd;
-use crate::stages::{Prepared, ROOT};
+use crate::stages::ROOT;
 use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, index_of, leaf_of, set_dirty};
+use crate::walker::{Fault, Walker, descend};
 
 /// Translation through a guest's table over its host's. A VM is a process of the host, and its
 /// guest-physical memory is one range of that process's virtual memory.

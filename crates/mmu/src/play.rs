@@ -8,14 +8,14 @@ use crate::accelerator::Accelerator;
 use crate::accelerator::prefetch::InFlight;
 use crate::cache::Level;
 use crate::config::MmuConfig;
-use crate::counters::{Counters, Served, WalkEvents};
+use crate::counters::Counters;
 use crate::error::MmuError;
+use crate::events::{Served, WalkEvents};
 use crate::hierarchy::{Hierarchy, Llc, PrivateCaches, Task};
 #[cfg(target_arch = "x86_64")]
 use crate::levels::Levels;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
-use crate::simd::{Plain, Simd};
+use crate::simd::{Avx2, Avx512, Plain, Simd};
 use crate::tape::{Reference, Tape, WalkSpan};
 
 /// References that are looked ahead.

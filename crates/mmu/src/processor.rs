@@ -8,9 +8,11 @@ use crate::absorbed::AbsorbedServed;
 use crate::accelerator::prefetch::PrefetchCounters;
 use crate::accelerator::{Accelerator, NoAccelerator};
 use crate::config::MmuConfig;
-use crate::counters::{Counters, Served, Table, WalkEvents};
+use crate::counters::{AcceleratorCounters, Counters};
 use crate::error::MmuError;
+use crate::events::{Served, Table, WalkEvents};
 use crate::hierarchy::{CacheCounters, PrivateCaches};
+use crate::key::Asid;
 use crate::memo::Memo;
 use crate::play::Player;
 use crate::recent_pages::RecentPages;
@@ -18,24 +20,6 @@ use crate::tlb::Tlbs;
 use crate::walk_cache::{NestedTlbCounters, PwcCounters};
 use crate::walk_unit::WalkUnit;
 use crate::walker::Fault;
-
-/// Tells the entries of processes (or of VMs) apart, so that a switch needs no flush (PCID, VPID).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Asid(pub u16);
-
-impl Asid {
-    /// The bits of a key that are not the process.
-    pub(crate) const MASK: u64 = (1 << Self::SHIFT) - 1;
-    pub(crate) const SHIFT: u32 = 48;
-
-    pub(crate) const fn key(self) -> u64 {
-        (self.0 as u64) << Self::SHIFT
-    }
-
-    pub(crate) const fn part(key: u64) -> u64 {
-        key & !Self::MASK
-    }
-}
 
 /// How a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +79,58 @@ impl Core {
     }
 }
 
+impl<P: Accelerator<Counters: AcceleratorCounters>> Core<P> {
+    /// What it has counted so far, for the program that it counts for.
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.unit.counters.clone();
+        if let (Some(part), Some(counted)) = (AcceleratorCounters::of(&mut counters), self.unit.accelerator.counters())
+        {
+            counted.clone_into(part);
+        }
+        self.snapshot(counters, self.player.in_flight.counters())
+    }
+
+    /// What is in an account that it has put away.
+    pub fn counters_of(&self, account: &Account) -> Counters {
+        self.snapshot(account.counters.clone(), account.prefetch)
+    }
+
+    /// Counts into `account` from now on, and leaves there what it has counted into until now.
+    pub fn exchange_account(&mut self, account: &mut Account) {
+        std::mem::swap(&mut self.unit.counters, &mut account.counters);
+        // What the accelerator counts is with the other counters while they are put away.
+        for counters in [&mut account.counters, &mut self.unit.counters] {
+            if let (Some(part), Some(counted)) =
+                (AcceleratorCounters::of(counters), self.unit.accelerator.counters_mut())
+            {
+                std::mem::swap(part, counted);
+            }
+        }
+        self.player.in_flight.exchange_counters(&mut account.prefetch);
+    }
+
+    /// `counters` as a snapshot has them: each event under the structure that it belongs to.
+    fn snapshot(&self, mut counters: Counters, prefetch: PrefetchCounters) -> Counters {
+        let events = &mut counters.walk_events;
+        counters.guest_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Guest, 0)));
+        counters.host_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Host, 0)));
+        let [misses, hits] = events.take(WalkEvents::nested_tlb_code(false));
+        counters.nested_tlb = NestedTlbCounters { hits, misses };
+        [counters.segments.translations] = events.take(WalkEvents::segments_code());
+        let [useful] = events.take(WalkEvents::prefetch_hit_code());
+        counters.prefetch = PrefetchCounters { useful, ..prefetch };
+        let data: [u64; 4] = events.take(WalkEvents::DATA);
+        let cycles = |served| data[served as usize] * self.player.caches.latency(served);
+        let data_cycles = Served::ALL.map(cycles).iter().sum();
+        counters.caches = CacheCounters { data, data_cycles, corunner: events.take(WalkEvents::CORUNNER) };
+        let mut events = std::mem::take(&mut counters.walk_events);
+        if let Some(part) = AcceleratorCounters::of(&mut counters) {
+            P::take_events(&mut events, part);
+        }
+        Counters { walk_events: events, ..counters }
+    }
+}
+
 impl<P: Accelerator> Core<P> {
     /// A core, all empty.
     ///
@@ -116,45 +152,6 @@ impl<P: Accelerator> Core<P> {
             recent_walks: 0,
             recent_pages: RecentPages::new(),
         })
-    }
-
-    /// What it has counted so far, for the program that it counts for.
-    pub fn counters(&self) -> Counters {
-        let mut counters = self.unit.counters.clone();
-        self.unit.accelerator.count(&mut counters);
-        self.snapshot(counters, self.player.in_flight.counters())
-    }
-
-    /// What is in an account that it has put away.
-    pub fn counters_of(&self, account: &Account) -> Counters {
-        self.snapshot(account.counters.clone(), account.prefetch)
-    }
-
-    /// Counts into `account` from now on, and leaves there what it has counted into until now.
-    pub fn exchange_account(&mut self, account: &mut Account) {
-        // What the accelerator counts is with the other counters while they are put away.
-        self.unit.accelerator.exchange_counters(&mut self.unit.counters);
-        std::mem::swap(&mut self.unit.counters, &mut account.counters);
-        self.unit.accelerator.exchange_counters(&mut self.unit.counters);
-        self.player.in_flight.exchange_counters(&mut account.prefetch);
-    }
-
-    /// `counters` as a snapshot has them: each event under the structure that it belongs to.
-    fn snapshot(&self, mut counters: Counters, prefetch: PrefetchCounters) -> Counters {
-        let events = &mut counters.walk_events;
-        counters.guest_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Guest, 0)));
-        counters.host_pwc = PwcCounters::of(events.take(WalkEvents::pwc_code(Table::Host, 0)));
-        let [misses, hits] = events.take(WalkEvents::nested_tlb_code(false));
-        counters.nested_tlb = NestedTlbCounters { hits, misses };
-        [counters.segments.translations] = events.take(WalkEvents::segments_code());
-        let [useful] = events.take(WalkEvents::prefetch_hit_code());
-        counters.prefetch = PrefetchCounters { useful, ..prefetch };
-        let data: [u64; 4] = events.take(WalkEvents::DATA);
-        let cycles = |served| data[served as usize] * self.player.caches.latency(served);
-        let data_cycles = Served::ALL.map(cycles).iter().sum();
-        counters.caches = CacheCounters { data, data_cycles, corunner: events.take(WalkEvents::CORUNNER) };
-        P::take_events(&mut counters);
-        counters
     }
 
     /// Its accelerator, to set range registers and the like.

@@ -18,15 +18,17 @@ use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize};
 
 use crate::accelerator::Accelerator;
+use crate::accelerator::tables::Probe;
 use crate::clustered::Group;
 use crate::corunner::CoRunner;
-use crate::counters::{Counters, WalkEvents};
+use crate::counters::Counters;
+use crate::events::WalkEvents;
 use crate::hierarchy::Llc;
 use crate::mapping::Mapping;
-use crate::memo::Memo;
+use crate::memo::{Memo, Prepared};
 use crate::processor::{Core, RunEnd};
 use crate::simd::{Plain, Simd};
-use crate::stages::{FetchAhead, Prepared};
+use crate::stages::FetchAhead;
 use crate::tape::Tape;
 use crate::tlb::{Lookup, SmallPages, TlbCounters, Tlbs};
 use crate::walk_unit::WalkUnit;
@@ -312,6 +314,25 @@ fn small_pages_in<const N: usize, P: Accelerator, S: Simd, W: Walker, D: Detail>
         pages.insert(simd, page, mapping);
         *last = Last::new(gva, mapping, PAGE_SHIFT);
         refer(unit, detail, *last);
+    }
+}
+
+impl<P: Accelerator> WalkUnit<P> {
+    /// The accelerator walks in place of `walker`.
+    pub(crate) fn walk_other_tables<W: Walker>(
+        &mut self,
+        walker: &mut W,
+        gva: Gva,
+        store: bool,
+    ) -> Result<Mapping, Fault> {
+        let found = walker.resolve(gva, store);
+        let Self { accelerator, tape, walk, .. } = self;
+        let lookups = accelerator.walk(gva, walker.tables(), found.is_ok(), |Probe { hpa, code, host, waits }| {
+            tape.entry(hpa, code, host, u64::from(!waits));
+        });
+        walk.guest_lookup_cycles += lookups.guest;
+        walk.host_lookup_cycles += lookups.host;
+        found
     }
 }
 

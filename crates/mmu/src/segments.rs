@@ -8,18 +8,7 @@
 //! boundary violation, which traps to the hypervisor.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Gpa, Gva, Hpa, PageSize, PageTable, Pfn, Va};
-
-use crate::accelerator::Accelerator;
-use crate::accelerator::tables::Tables;
-use crate::clustered::Group;
-use crate::counters::{Table, WalkEvents};
-use crate::mapping::Mapping;
-use crate::memo::Memo;
-use crate::simd::Simd;
-use crate::stages::Prepared;
-use crate::walk_unit::WalkUnit;
-use crate::walker::{Fault, Found, Walker, descend, group_around, hint_leaf, leaf_of, set_dirty};
+use nestwalk_mem::{Gpa, Hpa, PageSize, Pfn};
 
 nestwalk_mem::counters! {
     /// What segment registers count.
@@ -40,7 +29,7 @@ pub struct Segments {
     /// The VM's frames.
     limit: u64,
     /// Cycles of a translation.
-    latency_cycles: u32,
+    pub(crate) latency_cycles: u32,
 }
 
 /// Why segments cannot be put into registers.
@@ -104,7 +93,7 @@ impl Segments {
 
     /// The largest page around the guest's frame `gfn`, no larger than `size`, that lies in one
     /// segment and is aligned in the host as it is in the guest: what a TLB entry can hold.
-    fn piece(&self, gfn: u64, size: PageSize) -> PageSize {
+    pub(crate) fn piece(&self, gfn: u64, size: PageSize) -> PageSize {
         let whole = |size: &PageSize| {
             let first = gfn & !(size.pages() - 1);
             match (self.segment_of(first), self.segment_of(first + size.pages() - 1)) {
@@ -116,102 +105,6 @@ impl Segments {
             }
         };
         PageSize::ALL.into_iter().rev().filter(|&piece| piece <= size).find(whole).unwrap_or(PageSize::Small)
-    }
-}
-
-/// Translation through a guest's table and its VM's segment registers.
-#[derive(Debug)]
-pub struct Segmented<'t> {
-    /// The table of the process in the guest.
-    pub guest: &'t mut PageTable,
-    /// The VM's registers.
-    pub segments: &'t Segments,
-}
-
-impl Segmented<'_> {
-    /// The leaf is known, and so is where it leads.
-    #[inline(always)]
-    fn finish(&mut self, gva: Gva, found: Found, hpa: Hpa, store: bool) -> Mapping {
-        found.mark(self.guest, Va::from(gva).page(), store);
-        let size = match found.size() {
-            PageSize::Small => PageSize::Small,
-            large => self.segments.piece(found.gpa_of(gva).0 >> PAGE_SHIFT, large),
-        };
-        Mapping::of(found.entry, hpa.page().align_down(size.order()), size).used(store)
-    }
-}
-
-impl Walker for Segmented<'_> {
-    type Hint = ();
-
-    #[inline(always)]
-    fn walk<P: Accelerator, S: Simd>(
-        &mut self,
-        unit: &mut WalkUnit<P>,
-        simd: S,
-        gva: Gva,
-        store: bool,
-    ) -> Result<Mapping, Fault> {
-        let segments = self.segments;
-        let mut violation = None;
-        let page = Va::from(gva).page();
-        let found = descend(
-            (self.guest, Table::Guest),
-            unit,
-            simd,
-            page,
-            self.guest.lowest_node(page),
-            unit.guest_pwc.exists(),
-            #[inline(always)]
-            |unit, level, at| {
-                let gpa = Gpa::from(at);
-                unit.segment_translation(segments.latency_cycles);
-                let Some(hpa) = segments.translate(gpa) else {
-                    violation = Some(gpa);
-                    return None;
-                };
-                unit.reference(Table::Guest, hpa, WalkEvents::step_code(level.0, 0));
-                Some(())
-            },
-        );
-        let Some(found) = found.filter(|found| found.allows(store)) else {
-            return Err(violation.map_or(Fault::Guest { gva, store }, |gpa| Fault::Boundary { gpa }));
-        };
-        let gpa = found.gpa_of(gva);
-        unit.segment_translation(segments.latency_cycles);
-        let hpa = segments.translate(gpa).ok_or(Fault::Boundary { gpa })?;
-        Ok(self.finish(gva, found, hpa, store))
-    }
-
-    fn tables(&mut self) -> Tables<'_> {
-        Tables::Other
-    }
-
-    fn resolve(&mut self, gva: Gva, store: bool) -> Result<Mapping, Fault> {
-        let found = leaf_of(self.guest, Va::from(gva).page(), store).ok_or(Fault::Guest { gva, store })?;
-        let gpa = found.gpa_of(gva);
-        let hpa = self.segments.translate(gpa).ok_or(Fault::Boundary { gpa })?;
-        Ok(self.finish(gva, found, hpa, store))
-    }
-
-    #[inline(always)]
-    fn neighbours(&self, gva: Gva, _: Option<&Memo>) -> Group {
-        let host = |frame: u64| self.segments.translate(Gpa(frame << PAGE_SHIFT)).map_or(u64::MAX, |hpa| hpa.page().0);
-        group_around(self.guest, Va::from(gva).page(), host).1
-    }
-
-    fn set_dirty(&mut self, gva: Gva) {
-        set_dirty(self.guest, Va::from(gva).page());
-    }
-
-    #[inline(always)]
-    fn hint_first(&self, gva: Gva, _: Option<&Memo>) {
-        hint_leaf(self.guest, Va::from(gva).page());
-    }
-
-    #[inline(always)]
-    fn hint_second(&self, (): (), _: Option<&Memo>) -> Option<Prepared> {
-        None
     }
 }
 

@@ -15,31 +15,19 @@
 //! level serves them, and the guest's and the host's page-walk caches are independent.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Gpa, Gva, Level, NodeId, Va, Vpn};
+use nestwalk_mem::{Gpa, Level, NodeId, Va, Vpn};
 
 use crate::accelerator::Accelerator;
 use crate::accelerator::prefetch::Issue;
-use crate::counters::{Table, WalkEvents};
-use crate::mapping::Mapping;
-use crate::memo::{LEVELS, LINE_ENTRIES_ORDER, Memo, NodeRecord};
+use crate::events::{Table, WalkEvents};
+use crate::memo::{LEVELS, Memo};
 use crate::simd::Simd;
-use crate::tape::{Reference, Tape, WalkSpan};
+use crate::tape::{Reference, WalkSpan};
+use crate::tasks::{Pending, TASKS_MAX, Task, TaskList};
 use crate::walk_unit::WalkUnit;
-use crate::walker::index_of;
 
 /// The root's level of tables that are walked in stages.
 pub(crate) const ROOT: Level = Level(LEVELS as u8);
-
-/// A nested walk that is known to end well, before it was done.
-#[derive(Clone, Copy, Debug)]
-pub struct Prepared {
-    /// What it finds.
-    pub(crate) mapping: Mapping,
-    /// The guest's PTE node.
-    pub(crate) node: NodeId,
-    /// The guest's frame of the data.
-    pub(crate) gfn: u32,
-}
 
 /// Fetches ahead what the walks of the next batch need of the simulation's own memory, one walk at
 /// a time.
@@ -50,119 +38,6 @@ pub(crate) trait FetchAhead {
     /// The second stage for the next walk that went through the first.
     fn second(&mut self) -> bool;
 }
-
-/// A walk that was put off.
-#[derive(Clone, Copy, Debug)]
-struct Walk {
-    gva: Gva,
-    node: NodeId,
-    /// The guest's frame of the data.
-    gfn: u32,
-    /// Which of the other references is that of its access: all before it come before the walk.
-    other: u32,
-}
-
-/// A host walk and the reference after it; or other references, between two walks.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct Task {
-    /// What there is to read, from the root down.
-    lines: [u32; LEVELS],
-    /// The guest's entry, or the data.
-    after: Reference,
-    /// The host's page.
-    page: Vpn,
-    /// What its references have in common: the host's bit, and the code of the guest's level.
-    step: Reference,
-    /// The walk.
-    walk: u32,
-    kind: u32,
-}
-
-impl Task {
-    /// Flag: accessed and dirty bits of the node's page must be set in the host's table. The node's
-    /// number is in the bits above the flags.
-    const UNMARKED: u32 = 1;
-    /// Flag: this is no walk: `page` and `walk` are the range of the other references.
-    const OTHERS: u32 = 2;
-    /// Flag: the first task of its walk. Only kept where something prefetches.
-    const FIRST: u32 = 4;
-    const NODE: u32 = 3;
-
-    #[inline(always)]
-    fn others(begin: u32, end: u32) -> Self {
-        Self { page: Vpn(begin.into()), walk: end, kind: Self::OTHERS, ..Self::default() }
-    }
-
-    /// The host walk to `node` of the guest, and its entry for `page` at `level`.
-    #[inline(always)]
-    fn node(memo: &Memo, (node, record): (NodeId, NodeRecord), page: Vpn, level: Level, walk: u32) -> Self {
-        let line = record.first_line + (index_of(page, level) >> LINE_ENTRIES_ORDER) as u32;
-        Self {
-            lines: record.host_lines,
-            after: Reference::of_line(line, WalkEvents::step_code(level.0, 0)),
-            page: memo.host_page(record.gfn.into()),
-            step: Reference::of_line(0, WalkEvents::step_code(level.0, 0)).of_host(),
-            walk,
-            kind: node.0 << Self::NODE | u32::from(record.is_unmarked()),
-        }
-    }
-}
-
-/// What was put off, and the lists between the stages.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Pending {
-    walks: Vec<Walk>,
-    /// The references of the batch that belong to no walk.
-    pub others: Tape,
-    /// How many of them are in tasks.
-    others_done: usize,
-    tasks: Vec<Task>,
-    task_count: usize,
-}
-
-impl Prepared {
-    /// The same, if an access, a `store` or not, may use what it finds.
-    #[inline(always)]
-    pub(crate) fn allowing(self, store: bool) -> Option<Self> {
-        (!store || self.mapping.is_writable()).then_some(self)
-    }
-}
-
-impl Pending {
-    /// Whether a walk was put off.
-    #[inline(always)]
-    pub fn has_walks(&self) -> bool {
-        !self.walks.is_empty()
-    }
-
-    /// The walk of the next access is put off.
-    #[inline(always)]
-    pub fn push(&mut self, gva: Gva, prepared: &Prepared) {
-        let &Prepared { node, gfn, .. } = prepared;
-        self.walks.push(Walk { gva, node, gfn, other: self.others.len() as u32 });
-    }
-}
-
-/// Tasks that are written one after the other, each of which may be written over by the next.
-struct TaskList<'a> {
-    tasks: &'a mut [Task],
-    count: usize,
-}
-
-impl TaskList<'_> {
-    /// Writes `task`, and keeps it if it is `wanted`.
-    #[inline(always)]
-    fn push(&mut self, task: Task, wanted: bool) {
-        debug_assert!(self.count < self.tasks.len());
-        // SAFETY: there is room for `TASKS_MAX` of each walk, see `WalkUnit::guest_stage`.
-        unsafe { *self.tasks.get_unchecked_mut(self.count) = task };
-        self.count += usize::from(wanted);
-    }
-}
-
-/// Tasks of a walk: one for each level, the data's, and other references before it.
-const TASKS_MAX: usize = LEVELS + 2;
 
 /// Codes of the host's levels, in the order of a task's lines.
 const HOST_CODES: [u64; 2 * LEVELS] = {

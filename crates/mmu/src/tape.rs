@@ -8,7 +8,7 @@
 
 use nestwalk_mem::{Hpa, addr::LINE_SHIFT};
 
-use crate::counters::WalkEvents;
+use crate::events::WalkEvents;
 
 /// A reference to a line. From the lowest bit: its code (8 bits), its address (46), cycles of
 /// look-ups since the reference before (9), and whether it is to the host's table.

@@ -18,9 +18,10 @@ use crate::clustered::{self, Clusters, Group, Inserted};
 use crate::config::{MmuConfig, TlbConfig, TlbReplacement, entry_sets};
 use crate::error::MmuError;
 use crate::frequency::LeastUsed;
+use crate::key::Asid;
+use crate::key::{key, size_of_key};
 use crate::lru::{Lru, Narrow};
 use crate::mapping::Mapping;
-use crate::processor::Asid;
 use crate::simd::{Plain, Simd};
 
 nestwalk_mem::counters! {
@@ -82,17 +83,6 @@ struct TlbLevel {
     cluster_least: u32,
     /// The arrays, if they evict what was used least often. Then there are no others.
     least_used: Option<Box<LeastUsed>>,
-}
-
-#[inline(always)]
-pub(crate) fn key(page: Gvn, size: PageSize, asid: u64) -> u64 {
-    (page.0 >> size.order()) << 2 | size as u64 | asid
-}
-
-/// The page size of the entry with `key`, as a number, or [`clustered::KIND`].
-#[inline(always)]
-pub(crate) fn size_of_key(key: u64) -> usize {
-    (key & 3) as usize
 }
 
 const CLUSTERS: usize = clustered::KIND as usize;

@@ -18,12 +18,12 @@ use nestwalk_mem::{Level, Vpn, VpnRange};
 
 use crate::config::{NestedTlbConfig, PwcConfig, PwcRules, entry_sets};
 use crate::error::MmuError;
+use crate::key::Asid;
+use crate::leaf::INDEX_BITS;
 use crate::lru::Lru;
 use crate::mapping::Mapping;
-use crate::processor::Asid;
 use crate::sets::Sets;
 use crate::simd::{Keys, NO_KEY, ShortKeys, Simd};
-use crate::walker::INDEX_BITS;
 
 /// The cache of one level's entries.
 #[derive(Clone, Debug)]

@@ -17,15 +17,13 @@ use nestwalk_mem::{Gpa, Gva, Hpa};
 
 use crate::accelerator::Accelerator;
 use crate::accelerator::prefetch::Issue;
-use crate::accelerator::tables::Probe;
 use crate::config::MmuConfig;
-use crate::counters::{Counters, Served, Table, WalkEvents};
+use crate::counters::Counters;
 use crate::error::MmuError;
-use crate::mapping::Mapping;
-use crate::stages::Pending;
+use crate::events::{Served, Table, WalkEvents};
 use crate::tape::{Tape, WalkSpan};
+use crate::tasks::Pending;
 use crate::walk_cache::{NestedTlb, WalkCache};
-use crate::walker::{Fault, Walker};
 
 /// What a walk runs on. Walkers report to it each reference and each look-up.
 #[derive(Clone, Debug)]
@@ -39,7 +37,7 @@ pub struct WalkUnit<P> {
     pub(crate) counters: Counters,
     pub(crate) tape: Tape,
     pub(crate) pending: Pending,
-    walk: WalkSpan,
+    pub(crate) walk: WalkSpan,
     /// Counts of look-ups before the walk: they are restored if it ends in a page fault.
     lookups_before: [u64; WalkEvents::LOOKUPS_LEN],
     /// Cycles of look-ups since its last reference. Only kept where something prefetches.
@@ -135,23 +133,6 @@ impl<P: Accelerator> WalkUnit<P> {
             self.wait += u64::from(cycles);
         }
         self.counters.walk_events.0[usize::from(code)] += 1;
-    }
-
-    /// The accelerator walks in place of `walker`.
-    pub(crate) fn walk_other_tables<W: Walker>(
-        &mut self,
-        walker: &mut W,
-        gva: Gva,
-        store: bool,
-    ) -> Result<Mapping, Fault> {
-        let found = walker.resolve(gva, store);
-        let Self { accelerator, tape, walk, .. } = self;
-        let lookups = accelerator.walk(gva, walker.tables(), found.is_ok(), |Probe { hpa, code, host, waits }| {
-            tape.entry(hpa, code, host, u64::from(!waits));
-        });
-        walk.guest_lookup_cycles += lookups.guest;
-        walk.host_lookup_cycles += lookups.host;
-        found
     }
 
     /// The walk has found its translation.

@@ -12,6 +12,8 @@ use nestwalk_mmu::{Accelerator, Core, Issue, Llc, Native, NoCoRunner, RunEnd};
 struct PteNode(Hpa);
 
 impl Accelerator for PteNode {
+    type Counters = ();
+
     const ACTIVE: bool = true;
 
     fn walk_starts(&mut self, gva: Gva, issue: &mut Issue<'_>) {

@@ -21,9 +21,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::accelerator::Accelerator;
 use crate::accelerator::prefetch::Issue;
-use crate::counters::Counters;
 use crate::error::MmuError;
-use crate::walker::INDEX_BITS;
+use crate::leaf::INDEX_BITS;
 
 /// The numbers of a scenario that are this technique's.
 pub const KEYS: &[Key] = &[
@@ -258,6 +257,8 @@ impl Asap {
 impl Accelerator for Asap {
     const ACTIVE: bool = true;
 
+    type Counters = RegisterCounters;
+
     #[inline(always)]
     fn walk_starts(&mut self, gva: Gva, issue: &mut Issue<'_>) {
         let page = Va::from(gva).page();
@@ -277,12 +278,12 @@ impl Accelerator for Asap {
         }
     }
 
-    fn count(&self, counters: &mut Counters) {
-        counters.registers = self.counters;
+    fn counters(&self) -> Option<&RegisterCounters> {
+        Some(&self.counters)
     }
 
-    fn exchange_counters(&mut self, counters: &mut Counters) {
-        std::mem::swap(&mut self.counters, &mut counters.registers);
+    fn counters_mut(&mut self) -> Option<&mut RegisterCounters> {
+        Some(&mut self.counters)
     }
 }
 

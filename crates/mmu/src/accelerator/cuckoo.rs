@@ -37,9 +37,9 @@ use self::region::{Extent, Region};
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::{Lookups, Probe, Tables};
 use crate::config::LINE_BYTES;
-use crate::counters::{Counters, Served, WalkEvents};
-use crate::processor::Asid;
-use crate::walker::{Found, leaf_of};
+use crate::events::{Served, WalkEvents};
+use crate::key::Asid;
+use crate::leaf::{Found, leaf_of};
 
 /// The numbers of a scenario that are this technique's.
 pub const KEYS: &[Key] = &[
@@ -280,6 +280,8 @@ impl Cuckoo {
 impl Accelerator for Cuckoo {
     const WALKS: bool = true;
 
+    type Counters = CuckooCounters;
+
     fn take_in(&mut self, tables: Tables<'_>) {
         let work = Self::shared(&self.shared).take_in(self.process, self.vm, tables);
         self.counters.moved += work.moved;
@@ -356,16 +358,16 @@ impl Accelerator for Cuckoo {
         self.walk_caches.iter_mut().for_each(|cache| cache.keys.clear());
     }
 
-    fn count(&self, counters: &mut Counters) {
-        counters.cuckoo = self.counters.clone();
+    fn counters(&self) -> Option<&CuckooCounters> {
+        Some(&self.counters)
     }
 
-    fn exchange_counters(&mut self, counters: &mut Counters) {
-        std::mem::swap(&mut self.counters, &mut counters.cuckoo);
+    fn counters_mut(&mut self) -> Option<&mut CuckooCounters> {
+        Some(&mut self.counters)
     }
 
-    fn take_events(counters: &mut Counters) {
-        counters.cuckoo.walk_table_references = counters.walk_events.take(WalkEvents::ACCELERATOR);
+    fn take_events(events: &mut WalkEvents, counters: &mut CuckooCounters) {
+        counters.walk_table_references = events.take(WalkEvents::ACCELERATOR);
     }
 
     fn check_invariants(&self) {

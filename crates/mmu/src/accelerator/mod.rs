@@ -17,9 +17,9 @@ use nestwalk_mem::keys::Key;
 use nestwalk_mem::{Gpa, Gva, Gvn, Hpa, VpnRange};
 use serde::{Deserialize, Serialize};
 
-use crate::counters::Counters;
+use crate::events::WalkEvents;
+use crate::key::Asid;
 use crate::mapping::Mapping;
-use crate::processor::Asid;
 
 use cuckoo::CuckooConfig;
 use pom_tlb::PomTlbConfig;
@@ -61,6 +61,9 @@ pub trait Accelerator {
     const TRANSLATES: bool = false;
     /// Whether it walks tables of its own in place of the kernels'.
     const WALKS: bool = false;
+
+    /// What it counts: a [part of all counters](crate::counters::AcceleratorCounters).
+    type Counters;
 
     /// A walk for `gva` begins. `issue` takes the lines to prefetch.
     #[inline(always)]
@@ -117,19 +120,19 @@ pub trait Accelerator {
     /// All translations go.
     fn flush_all(&mut self) {}
 
-    /// Writes what it counted into a core's snapshot.
-    fn count(&self, counters: &mut Counters) {
-        let _ = counters;
+    /// What it has counted, if it counts anything.
+    fn counters(&self) -> Option<&Self::Counters> {
+        None
     }
 
-    /// Exchanges what it counted with its part of `counters`.
-    fn exchange_counters(&mut self, counters: &mut Counters) {
-        let _ = counters;
+    /// The same, to be exchanged.
+    fn counters_mut(&mut self) -> Option<&mut Self::Counters> {
+        None
     }
 
-    /// Moves the events that are its own from where a core counts them to its part of a snapshot.
-    fn take_events(counters: &mut Counters) {
-        let _ = counters;
+    /// Moves the events that are its own from where a core counts them to what it counted itself.
+    fn take_events(events: &mut WalkEvents, counters: &mut Self::Counters) {
+        let _ = (events, counters);
     }
 
     /// Checks what must always hold.
@@ -150,4 +153,6 @@ pub struct Found {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoAccelerator;
 
-impl Accelerator for NoAccelerator {}
+impl Accelerator for NoAccelerator {
+    type Counters = ();
+}

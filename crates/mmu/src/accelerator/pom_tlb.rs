@@ -28,9 +28,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::accelerator::{Accelerator, Found};
 use crate::config::LINE_BYTES;
-use crate::counters::{Counters, Served, WalkEvents};
+use crate::events::{Served, WalkEvents};
+use crate::key::Asid;
 use crate::mapping::Mapping;
-use crate::processor::Asid;
 use crate::sets::Sets;
 
 /// The numbers of a scenario that are this technique's.
@@ -192,6 +192,8 @@ impl PomTlb {
 impl Accelerator for PomTlb {
     const TRANSLATES: bool = true;
 
+    type Counters = PomTlbCounters;
+
     fn look_up(&mut self, page: Gvn, store: bool, counted: bool, mut refer: impl FnMut(Hpa)) -> Option<Found> {
         let predicted = usize::from(self.large[Self::predictor(page)]);
         for part in [predicted, 1 - predicted] {
@@ -280,16 +282,16 @@ impl Accelerator for PomTlb {
         table.all_flushed = table.now;
     }
 
-    fn count(&self, counters: &mut Counters) {
-        counters.pom_tlb = self.counters.clone();
+    fn counters(&self) -> Option<&PomTlbCounters> {
+        Some(&self.counters)
     }
 
-    fn exchange_counters(&mut self, counters: &mut Counters) {
-        std::mem::swap(&mut self.counters, &mut counters.pom_tlb);
+    fn counters_mut(&mut self) -> Option<&mut PomTlbCounters> {
+        Some(&mut self.counters)
     }
 
-    fn take_events(counters: &mut Counters) {
-        counters.pom_tlb.references = counters.walk_events.take(WalkEvents::ACCELERATOR);
+    fn take_events(events: &mut WalkEvents, counters: &mut PomTlbCounters) {
+        counters.references = events.take(WalkEvents::ACCELERATOR);
     }
 
     fn check_invariants(&self) {

@@ -6,7 +6,7 @@
 
 use nestwalk_mem::Hpa;
 
-use crate::counters::Served;
+use crate::events::Served;
 use crate::tape::Tape;
 
 nestwalk_mem::counters! {

@@ -19,9 +19,9 @@ use common::{TestTable, WRITABLE, machine};
 use machine::{Machine, Tables, counted_by};
 use nestwalk_mem::{Access, Geometry, Gva, Hpa, PageCount, PageSize, Vpn, VpnRange};
 use nestwalk_mmu::{
-    Accelerator, Asid, CacheConfig, CoRunner, Core, Fault, Llc, LlcConfig, LlcPolicy, MmuConfig, Native, Nested,
-    NestedTlbConfig, NoAccelerator, NoCoRunner, PomTlb, PomTlbConfig, PwcConfig, PwcRules, RandomCoRunner, RunEnd,
-    TlbConfig, TlbReplacement, WaysConfig,
+    Accelerator, AcceleratorCounters, Asid, CacheConfig, CoRunner, Core, Fault, Llc, LlcConfig, LlcPolicy, MmuConfig,
+    Native, Nested, NestedTlbConfig, NoAccelerator, NoCoRunner, PomTlb, PomTlbConfig, PwcConfig, PwcRules,
+    RandomCoRunner, RunEnd, TlbConfig, TlbReplacement, WaysConfig,
 };
 use pom::Pom;
 use proptest::prelude::*;
@@ -420,7 +420,12 @@ fn hear_of_evictions<P: Accelerator>(rig: &mut Rig<P>) {
 }
 
 /// Does all of `ops` on both, and checks that both have counted the same.
-fn check<P: Accelerator>(rig: &mut Rig<P>, programs: &mut [Program], ops: &[Op], corunner: Option<RandomCoRunner>) {
+fn check<P: Accelerator<Counters: AcceleratorCounters>>(
+    rig: &mut Rig<P>,
+    programs: &mut [Program],
+    ops: &[Op],
+    corunner: Option<RandomCoRunner>,
+) {
     let mut corunner = corunner;
     for op in ops {
         match *op {

@@ -9,7 +9,7 @@ use nestwalk_mem::{Hpa, Level, PageSize, PageTable, Vpn, VpnRange};
 use super::elastic::{ALL_WAYS, Elastic, Work, mix, only};
 use super::region::{Extent, Region};
 use crate::config::LINE_BYTES;
-use crate::walker::index_of;
+use crate::leaf::index_of;
 
 /// log2 of the entries in a line: those of an aligned group of pages.
 const GROUP: u32 = 3;
