@@ -172,7 +172,7 @@ impl<T: Tags> Cache<T> {
             assert!(used <= self.ways, "set {set}: more lines than ways in {row:?}");
             assert!(row[used..].iter().all(|&tag| tag == T::NONE), "set {set}: a hole in {row:?}");
             for (way, tag) in row[..used].iter().enumerate() {
-                assert!(!row[..way].contains(tag), "set {set}: a line stands twice in {row:?}");
+                assert!(!row[..way].contains(tag), "set {set}: a line is there twice in {row:?}");
             }
         }
     }

@@ -21,7 +21,7 @@ impl Asid {
     }
 }
 
-/// The key of the entry of `size` for `page`, of the process that `asid` is the [key](Asid::key) of.
+/// The key of the entry of `size` for `page`; `asid` is the [key](Asid::key) of its process.
 #[inline(always)]
 pub(crate) fn key(page: Gvn, size: PageSize, asid: u64) -> u64 {
     (page.0 >> size.order()) << 2 | size as u64 | asid

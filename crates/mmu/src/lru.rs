@@ -153,7 +153,7 @@ impl Lru {
             assert!(used <= self.ways, "set {set}: more keys than ways in {keys:x?}");
             assert!(keys[used..].iter().all(|&key| key == NO_KEY), "set {set}: a hole in {keys:x?}");
             for (way, key) in keys[..used].iter().enumerate() {
-                assert!(!keys[..way].contains(key), "set {set}: a key stands twice in {keys:x?}");
+                assert!(!keys[..way].contains(key), "set {set}: a key is there twice in {keys:x?}");
             }
         }
     }

@@ -570,7 +570,8 @@ impl<P: Accelerator> Core<P> {
         self.tlbs.insert(simd, page, mapping)
     }
 
-    /// What the walk for `access` will find, if it can be put off and done in [stages](crate::stages).
+    /// What the walk for `access` will find, if it can be put off and done in
+    /// [stages](crate::stages).
     #[inline(always)]
     fn put_off<W: Walker>(&mut self, walker: &mut W, access: Access, hints: &mut Hints<W::Hint>) -> Option<Mapping> {
         if self.recent_walks < WALKS_MIN {

@@ -282,8 +282,8 @@ impl TlbLevel {
                     CLUSTERS => (self.cluster_array, Clusters::set_of_key(array, page)),
                     _ => (self.array_of[size], array.set_of(page >> 2)),
                 };
-                assert_eq!(held, index as u8, "{key:#x} stands in an array of other sizes");
-                assert_eq!(at, set, "{key:#x} stands in a wrong set");
+                assert_eq!(held, index as u8, "{key:#x} is in an array of other sizes");
+                assert_eq!(at, set, "{key:#x} is in a wrong set");
                 counted[size] += 1;
             });
         }

@@ -131,7 +131,7 @@ impl OneLevel {
             assert!(used <= self.ways, "more keys than ways in {keys:x?}");
             assert!(keys[used..].iter().all(|&key| key == NO_KEY), "a hole in {keys:x?}");
             for (way, key) in keys[..used].iter().enumerate() {
-                assert!(!keys[..way].contains(key), "a key stands twice in {keys:x?}");
+                assert!(!keys[..way].contains(key), "a key is there twice in {keys:x?}");
             }
         }
     }

@@ -268,7 +268,8 @@ proptest! {
         in_order in any::<bool>(),
         // Of 64 pages, so many that were not stored to yet.
         clean in 0_u64..12,
-        // Of 64 pages, one that the guest does not allow to store to, and the next, where the host does not.
+        // Of 64 pages, one that the guest does not allow to store to, and the next, where the host
+        // does not.
         locked in prop::sample::select(vec![64_u64, 20, 40]),
         is_clustered in any::<bool>(),
         l1_ways in prop::sample::select(vec![4_u32, 8]),
