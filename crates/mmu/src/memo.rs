@@ -95,7 +95,7 @@ impl Leaf {
     /// Rights of the guest's entry, and above them those of the host's.
     const RIGHTS_SHIFT: u32 = 8;
     const RIGHTS: u64 = 0xf << Self::RIGHTS_SHIFT;
-    const MAPPING: u64 = (1 << Self::GFN_SHIFT) - 1 & !Self::RIGHTS;
+    const MAPPING: u64 = ((1 << Self::GFN_SHIFT) - 1) & !Self::RIGHTS;
     /// The bits in which leaves differ whose frames are in one aligned group of 8, in guest and
     /// host.
     const PLACES: u64 = 7 << Self::GFN_SHIFT | 7 << PAGE_SHIFT;
