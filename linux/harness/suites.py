@@ -24,10 +24,9 @@ METRIC_STOCK_MIN, METRIC_PATCHED_MAX = 4.0, 1.05
 # The table itself takes 0.03 % of dense memory and 0.2 % of sparse memory; the rest is what runs differ by.
 OOM_SHARE_MIN = 0.985
 
-# All three series are there for 6.1, the reservations only for 6.12; folios beside them are of 6.12 only.
-WHOLE = build.RELEASE.name == "6.1"
-KUNIT_SUITES, KUNIT_OK = ("ptemagnet-part,hugegpt-pool", 35) if WHOLE else ("ptemagnet-part", 25)
-PTEMAGNET_OK = 51 if WHOLE else 52
+# How many tests there are. Folios beside reservations are of 6.12 only.
+KUNIT_SUITES = "ptemagnet-part,hugegpt-pool"
+KUNIT_OK, PTEMAGNET_OK, VARIANT_OK = {"6.1": (35, 51, 45), "6.12": (36, 52, 46)}[build.RELEASE.name]
 
 
 def require(condition, message):
@@ -52,7 +51,7 @@ def kunit(kind):
     lines = boot(f"kunit-{kind}", build.kernel(kind), build.initramfs(), "kunit", cpus=2,
                  append=f"kunit.enable=1 nw.suites={KUNIT_SUITES} {quarantine(kind)}")
     # The debug kernel has memory errors besides.
-    count_ok(lines, KUNIT_OK + (kind == "debug" and WHOLE), f"kunit {kind}")
+    count_ok(lines, KUNIT_OK + (kind == "debug"), f"kunit {kind}")
 
 
 def ptemagnet(kind):
@@ -67,7 +66,7 @@ def variant():
     kunit("variant")
     append = "pti=on hugegpt=force"
     lines = boot("ptemagnet-variant", build.kernel("variant"), build.initramfs(), "ptemagnet", append=append)
-    count_ok(lines, 45, "ptemagnet variant")
+    count_ok(lines, VARIANT_OK, "ptemagnet variant")
     lines = boot("stress-variant", build.kernel("variant"), build.initramfs(), "stress", append=f"{append} nw.seconds=15")
     count_ok(lines, 3, "stress variant")
     _, distribution, found = outside.walk("variant", 2, append=append)
@@ -384,7 +383,7 @@ CHECK = [
     Step("kunit", lambda: kunit("nestwalk"), 2),
     Step("ptemagnet", lambda: ptemagnet("nestwalk")),
     Step("gate", lambda: gate("nestwalk"), 2),
-    *([Step("nested npt", lambda: nested_hugegpt(NPT, "npt"))] if WHOLE else []),
+    Step("nested npt", lambda: nested_hugegpt(NPT, "npt")),
 ]
 # What breaks first comes first, but for steps that wait until enough CPUs are free.
 TEST = [step for step in CHECK if not step.name.startswith("nested")] + [
@@ -408,10 +407,6 @@ TEST = [step for step in CHECK if not step.name.startswith("nested")] + [
     Step("scaling", scaling),
     Step("each", each, 2),
 ]
-# What needs series that 6.12 has not got.
-OF_WHOLE = ("nested", "QEMU", "hugegpt", "variant", "from outside")
-if not WHOLE:
-    TEST = [step for step in TEST if not step.name.startswith(OF_WHOLE)]
 SUITES = {"check": CHECK, "test": TEST, "each": [step for step in TEST if step.name == "each"]}
 
 
