@@ -170,7 +170,10 @@ pub(super) fn relocate(state: &mut KernelState, below: &mut dyn Below, from: Fra
     let (memory, mut mover) = split(state, below);
     let moved = mover.migrate(from, to, owner);
     if moved {
-        mover.moved.pop();
+        match owner {
+            Owner::File { .. } => drop(mover.moved_files.pop()),
+            _ => drop(mover.moved.pop()),
+        }
         memory.set_owner(to, owner);
     }
     moved

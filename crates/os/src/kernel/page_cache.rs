@@ -294,7 +294,7 @@ impl Context<'_> {
                 };
             }
         }
-        // Another manager's compaction may move pages of the cache, so the frame is looked up last.
+        // What was done for the pages around may have moved this one, so its frame is looked up last.
         Ok((self.cache_page(manager, file, page, &mut read)?, true))
     }
 
@@ -372,6 +372,11 @@ impl Context<'_> {
         }
         for (process, at, leaf) in mappings_of(&self.state.processes, file, page, frame) {
             if leaf.entry.has(Entry::ACCESSED) {
+                // One bit stands for all pages of a large leaf.
+                for other in (0..leaf.size().pages()).map(|i| leaf.page + i).filter(|&other| other != at) {
+                    let cached = self.state.files.page_mut(file, page.wrapping_add(other.0).wrapping_sub(at.0));
+                    cached.into_iter().for_each(|cached| cached.referenced = true);
+                }
                 let table = &mut self.state.processes.get_mut(process)?.table;
                 table.update(at, |entry| entry.without(Entry::ACCESSED));
                 self.state.invalidations.epoch += 1;
