@@ -379,11 +379,11 @@ impl Growth {
 /// The process whose accesses are simulated.
 struct Last {
     inner: Driver<Mixed<Compiler>>,
-    /// By how many pages all of it is moved, so that its large mapping is aligned as `heap` says.
+    /// By how many pages all of it is moved, so that its large mappings are aligned as `heap` says.
     shift: u64,
     begun: bool,
-    /// The large mapping: what of it is not mapped yet begins here.
-    large: VpnRange,
+    /// What of its large mappings is not mapped yet.
+    large: Vec<VpnRange>,
     pending: VecDeque<(Vpn, bool)>,
 }
 
@@ -396,35 +396,31 @@ impl Last {
             seed: config.seed,
             ..CompilerConfig::default()
         };
-        let common = compiler.common();
-        let pattern = Mixed::new(common, compiler.mixture(), Compiler::new(&compiler)?);
-        let inner = Driver::new(common, pattern)?;
-        let none = VpnRange { start: Vpn(0), end: Vpn(0) };
-        Ok(Self { inner, shift: 0, begun: false, large: none, pending: VecDeque::new() })
+        let driver = || {
+            let common = compiler.common();
+            Driver::new(common, Mixed::new(common, compiler.mixture(), Compiler::new(&compiler)?))
+        };
+        let shift = if config.heap == Heap::Chunks { lowest_mapping(driver()?)?.0 % CHUNK } else { 0 };
+        Ok(Self { inner: driver()?, shift, begun: false, large: Vec::new(), pending: VecDeque::new() })
     }
 
     fn place(&self, page: Vpn) -> Vpn {
         Vpn(page.0 - self.shift)
     }
 
-    fn next(&mut self, heap: Heap, batch: &mut Batch) -> Result<Step, WorkloadError> {
+    fn next(&mut self, batch: &mut Batch) -> Result<Step, WorkloadError> {
         if !std::mem::replace(&mut self.begun, true) {
             return Ok(Step::Event(MemoryEvent::SpawnAndWait));
         }
-        if self.pending.is_empty() {
+        while self.pending.is_empty() {
             match self.inner.next(batch)? {
                 Step::Event(MemoryEvent::Mmap { range, writable, anonymous }) => {
+                    let range = VpnRange::new(self.place(range.start), PageCount(range.len()));
                     if range.len() <= CHUNK {
-                        let start = self.place(range.start);
-                        let range = VpnRange::new(start, PageCount(range.len()));
                         return Ok(Step::Event(MemoryEvent::Mmap { range, writable, anonymous }));
                     }
-                    // It is mapped as it grows. Nothing has been touched yet, so all can move.
-                    if heap == Heap::Chunks {
-                        self.shift += self.place(range.start).0 % CHUNK;
-                    }
-                    self.large = VpnRange::new(self.place(range.start), PageCount(range.len()));
-                    return self.next(heap, batch);
+                    // It is mapped as it grows.
+                    self.large.push(range);
                 }
                 Step::Touches => self.pending.extend(batch.touches.drain(..)),
                 Step::Accesses => {
@@ -440,19 +436,31 @@ impl Last {
         batch.clear();
         while let Some(&(page, store)) = self.pending.front() {
             let page = self.place(page);
-            if page >= self.large.start && page < self.large.end {
+            if let Some(rest) = self.large.iter_mut().find(|rest| rest.contains(page)) {
                 if !batch.touches.is_empty() {
                     break;
                 }
-                let start = self.large.start;
-                self.large.start = (start + CHUNK).min(self.large.end);
-                let range = VpnRange { start, end: self.large.start };
+                let start = rest.start;
+                rest.start = (start + CHUNK).min(rest.end);
+                let range = VpnRange { start, end: rest.start };
                 return Ok(Step::Event(MemoryEvent::Mmap { range, writable: true, anonymous: true }));
             }
             batch.touches.push((page, store));
             self.pending.pop_front();
         }
         Ok(Step::Touches)
+    }
+}
+
+/// Where the lowest mapping of a program begins, which it makes last.
+fn lowest_mapping(mut program: Driver<Mixed<Compiler>>) -> Result<Vpn, WorkloadError> {
+    let (mut batch, mut lowest) = (Batch::default(), Vpn(0));
+    loop {
+        match program.next(&mut batch)? {
+            Step::Phase(_) => {}
+            Step::Event(MemoryEvent::Mmap { range, .. }) => lowest = range.start,
+            _ => return Ok(lowest),
+        }
     }
 }
 
@@ -487,7 +495,7 @@ impl Workload for Build {
                 (batch.touches, batch.instructions) = (touches, instructions);
                 Ok(Step::Touches)
             }
-            (None, Some(last)) => last.next(self.config.heap, batch),
+            (None, Some(last)) => last.next(batch),
             (None, None) => Ok(Step::End),
         }
     }
