@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """What the compiler's processes of a kernel's build use: ``packaging/build_units.py BUILD_FOLDER [COUNT]``.
 
-The folder is one in which Linux has been built with gcc. COUNT of its units, drawn at random, are compiled again, one after
-the other, into a temporary folder: under strace (calls), and with a small library (memory at exit). Prints for each ``cc1``
-what ``crates/workload/src/generator/build.rs`` has in ``UNITS``, and the medians of the other programs. Needs gcc and strace.
+The folder is one in which Linux has been built with gcc. COUNT of its units, drawn at random, are compiled again, one
+after the other, into a temporary folder: under strace (calls), and with a small library (memory at exit). Prints for
+each ``cc1`` what ``crates/workload/src/generator/build.rs`` has in ``UNITS``, and the medians of the other programs.
+Needs gcc and strace.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ __attribute__((destructor)) static void leave(void) {
 """
 """Writes user time, ms, and /proc/self/smaps when a process exits."""
 
+COLUMNS = ("collected_kib", "malloc_kib", "files", "user_ms")
+"""Of what is printed of a ``cc1``."""
 HEAD = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+\s*(.*)")
 """The first line of a mapping in smaps."""
 
@@ -50,8 +53,8 @@ def commands(folder: Path, count: int) -> list[str]:
     """The command lines of so many units, without what they write."""
     found = []
     for file in sorted(folder.rglob(".*.o.cmd")):
-        line = file.read_text(encoding="utf-8", errors="replace").splitlines()[0].partition(":= ")[2].partition(" ; ")[0]
-        command = line.strip().removeprefix("ccache ")
+        line = file.read_text(encoding="utf-8", errors="replace").splitlines()[0]
+        command = line.partition(":= ")[2].partition(" ; ")[0].strip().removeprefix("ccache ")
         if command.startswith("gcc ") and "-D__KERNEL__ " in command and re.search(r"\S\.c$", command):
             found.append(re.sub(r"-Wp,-MMD,\S+", "", command))
     random.Random(1).shuffle(found)  # noqa: S311
@@ -62,7 +65,8 @@ def compile_one(folder: Path, command: str, library: Path, into: Path) -> None:
     """Compiles a unit and leaves strace's and the library's files in ``into``."""
     into.mkdir()
     command = re.sub(r" -o \S+", f" -o {shlex.quote(str(into / 'unit.o'))}", command)
-    calls = ["strace", "-f", "-qq", "-o", str(into / "strace"), "-e", "trace=execve,openat", "-E", f"LD_PRELOAD={library}"]
+    calls = shlex.split("strace -f -qq -e trace=execve,openat")
+    calls += ["-o", str(into / "strace"), "-E", f"LD_PRELOAD={library}"]
     environment = {**os.environ, "NESTWALK_SMAPS": str(into), "LC_ALL": "C"}
     subprocess.run([*calls, "sh", "-c", command], cwd=folder, env=environment, check=True, capture_output=True)
 
@@ -107,13 +111,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         source, library = Path(scratch, "leave.c"), Path(scratch, "leave.so")
         source.write_text(LIBRARY)
-        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+        subprocess.run([*shlex.split("gcc -O2 -shared -fPIC -o"), str(library), str(source)], check=True)
         for number, command in enumerate(commands(folder, count)):
             into = Path(scratch, str(number))
             compile_one(folder, command, library, into)
             for name, figures in processes(into):
                 if name == "cc1":
-                    units.append(tuple(figures.get(key, 0) for key in ("collected_kib", "malloc_kib", "files", "user_ms")))
+                    units.append(tuple(figures.get(key, 0) for key in COLUMNS))
                 others[name].append(figures)
     print("collected KiB, malloc KiB, files, user ms of each cc1:")
     for unit in sorted(units):

@@ -72,7 +72,7 @@ BUILD_CPUS = 8
 BUILD_UNITS = {True: 12, False: 100}
 """Of each job, in a quick and in a full run."""
 BUILD_UNIT_S = 0.426
-"""In user mode, of a unit's four processes: the mean of the measured ones (``crates/workload/src/generator/build.rs``)."""
+"""In user mode, of a unit's four processes: the mean of the measured ones (the generator's ``build.rs`` has them)."""
 BUILD_ACCESSES = {True: 2_000_000, False: 20_000_000}
 BUILD_NEED_MIB = 1024
 """Nine compilers with 90 MiB each, and their files."""
@@ -131,7 +131,7 @@ def _run(
 
 
 def _build(paper: Paper, scale: Scale, percent: int, manager: str) -> Run:
-    """One of nine jobs of a build; of the others only the kernel's work is simulated, until this one has done its units."""
+    """One of nine jobs; of the others only the kernel's work is simulated, until this one has done its units."""
     units = BUILD_UNITS[scale.quick]
     job = {"name": "buildkernel", "units": units}
     kernel = {
