@@ -113,7 +113,9 @@ mod linux {
 
     pub fn main() {
         let start = memory();
-        println!("| method | 4 KiB, ns: least, median | 2 MiB at once, ns for 4 KiB: least, median | 2 MiB at once, GB/s |");
+        println!(
+            "| method | 4 KiB, ns: least, median | 2 MiB at once, ns for 4 KiB: least, median | 2 MiB at once, GB/s |"
+        );
         println!("| --- | --- | --- | --- |");
         for (name, method) in METHODS {
             let (small, large) = (measure(start, method, PAGE), measure(start, method, HUGE));

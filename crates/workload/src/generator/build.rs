@@ -464,12 +464,18 @@ fn lowest_mapping(mut program: Driver<Mixed<Compiler>>) -> Result<Vpn, WorkloadE
     }
 }
 
+/// Pages of the largest process, its files included.
+fn footprint() -> u64 {
+    let largest = UNITS.iter().map(|&(collected, malloc, ..)| (collected + malloc) / 4).max().unwrap_or(0);
+    largest + CC1.images.iter().map(|&(_, pages, _)| pages).sum::<u64>()
+}
+
 impl Workload for Build {
     fn facts(&self) -> WorkloadFacts {
         let inner = self.last.as_ref().map(|last| last.inner.facts());
         WorkloadFacts {
             name: "build".into(),
-            footprint: PageCount((UNITS[21].0 + UNITS[21].1) / 4),
+            footprint: PageCount(footprint()),
             accesses: inner.as_ref().and_then(|facts| facts.accesses),
             threads: 1,
             warms_until_told: inner.is_some_and(|facts| facts.warms_until_told),
