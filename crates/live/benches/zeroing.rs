@@ -93,16 +93,18 @@ mod linux {
         order
     }
 
-    /// ns for each 4 KiB, where `size` bytes are zeroed at once: of [`ROUNDS`] rounds over all
-    /// memory the least and the median.
-    fn measure(start: *mut u8, method: Method, size: usize) -> (f64, f64) {
+    /// ns for each 4 KiB, where blocks of `size` bytes are zeroed in random order, each `step` bytes
+    /// at a time: of [`ROUNDS`] rounds over all memory the least and the median.
+    fn measure(start: *mut u8, method: Method, size: usize, step: usize) -> (f64, f64) {
         let order = shuffled(MEMORY / size);
         let mut rounds: Vec<f64> = (0..ROUNDS)
             .map(|_| {
                 let begun = Instant::now();
                 for &place in &order {
-                    // SAFETY: the block lies in the memory, which is this function's alone.
-                    unsafe { method(start.add(place * size), size) }
+                    for at in (place * size..(place + 1) * size).step_by(step) {
+                        // SAFETY: the bytes lie in the memory, which is this function's alone.
+                        unsafe { method(start.add(at), step) }
+                    }
                 }
                 begun.elapsed().as_nanos() as f64 / (MEMORY / PAGE) as f64
             })
@@ -111,16 +113,23 @@ mod linux {
         (rounds[0], rounds[ROUNDS / 2])
     }
 
+    /// How much of this process's memory Linux has in huge pages, as it says.
+    fn huge() -> String {
+        let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+        line.map_or("an unknown part".into(), |size| size.trim().to_owned())
+    }
+
     pub fn main() {
         let start = memory();
-        println!(
-            "| method | 4 KiB, ns: least, median | 2 MiB at once, ns for 4 KiB: least, median | 2 MiB at once, GB/s |"
-        );
-        println!("| --- | --- | --- | --- |");
+        println!("ns for 4 KiB, least and median of {ROUNDS} rounds over 512 MiB; {} of it in huge pages:", huge());
+        println!("| method | 4 KiB anywhere | 2 MiB, 4 KiB at a time | 2 MiB at once | medians, GB/s |");
+        println!("| --- | --- | --- | --- | --- |");
         for (name, method) in METHODS {
-            let (small, large) = (measure(start, method, PAGE), measure(start, method, HUGE));
-            let rate = PAGE as f64 / large.1;
-            println!("| {name} | {:.0}, {:.0} | {:.0}, {:.0} | {rate:.1} |", small.0, small.1, large.0, large.1);
+            let all = [(PAGE, PAGE), (HUGE, PAGE), (HUGE, HUGE)].map(|(size, step)| measure(start, method, size, step));
+            let times = all.map(|(least, median)| format!("{least:.0}, {median:.0}")).join(" | ");
+            let rates = all.map(|(_, median)| format!("{:.1}", PAGE as f64 / median)).join(", ");
+            println!("| {name} | {times} | {rates} |");
         }
     }
 }
