@@ -361,7 +361,7 @@ impl Growth {
                 }
                 (Heap::Brk, _) => Some(self.area.map(PageCount(CHUNK)).pages),
                 (Heap::Chunks, _) => {
-                    self.chunk = self.chunk + CHUNK;
+                    self.chunk += CHUNK;
                     Some(VpnRange::new(Vpn(self.chunk.0 - CHUNK), PageCount(CHUNK)))
                 }
             };
