@@ -93,8 +93,8 @@ mod linux {
         order
     }
 
-    /// ns for each 4 KiB, where blocks of `size` bytes are zeroed in random order, each `step` bytes
-    /// at a time: of [`ROUNDS`] rounds over all memory the least and the median.
+    /// ns for each 4 KiB, where blocks of `size` bytes are zeroed in random order, each `step`
+    /// bytes at a time: of [`ROUNDS`] rounds over all memory the least and the median.
     fn measure(start: *mut u8, method: Method, size: usize, step: usize) -> (f64, f64) {
         let order = shuffled(MEMORY / size);
         let mut rounds: Vec<f64> = (0..ROUNDS)

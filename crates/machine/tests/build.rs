@@ -50,7 +50,7 @@ fn a_build_reads_its_files_once_and_finds_them_in_the_page_cache_afterwards() {
 fn sync_64_makes_fewer_superpages_of_a_build_than_sync_1_and_files_that_are_read_in_part_stay_small() {
     let [one, sixty_four] =
         [1, 64].map(|threshold| run(4, &native(&format!("'quicksilver', threshold = {threshold}"), ""), ""));
-    // A chunk of a shell and of gcc, of which a few pages are used, is a superpage of Sync-1's only.
+    // A chunk of a shell and of gcc, of which few pages are used, is a superpage of Sync-1's only.
     assert!(superpages(&one) >= superpages(&sixty_four) + 8, "{} {}", superpages(&one), superpages(&sixty_four));
     // A third of the compiler is never read, so that no 2 MiB of it are whole.
     let own = |name: &str| one.statistics.kernels[0].manager_counters[name];

@@ -3,8 +3,8 @@
 //!
 //! This file has its parts and what is asked of them. The mechanisms are files of their own, each
 //! an `impl Kernel`: `spawn`, `fault`, `mappings` (mmap, brk, mprotect), `unmap` (munmap, exit),
-//! `mremap`, `madvise`, `page_cache` (files), `fork`, `reclaim`, `daemons`, `contiguous`, `hypercall`; `host_memory`
-//! makes a kernel the memory of another.
+//! `mremap`, `madvise`, `page_cache` (files), `fork`, `reclaim`, `daemons`, `contiguous`,
+//! `hypercall`; `host_memory` makes a kernel the memory of another.
 
 mod check;
 mod contiguous;

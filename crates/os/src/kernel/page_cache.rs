@@ -294,7 +294,7 @@ impl Context<'_> {
                 };
             }
         }
-        // What was done for the pages around may have moved this one, so its frame is looked up last.
+        // What was done for the pages around may have moved this one: its frame is looked up last.
         Ok((self.cache_page(manager, file, page, &mut read)?, true))
     }
 

@@ -190,7 +190,8 @@ pub trait MemoryManager: fmt::Debug + Send {
     }
 
     /// Event 3 for a mapping of a file, before anything is looked at: a load of a page that has no
-    /// entry. Whether it has mapped a whole block that holds the page ([`Context::map_file_block`]).
+    /// entry. Whether it has mapped a whole block that holds the page
+    /// ([`Context::map_file_block`]).
     ///
     /// # Errors
     /// When there is no memory, or nothing below backs it.

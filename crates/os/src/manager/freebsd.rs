@@ -7,8 +7,8 @@
 //! lose the right to be stored to, so that the next store to one faults and tries again
 //! (`pmap_promote_pde`). Demotion is the kernel's split.
 //!
-//! Files have reservations, too: the page cache gets its frames there, and 2 MiB of a file that are
-//! in the cache as a whole are mapped by one entry, at the first fault of a process or, where it has
+//! Files have reservations, too: the page cache gets its frames there, and 2 MiB of a file that
+//! are in the cache as a whole are mapped by one entry, at the first fault of a process or, where it has
 //! mapped them page by page, by promotion, as far as the mapping is aligned as the file is. The
 //! faults on files are Linux's (what is read and mapped around).
 //!

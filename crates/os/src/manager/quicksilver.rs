@@ -13,12 +13,12 @@
 //! levels are on one map of 512 bits. No TLB is told: one that holds neighbours in an entry (a
 //! Clustered TLB) finds them by their frames.
 //!
-//! Files have FreeBSD's reservations and superpages (`freebsd`): nothing of a file is prepared ahead
-//! but by read-around, and the daemon leaves reservations alone of which a page is mapped.
+//! Files have FreeBSD's reservations and superpages (`freebsd`): nothing of a file is prepared
+//! ahead but by read-around, and the daemon leaves reservations alone of which a page is mapped.
 //!
-//! Left out: the asynchronous variants (Async-64, Async-256). Gaps
-//! between pages that are in use are counted as pages zeroed one by one (`zeroed_4k`), though they
-//! are zeroed by run; a whole block is one of `zeroed_2m`.
+//! Left out: the asynchronous variants (Async-64, Async-256). Gaps between pages that are in use
+//! are counted as pages zeroed one by one (`zeroed_4k`), though they are zeroed by run; a whole
+//! block is one of `zeroed_2m`.
 
 use nestwalk_mem::counters::{Counter, list};
 use nestwalk_mem::{Entry, Frame, FrameRange, Level, Nanoseconds, Order, PageCount, PageSize, Vpn};

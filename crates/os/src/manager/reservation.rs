@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reservations of 2 MiB (FreeBSD's `vm_reserv.c`), which `freebsd` and `quicksilver` share: a
-//! physical block that is set aside for an aligned 2 MiB of a process or of a file, a map of which of its 512
-//! frames are in use, and a queue of the reservations that are in use in part, in the order in
-//! which their population changed last.
+//! physical block that is set aside for an aligned 2 MiB of a process or of a file, a map of which
+//! of its 512 frames are in use, and a queue of the reservations that are in use in part, in the
+//! order in which their population changed last.
 //!
 //! A frame of a reservation is in use as long as anything maps it, wherever that is; when it is
 //! released it is the reservation's again. With its last frame the block goes back whole. A
@@ -296,7 +296,7 @@ impl Reservations {
         self.take(cx.state.now, number, Vpn(page))
     }
 
-    /// A frame of the page cache is nobody's any more.
+    /// A frame has left the page cache, and nothing maps it.
     pub fn release_file(&mut self, cx: &mut Context<'_>, frame: Frame) {
         self.release(cx, FrameRange::single(frame), Cause::Reclaimed);
     }
