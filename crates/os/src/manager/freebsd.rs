@@ -8,9 +8,9 @@
 //! (`pmap_promote_pde`). Demotion is the kernel's split.
 //!
 //! Files have reservations, too: the page cache gets its frames there, and 2 MiB of a file that
-//! are in the cache as a whole are mapped by one entry, at the first fault of a process or, where it has
-//! mapped them page by page, by promotion, as far as the mapping is aligned as the file is. The
-//! faults on files are Linux's (what is read and mapped around).
+//! are in the cache as a whole are mapped by one entry, at the first fault of a process or, where
+//! it has mapped them page by page, by promotion, as far as the mapping is aligned as the file is.
+//! The faults on files are Linux's (what is read and mapped around).
 //!
 //! Left out: a superpage of clean pages that is demoted by the first store (here the store dirties
 //! all of it); a forked process's copies get frames of its reservation only where it has one
