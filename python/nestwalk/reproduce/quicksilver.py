@@ -265,10 +265,15 @@ def _measure(results: Results, paper: Paper, scale: Scale) -> dict[str, Value]:
 def _of_build(results: Results, scale: Scale) -> dict[str, Value]:
     """The build's superpages, and its time by that on Linux and by Sync-1's: that of one job, as all are alike."""
     seconds = BUILD_UNITS[scale.quick] * BUILD_UNIT_S
-    one, sixty_four = (results[_name("buildkernel", 0, manager)] for manager in ("Sync-1", "Sync-64"))
+    both = [_name("buildkernel", 0, manager) for manager in ("Sync-1", "Sync-64")]
+
+    def superpages(one: Result, sixty_four: Result) -> float | None:
+        made = _superpages(one)
+        return _superpages(sixty_four) / made if made else None
+
     values: dict[str, Value] = {
-        "buildkernel": _superpages(sixty_four) / _superpages(one),
-        "buildkernel-time": 1 / _speed(one, sixty_four, seconds),
+        "buildkernel": results.value(both, superpages),
+        "buildkernel-time": results.value(both, lambda one, sixty_four: 1 / _speed(one, sixty_four, seconds)),
     }
     for percent in PERCENTS:
         base = results[_name("buildkernel", percent, BASE)]
