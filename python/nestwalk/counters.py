@@ -48,6 +48,9 @@ class OsCounters(TypedDict):
     copied_collapse: int
     """4 KiB pages copied into a 2 MiB page (out-of-place promotion). (pages)"""
 
+    copied_file: int
+    """4 KiB pages copied between the page cache and a program by read and write. (pages)"""
+
     entries_copied: int
     """Entries copied by fork. (entries)"""
 
@@ -69,6 +72,12 @@ class OsCounters(TypedDict):
     faults_copied: int
     """Stores to a shared page, which was copied. (faults)"""
 
+    faults_file: int
+    """Faults on a mapping of a file whose page was in the page cache. (faults)"""
+
+    faults_file_read: int
+    """Faults on a mapping of a file whose page had to be read from storage. (faults)"""
+
     faults_reused: int
     """Stores to a page that had been write-protected and that is not shared (any more). (faults)"""
 
@@ -77,6 +86,18 @@ class OsCounters(TypedDict):
 
     faults_swapped_in: int
     """Faults on a page that had been swapped out. (faults)"""
+
+    file_calls: int
+    """System calls: read and write of files. (calls)"""
+
+    file_pages_read: int
+    """Pages of files read from storage into the page cache. (pages)"""
+
+    file_pages_written: int
+    """Pages of files written back to storage. (pages)"""
+
+    file_waits: int
+    """Times that a fault or a read waited for storage (at most 32 pages each). (waits)"""
 
     forks: int
     """Processes made by fork. (processes)"""
@@ -110,6 +131,9 @@ class OsCounters(TypedDict):
 
     out_of_memory: int
     """Requests that failed for want of memory. (requests)"""
+
+    pages_mapped_around: int
+    """Pages of the page cache that a fault mapped beside its own (fault-around). (pages)"""
 
     pages_scanned: int
     """Pages that a daemon looked at in page tables. (pages)"""
@@ -617,6 +641,14 @@ class ManagerCounters(TypedDict):
 
     faults_from_reservations: NotRequired[int]
     """`ptemagnet`, `freebsd`, `quicksilver`: Faults served from a reservation, without those that made one. (faults)"""
+
+    file_reservations: NotRequired[int]
+    """`freebsd`, `quicksilver`: Reservations of 2 MiB of a file made (counted in `reservations`, too).
+    (reservations)
+    """
+
+    file_superpages_mapped: NotRequired[int]
+    """`freebsd`, `quicksilver`: Faults on files that mapped 2 MiB at once. (2 MiB pages)"""
 
     folios: NotRequired[int]
     """`mthp`: Folios mapped. (folios)"""

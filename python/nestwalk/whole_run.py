@@ -36,6 +36,7 @@ KINDS = {
     "huge_pages": "making huge pages",
     "shootdowns": "TLB shootdowns",
     "reclaim": "reclaim and swap",
+    "files": "files: reading, mapping and copying their pages",
     "calls": "system calls",
 }
 """What kernel work is for, in the order of pictures, by its key in ``whole_run.cycles``."""

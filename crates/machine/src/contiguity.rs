@@ -2,7 +2,8 @@
 //! How much of each kernel's memory is free, and in blocks of which sizes, at three moments of a
 //! run.
 
-use nestwalk_mem::{Order, PhysicalMemory};
+use nestwalk_mem::Order;
+use nestwalk_os::Kernel;
 use serde::Serialize;
 
 use crate::chain::{KernelChain, role};
@@ -13,6 +14,8 @@ use crate::stack::Stack;
 pub struct FreeMemory {
     /// Frames that are free.
     pub frames: u64,
+    /// Frames of the page cache, which are free as soon as memory is short.
+    pub cached: u64,
     /// Free blocks of each order, 4 KiB first (as in `/proc/buddyinfo`).
     pub blocks: [u64; 11],
     /// The external fragmentation index for 2 MiB, in thousandths (`__fragmentation_index`, Linux's
@@ -22,8 +25,10 @@ pub struct FreeMemory {
 }
 
 impl FreeMemory {
-    fn of(memory: &PhysicalMemory) -> Self {
+    fn of(kernel: &Kernel) -> Self {
+        let memory = kernel.memory();
         Self {
+            cached: kernel.cached().0,
             frames: memory.free_frames().0,
             blocks: memory.free_blocks(),
             fragmentation_index_permille: memory.fragmentation_index(Order::HUGE),
@@ -46,7 +51,7 @@ pub struct Contiguity {
 
 /// Of the kernels of `chain`, bottom first.
 pub(crate) fn look(stack: &Stack, chain: &KernelChain) -> Vec<FreeMemory> {
-    chain.floors().iter().map(|floor| FreeMemory::of(stack.kernel(floor).memory())).collect()
+    chain.floors().iter().map(|floor| FreeMemory::of(stack.kernel(floor))).collect()
 }
 
 /// The three moments together.

@@ -117,6 +117,11 @@ impl ProcessFamily {
         stack.with(&self.chain, top, cpu, |kernel, process, below| kernel.fork(process, below))
     }
 
+    fn spawn(&mut self, stack: &mut Stack, cpu: Cpu) -> Result<ProcessId, OsError> {
+        let top = self.chain.top();
+        stack.with(&self.chain, top, cpu, |kernel, process, below| kernel.spawn_beside(process, below))
+    }
+
     fn child_exit(&mut self, stack: &mut Stack, cpu: Cpu) -> Result<(), OsError> {
         let child = match self.waiting.pop() {
             Some(parent) => {

@@ -204,15 +204,16 @@ macro_rules! generator_keys {
             key(concat!($before, ".record_bytes"), 1, 1 << 20, "bytes each", REAL_PROGRAM),
             key(concat!($before, ".records"), 1, 1 << 20, "records", REAL_PROGRAM),
             key(concat!($before, ".touches"), 1, 1 << 44, "pages", YEARS),
+            key(concat!($before, ".units"), 1, 1 << 32, "units", YEARS),
         ]
     };
 }
 
-const GENERATOR: [Key; 27] = generator_keys!("workload.generator");
-const PRESET: [Key; 27] = generator_keys!("workload.preset");
-const COLOCATED_GENERATOR: [Key; 27] = generator_keys!("colocated[].workload.generator");
-const COLOCATED_PRESET: [Key; 27] = generator_keys!("colocated[].workload.preset");
-const PRESET_FILE: [Key; 27] = generator_keys!("generator");
+const GENERATOR: [Key; 28] = generator_keys!("workload.generator");
+const PRESET: [Key; 28] = generator_keys!("workload.preset");
+const COLOCATED_GENERATOR: [Key; 28] = generator_keys!("colocated[].workload.generator");
+const COLOCATED_PRESET: [Key; 28] = generator_keys!("colocated[].workload.preset");
+const PRESET_FILE: [Key; 28] = generator_keys!("generator");
 
 /// The numbers of a scenario that are in no kernel and no generator.
 const SCENARIO: &[Key] = &[

@@ -285,7 +285,7 @@ impl Tenant {
     fn ask(&mut self, event: MemoryEvent, cpu: Cpu, platform: &mut Platform) -> Result<StepOutcome, MachineError> {
         self.family.event(&mut platform.stack, &event, cpu)?;
         let outcome = match event {
-            MemoryEvent::ForkAndWait => StepOutcome::Forked,
+            MemoryEvent::ForkAndWait | MemoryEvent::SpawnAndWait => StepOutcome::Forked,
             MemoryEvent::ChildExit => StepOutcome::Returned,
             _ => return Ok(StepOutcome::Asked),
         };

@@ -106,8 +106,17 @@ impl Costs {
 }
 
 /// Page faults of all kinds.
-pub(crate) const FAULTS: [&str; 7] =
-    ["faults_4k", "faults_2m", "faults_1g", "faults_spurious", "faults_copied", "faults_reused", "faults_swapped_in"];
+pub(crate) const FAULTS: [&str; 9] = [
+    "faults_4k",
+    "faults_2m",
+    "faults_1g",
+    "faults_spurious",
+    "faults_copied",
+    "faults_reused",
+    "faults_swapped_in",
+    "faults_file",
+    "faults_file_read",
+];
 
 /// What kernel work is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +137,8 @@ pub(crate) enum Kind {
     Shootdowns,
     /// Reclaim and swap.
     Reclaim,
+    /// Files: reading, mapping and copying pages of the page cache.
+    Files,
     /// System calls.
     Calls,
 }
@@ -144,6 +155,7 @@ impl Kind {
             Self::HugePages => "huge_pages",
             Self::Shootdowns => "shootdowns",
             Self::Reclaim => "reclaim",
+            Self::Files => "files",
             Self::Calls => "calls",
         }
     }
@@ -158,6 +170,7 @@ pub(crate) fn kind_of(name: &str) -> Kind {
         "collapses" | "promotions" | "pages_scanned" | "huge_fallbacks" => Kind::HugePages,
         "shootdowns" | "shootdown_pages" => Kind::Shootdowns,
         "swapped_out" | "faults_swapped_in" | "out_of_memory" => Kind::Reclaim,
+        "pages_mapped_around" | "file_pages_read" | "file_waits" | "file_pages_written" | "copied_file" => Kind::Files,
         "hypercalls" => Kind::Exits,
         _ if name.starts_with("faults_") => Kind::Faults,
         _ if name.starts_with("shadow_") => Kind::Exits,
@@ -243,7 +256,7 @@ mod tests {
     #[test]
     fn what_is_called_a_system_call_is_one() {
         let calls: Vec<_> = OsCounters::NAMES.iter().filter(|name| kind_of(name) == Kind::Calls).collect();
-        assert_eq!(calls, [&"mmaps", &"munmaps", &"other_calls", &"forks", &"exits"]);
+        assert_eq!(calls, [&"mmaps", &"munmaps", &"other_calls", &"file_calls", &"forks", &"exits"]);
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub struct WholeRun {
     /// Exits of the VM (of all VMs, where one runs in another).
     pub exits: u64,
     /// Cycles by what they were spent on: `faults`, `zeroing`, `exits`, `tables`, `copying`,
-    /// `huge_pages`, `shootdowns`, `reclaim`, `calls`.
+    /// `huge_pages`, `shootdowns`, `reclaim`, `files`, `calls`.
     pub cycles: BTreeMap<&'static str, u64>,
     /// The same for each kernel, bottom first.
     pub kernels: Vec<WholeKernel>,

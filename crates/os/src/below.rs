@@ -10,7 +10,7 @@
 use nestwalk_mem::{Frame, FrameRange, PageCount, Vpn};
 
 use crate::error::OsError;
-use crate::id::ProcessId;
+use crate::id::{FileId, ProcessId};
 
 /// What a guest kernel asks of the kernel below it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +92,24 @@ pub trait Below {
     fn swap_in(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
         let _ = (process, page);
         self.touch(FrameRange::single(frame), true)
+    }
+
+    /// The kernel reads a page of a file into `frame`.
+    ///
+    /// # Errors
+    /// As [`Below::touch`].
+    fn read_file(&mut self, file: FileId, page: u64, frame: Frame) -> Result<(), OsError> {
+        let _ = (file, page);
+        self.touch(FrameRange::single(frame), true)
+    }
+
+    /// The kernel writes a page of a file, which lies in `frame`, back.
+    ///
+    /// # Errors
+    /// As [`Below::touch`].
+    fn write_file(&mut self, file: FileId, page: u64, frame: Frame) -> Result<(), OsError> {
+        let _ = (file, page);
+        self.touch(FrameRange::single(frame), false)
     }
 }
 

@@ -21,6 +21,20 @@ nestwalk_mem::counters! {
         faults_reused ["faults"],
         /// Faults on a page that had been swapped out.
         faults_swapped_in ["faults"],
+        /// Faults on a mapping of a file whose page was in the page cache.
+        faults_file ["faults"],
+        /// Faults on a mapping of a file whose page had to be read from storage.
+        faults_file_read ["faults"],
+        /// Pages of the page cache that a fault mapped beside its own (fault-around).
+        pages_mapped_around ["pages"],
+        /// Pages of files read from storage into the page cache.
+        file_pages_read ["pages"],
+        /// Times that a fault or a read waited for storage (at most 32 pages each).
+        file_waits ["waits"],
+        /// Pages of files written back to storage.
+        file_pages_written ["pages"],
+        /// 4 KiB pages copied between the page cache and a program by read and write.
+        copied_file ["pages"],
         /// 4 KiB pages zeroed.
         zeroed_4k ["pages"],
         /// 2 MiB pages zeroed at once.
@@ -117,6 +131,8 @@ nestwalk_mem::counters! {
         munmaps ["calls"],
         /// System calls: all others that change an address space (brk, mremap, mprotect, madvise).
         other_calls ["calls"],
+        /// System calls: read and write of files.
+        file_calls ["calls"],
         /// Processes made by fork.
         forks ["processes"],
         /// Processes that exited.

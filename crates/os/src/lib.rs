@@ -37,7 +37,7 @@ pub use config::{KernelConfig, StartState};
 pub use context::Context;
 pub use counters::OsCounters;
 pub use error::OsError;
-pub use id::ProcessId;
+pub use id::{FileId, FileName, ProcessId};
 pub use kernel::Kernel;
 pub use kernel::fault::FaultKind;
 pub use kernel::frozen::{FrozenLeaf, FrozenNode, FrozenTable};
@@ -46,8 +46,9 @@ pub use kernel::madvise::Advice;
 pub use manager::{ManagerConfig, MemoryManager};
 pub use shadow::memory::ShadowedMemory;
 pub use shadow::{Filled, Miss, Shadows};
+pub use state::files::Files;
 pub use state::invalidation::{Invalidation, Scope};
-pub use state::vma::{HugeAdvice, Vma, VmaFlags, VmaKind};
+pub use state::vma::{FileView, HugeAdvice, Vma, VmaFlags, VmaKind};
 pub use tables::{TablePlacement, TableRegion, TablesConfig};
 
 /// The tutorial's code is run as a test.

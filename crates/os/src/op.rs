@@ -11,12 +11,18 @@ use crate::error::OsError;
 use crate::kernel::Kernel;
 use crate::kernel::fault::FaultKind;
 use crate::kernel::madvise::Advice;
+use crate::state::files::FileName;
 use crate::state::process::ProcessId;
-use crate::state::vma::VmaFlags;
+use crate::state::vma::{FileView, VmaFlags, VmaKind};
 
 /// Which process: the n-th of those alive, modulo their number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Nth(pub u16);
+
+/// Pages of each file that operations name.
+pub const FILE_PAGES: PageCount = PageCount(1200);
+/// Files that [`Op::read`] names.
+const FILES: u64 = 3;
 
 /// An operation on a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +33,13 @@ pub enum Op {
     Mmap(Nth, VpnRange, VmaFlags),
     /// A load or store: a [fault](Kernel::fault) if the hardware cannot do it by itself.
     Touch(Nth, Vpn, bool, Cpu),
+    /// [`Kernel::mmap`] of a file from one of its pages on; whether stores go to the file, and
+    /// whether there may be any.
+    MmapFile(Nth, VpnRange, FileName, u64, bool, bool),
+    /// [`Kernel::read_file`] from a page on.
+    ReadFile(Nth, FileName, u64, u64),
+    /// [`Kernel::write_file`] from a page on.
+    WriteFile(Nth, FileName, u64, u64),
     /// [`Kernel::munmap`].
     Unmap(Nth, VpnRange),
     /// [`Kernel::brk`].
@@ -90,6 +103,12 @@ impl Op {
             14 => Self::Exit(nth),
             15 => Self::Pressure(PageCount(a)),
             16 => Self::Tick(Nanoseconds(a << 20)),
+            17 | 18 => {
+                let (file, shared) = (FileName(b % FILES), b & 0x8000 != 0);
+                Self::MmapFile(nth, range(page(a), b >> 4 & 0x3ff), file, a % FILE_PAGES.0, shared, set)
+            }
+            19 => Self::ReadFile(nth, FileName(b % FILES), a % FILE_PAGES.0, 1 + (b >> 4 & 0x7f)),
+            20 => Self::WriteFile(nth, FileName(b % FILES), a % FILE_PAGES.0, 1 + (b >> 4 & 0x7f)),
             _ => Self::Touch(nth, page(a), set, Cpu(0)),
         })
     }
@@ -97,6 +116,9 @@ impl Op {
     /// The process that it concerns.
     pub fn process(&self, kernel: &Kernel) -> Option<ProcessId> {
         let (Self::Mmap(nth, ..)
+        | Self::MmapFile(nth, ..)
+        | Self::ReadFile(nth, ..)
+        | Self::WriteFile(nth, ..)
         | Self::Touch(nth, ..)
         | Self::Unmap(nth, ..)
         | Self::Brk(nth, ..)
@@ -126,6 +148,19 @@ impl Op {
         let Some(process) = self.process(kernel) else { return Ok(Outcome::Done) };
         match *self {
             Self::Mmap(_, range, flags) => kernel.mmap(process, range, flags, below)?,
+            Self::MmapFile(_, range, name, first, shared, writable) => {
+                let view = FileView::new(kernel.open_file(name, FILE_PAGES), shared, range.start, first);
+                let flags = VmaFlags { kind: VmaKind::Mapped(view), writable, ..VmaFlags::ANONYMOUS };
+                kernel.mmap(process, range, flags, below)?;
+            }
+            Self::ReadFile(_, name, first, count) => {
+                let file = kernel.open_file(name, FILE_PAGES);
+                kernel.read_file(process, file, first..first + count, below)?;
+            }
+            Self::WriteFile(_, name, first, count) => {
+                let file = kernel.open_file(name, FILE_PAGES);
+                kernel.write_file(process, file, first..first + count, below)?;
+            }
             Self::Unmap(_, range) => kernel.munmap(process, range, below)?,
             Self::Brk(_, end) => kernel.brk(process, end, below)?,
             Self::Mremap(_, from, to) => kernel.mremap(process, from, to, below)?,

@@ -54,11 +54,44 @@ pub enum MemoryEvent {
         /// Linux's `MADV_*` number.
         advice: u32,
     },
+    /// A new mapping of a file, out of the page cache.
+    MmapFile {
+        /// Where.
+        range: VpnRange,
+        /// What the file is called, as a number: the same for all programs of a kernel.
+        file: u64,
+        /// How large it is.
+        size: PageCount,
+        /// Its page that lies at the start of the range.
+        first: u64,
+        /// Whether stores go to the file.
+        shared: bool,
+        /// Whether stores are allowed.
+        writable: bool,
+    },
+    /// A file is read from its beginning, into memory that the program touches by itself.
+    ReadFile {
+        /// What it is called.
+        file: u64,
+        /// How much is read, and how large it is at least.
+        pages: PageCount,
+    },
+    /// A file is written from its beginning.
+    WriteFile {
+        /// What it is called.
+        file: u64,
+        /// How much, and how large it is then at least.
+        pages: PageCount,
+    },
     /// The process forks; the stream goes on with the parent.
     Fork,
     /// The process forks and waits for its child; the stream goes on with the child, up to its
     /// [`MemoryEvent::ChildExit`].
     ForkAndWait,
+    /// Another program begins as a process of its own, without memory (`vfork` and `exec`), and the
+    /// process waits for it; the stream goes on with the child, up to its
+    /// [`MemoryEvent::ChildExit`].
+    SpawnAndWait,
     /// The last child that is alive exits. If its parent waited for it, the stream goes on with the
     /// parent.
     ChildExit,

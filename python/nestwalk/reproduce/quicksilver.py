@@ -64,7 +64,20 @@ TWICE = 2
 REDIS = ("Linux 4 KiB", *MANAGERS)
 
 NO_REDIS = UNAVAILABLE + "most of a request is the kernel's work for the network, which is not simulated"
-NO_BUILD = UNAVAILABLE + "there is no generator of a kernel's build, thousands of short processes and their files"
+
+BUILD_MANAGERS = ("Linux", "FreeBSD", "Sync-1", "Sync-64")
+JOBS = 9
+BUILD_CPUS = 8
+"""Hardware threads of the paper's processor."""
+BUILD_UNITS = {True: 12, False: 100}
+"""Of each job, in a quick and in a full run."""
+BUILD_UNIT_S = 0.426
+"""In user mode, of a unit's four processes: the mean of the measured ones (the generator's ``build.rs`` has them)."""
+BUILD_ACCESSES = {True: 2_000_000, False: 20_000_000}
+BUILD_NEED_MIB = 1024
+"""Nine compilers with 90 MiB each, and their files."""
+BUILD_LEAD_MS = 500
+"""Jobs are not in step."""
 
 
 def experiment(paper: Paper, scale: Scale) -> Experiment:
@@ -81,6 +94,7 @@ def experiment(paper: Paper, scale: Scale) -> Experiment:
         _run(paper, scale, "gups-8g", 0, "HawkEye", mark="late", lapse_s=600),
         _run(paper, scale, "gups-8g", 100, "Sync-1", mark="nowait", wait_ms=0),
     ]
+    runs += [_build(paper, scale, percent, manager) for percent in PERCENTS for manager in BUILD_MANAGERS]
     drawings = tuple(
         Drawing(f"frag-{percent}", f"speed relative to Linux, Frag-{percent}", "times", _speeds(percent, scale))
         for percent in PERCENTS
@@ -114,6 +128,37 @@ def _run(
     key = _name(preset, percent, name, mark)
     table = program(preset, scale, machine=paper.machine, name=key, kernels=[kernel], sampling=sampling)
     return Run(key, ", ".join(part for part in (title, f"Frag-{percent}", name, mark) if part), table)
+
+
+def _build(paper: Paper, scale: Scale, percent: int, manager: str) -> Run:
+    """One of nine jobs; of the others only the kernel's work is simulated, until this one has done its units."""
+    units = BUILD_UNITS[scale.quick]
+    job = {"name": "buildkernel", "units": units}
+    kernel = {
+        "memory": f"{MEMORY_MIB // scale.divide_footprint} MiB",
+        "cpus": BUILD_CPUS,
+        "manager": dict(MANAGERS[manager]),
+        "start": {"kind": "frag", "percent": percent, "need": f"{BUILD_NEED_MIB} MiB", "wait_ms": WAIT_MS},
+    }
+    others = {
+        "workload": {"preset": {**job, "measures": False}},
+        "count": JOBS - 1,
+        "cores": "none",
+        "until": "populated",
+    }
+    key = _name("buildkernel", percent, manager)
+    table = {
+        "schema": 1,
+        "name": key,
+        "machine": paper.machine,
+        "seed": scale.seed,
+        "workload": {"preset": {**job, "measured_accesses": BUILD_ACCESSES[scale.quick]}},
+        "kernels": [kernel],
+        "colocated": [others],
+        "colocated_lead_ms": BUILD_LEAD_MS,
+        "sampling": {"warm_accesses_max": WARM_ACCESSES_MAX[scale.quick]},
+    }
+    return Run(key, f"buildkernel, Frag-{percent}, {manager}", table)
 
 
 def _name(preset: str, percent: int, manager: str, mark: str = "") -> str:
@@ -209,12 +254,36 @@ def _measure(results: Results, paper: Paper, scale: Scale) -> dict[str, Value]:
             made = [results[_name(preset, percent, manager)] for preset in PROGRAMS]
             values[f"made-{percent}-{manager.lower()}"] = sum(map(_superpages, made)) / 1000
             values[f"faults-{percent}-{manager.lower()}"] = sum(one.whole_run["faults"] for one in made) / 1000
-    values["buildkernel"] = NO_BUILD
+    values |= _of_build(results, scale)
     for percent in PERCENTS:
         for manager in REDIS:
             key = manager.lower().replace(" ", "-")
             values[f"redis-{percent}-{key}"] = values[f"p95-{percent}-{key}"] = NO_REDIS
     return values | _experiments(results, scale)
+
+
+def _of_build(results: Results, scale: Scale) -> dict[str, Value]:
+    """The build's superpages, and its time by that on Linux and by Sync-1's: that of one job, as all are alike."""
+    seconds = BUILD_UNITS[scale.quick] * BUILD_UNIT_S
+    both = [_name("buildkernel", 0, manager) for manager in ("Sync-1", "Sync-64")]
+
+    def superpages(one: Result, sixty_four: Result) -> float | None:
+        made = _superpages(one)
+        return _superpages(sixty_four) / made if made else None
+
+    values: dict[str, Value] = {
+        "buildkernel": results.value(both, superpages),
+        "buildkernel-time": results.value(both, lambda one, sixty_four: 1 / _speed(one, sixty_four, seconds)),
+    }
+    for percent in PERCENTS:
+        base = results[_name("buildkernel", percent, BASE)]
+        for manager in BUILD_MANAGERS:
+            made = results[_name("buildkernel", percent, manager)]
+            key = f"{percent}-{manager.lower()}"
+            values[f"x-build-made-{key}"] = _superpages(made)
+            if manager != BASE:
+                values[f"x-build-{key}"] = _speed(base, made, seconds)
+    return values
 
 
 def _experiments(results: Results, scale: Scale) -> dict[str, Value]:

@@ -2,7 +2,7 @@
 //! Memory events of a program: each becomes a call of its kernel.
 
 use nestwalk_mem::{Cpu, VpnRange};
-use nestwalk_os::{Below, HugeAdvice, Kernel, OsError, ProcessId, VmaFlags, VmaKind};
+use nestwalk_os::{Below, FileName, FileView, HugeAdvice, Kernel, OsError, ProcessId, VmaFlags, VmaKind};
 use nestwalk_workload::MemoryEvent;
 
 use super::ProcessFamily;
@@ -25,6 +25,10 @@ impl ProcessFamily {
                 self.waiting.push(self.chain.process());
                 self.chain.become_process(child);
             }),
+            MemoryEvent::SpawnAndWait => self.spawn(stack, cpu).map(|child| {
+                self.waiting.push(self.chain.process());
+                self.chain.become_process(child);
+            }),
             MemoryEvent::ChildExit => self.child_exit(stack, cpu),
             _ => stack.with(&self.chain, top, cpu, |kernel, process, below| match *event {
                 MemoryEvent::Mmap { range, writable, anonymous } => {
@@ -36,7 +40,22 @@ impl ProcessFamily {
                 MemoryEvent::Mremap { from, to } => kernel.mremap(process, from, to, below),
                 MemoryEvent::Mprotect { range, writable } => kernel.mprotect(process, range, writable, below),
                 MemoryEvent::Madvise { range, advice } => madvise(kernel, process, range, advice, below),
-                MemoryEvent::Fork | MemoryEvent::ForkAndWait | MemoryEvent::ChildExit => Ok(()),
+                MemoryEvent::MmapFile { range, file, size, first, shared, writable } => {
+                    let view = FileView::new(kernel.open_file(FileName(file), size), shared, range.start, first);
+                    let kind = VmaKind::Mapped(view);
+                    kernel.mmap(process, range, VmaFlags { kind, writable, advice: HugeAdvice::None }, below)
+                }
+                MemoryEvent::ReadFile { file, pages } => {
+                    let file = kernel.open_file(FileName(file), pages);
+                    kernel.read_file(process, file, 0..pages.0, below)
+                }
+                MemoryEvent::WriteFile { file, pages } => {
+                    let file = kernel.open_file(FileName(file), pages);
+                    kernel.write_file(process, file, 0..pages.0, below)
+                }
+                MemoryEvent::Fork | MemoryEvent::ForkAndWait | MemoryEvent::SpawnAndWait | MemoryEvent::ChildExit => {
+                    Ok(())
+                }
             }),
         };
         match result {

@@ -95,8 +95,9 @@ impl PhysicalMemory {
     /// compound page.
     #[inline]
     pub(super) fn can_move(&self, pfn: Pfn32) -> bool {
-        self.zone.table.owner(pfn).is_movable()
-            && self.zone.table.shares(pfn) == 0
+        let owner = self.zone.table.owner(pfn);
+        owner.is_movable()
+            && (self.zone.table.shares(pfn) == 0 || matches!(owner, Owner::File { .. }))
             && (pfn.is_multiple_of(PAGEBLOCK) || !self.is_in_compound(pfn))
     }
 
@@ -184,6 +185,11 @@ impl PhysicalMemory {
         let moved = owner == Owner::Cache || migrate.migrate(Frame(from.into()), Frame(to.into()), owner);
         if moved {
             self.zone.table.set_owner(to, owner);
+            let shares = self.zone.table.shares(from);
+            if shares > 0 {
+                self.zone.table.set_shares(to, shares);
+                self.zone.table.set_shares(from, 0);
+            }
         }
         moved
     }

@@ -194,7 +194,7 @@ impl PhysicalMemory {
             return vec![(Class::Free as u64, 1 << head.order())];
         }
         let class = |owner| match owner {
-            Owner::Page { .. } | Owner::Reserved { .. } | Owner::Cache => Class::Cache,
+            Owner::Page { .. } | Owner::Reserved { .. } | Owner::Cache | Owner::File { .. } => Class::Cache,
             Owner::Unknown | Owner::Kernel | Owner::TableNode { .. } => Class::Kernel,
         };
         // Of a large page, only the first frame has an owner.

@@ -181,6 +181,35 @@ fn sharing_counts_further_mappings() {
 }
 
 #[test]
+fn a_page_of_a_file_moves_with_all_its_mappings() {
+    struct Files(Vec<(Frame, Frame)>);
+    impl Migrate for Files {
+        fn migrate(&mut self, from: Frame, to: Frame, owner: Owner) -> bool {
+            self.0.push((from, to));
+            owner == Owner::File { file: 2, page: 40 }
+        }
+    }
+    let mut memory = memory(64, 1);
+    let frame = memory.alloc(Order::PAGE, MigrateType::Movable, CPU).unwrap();
+    let wanted = crate::FrameRange::new(frame, PageCount(1));
+    let owners = [(Owner::Page { process: 1, page: crate::Vpn(1) }, false), (Owner::File { file: 2, page: 40 }, true)];
+    for (owner, moves) in owners {
+        memory.set_owner(frame, owner);
+        memory.share(frame);
+        let mut files = Files(Vec::new());
+        assert_eq!(memory.alloc_at(wanted, &mut files), [moves], "{owner:?}");
+        assert_eq!(files.0.len(), usize::from(moves), "a shared page of a process is not asked for");
+        if moves {
+            let to = files.0[0].1;
+            assert_eq!((memory.owner(to), memory.owner(frame)), (owner, Owner::Unknown));
+            assert!(!memory.is_shared(frame));
+            assert_eq!([memory.unshare(to), memory.unshare(to), memory.unshare(to)], [true, true, false]);
+        }
+    }
+    memory.check_invariants();
+}
+
+#[test]
 #[should_panic(expected = "freed but not allocated (PerCpu)")]
 fn a_double_free_is_caught() {
     let mut memory = memory(64, 1);

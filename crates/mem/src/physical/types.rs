@@ -67,12 +67,21 @@ pub enum Owner {
     /// A clean page of the page cache that no process maps. Moving it needs no [`Migrate`], and it
     /// can be dropped ([`PhysicalMemory::drop_cache`](super::PhysicalMemory::drop_cache)).
     Cache,
+    /// A page of a file in the page cache. Can be moved however often it is mapped.
+    File {
+        /// The file, below 2^24.
+        file: u32,
+        /// Which of its pages, below 2^37.
+        page: u64,
+    },
 }
 
 impl Owner {
     const PAGE_BITS: u32 = 45;
     const PROCESS_SHIFT: u32 = Self::PAGE_BITS;
     const TAG_SHIFT: u32 = Self::PROCESS_SHIFT + 16;
+    const FILE_PAGE_BITS: u32 = 37;
+    const FILE_BITS: u32 = Self::TAG_SHIFT - Self::FILE_PAGE_BITS;
 
     /// Eight bytes: three bits of tag, the process, the page. All zeroes is [`Owner::Unknown`], as
     /// in fresh metadata.
@@ -85,9 +94,16 @@ impl Owner {
             Self::Page { process, page } => (3, process, page.0),
             Self::Reserved { process } => (4, process, 0),
             Self::Cache => (5, 0, 0),
+            Self::File { file, page } => return Self::pack_file(file, page),
         };
         assert!(page >> Self::PAGE_BITS == 0, "{page:#x} is no page of a 57-bit address");
         tag << Self::TAG_SHIFT | u64::from(process) << Self::PROCESS_SHIFT | page
+    }
+
+    fn pack_file(file: u32, page: u64) -> u64 {
+        assert!(file >> Self::FILE_BITS == 0, "file {file} is beyond the files that a kernel can have");
+        assert!(page >> Self::FILE_PAGE_BITS == 0, "{page:#x} is no page of a file of 2^49 bytes");
+        6 << Self::TAG_SHIFT | u64::from(file) << Self::FILE_PAGE_BITS | page
     }
 
     /// The inverse of [`Owner::pack`].
@@ -101,6 +117,10 @@ impl Owner {
             3 => Self::Page { process, page: Vpn(bits & ((1 << Self::PAGE_BITS) - 1)) },
             4 => Self::Reserved { process },
             5 => Self::Cache,
+            6 => Self::File {
+                file: (bits >> Self::FILE_PAGE_BITS) as u32 & ((1 << Self::FILE_BITS) - 1),
+                page: bits & ((1 << Self::FILE_PAGE_BITS) - 1),
+            },
             tag => unreachable!("owner tag {tag}"),
         }
     }
@@ -108,7 +128,7 @@ impl Owner {
     /// Whether the frame is on an LRU list of Linux, so that compaction may take it (`PageLRU`).
     #[inline]
     pub(super) fn is_movable(self) -> bool {
-        matches!(self, Self::Page { .. } | Self::Cache)
+        matches!(self, Self::Page { .. } | Self::Cache | Self::File { .. })
     }
 }
 
@@ -147,8 +167,8 @@ pub enum MemoryError {
 
 /// Moves a page on behalf of compaction: the os room implements it over its page tables.
 pub trait Migrate {
-    /// Copies the page and changes its mapping from `from` to `to`. `false` if it cannot be moved
-    /// (then nothing changed).
+    /// Copies the page and changes its mapping (of a page of a file: all its mappings) from `from`
+    /// to `to`. `false` if it cannot be moved (then nothing changed).
     fn migrate(&mut self, from: Frame, to: Frame, owner: Owner) -> bool;
 }
 
@@ -180,6 +200,8 @@ mod tests {
             Owner::Page { process: u16::MAX, page: Vpn((1 << 45) - 1) },
             Owner::Reserved { process: 7 },
             Owner::Cache,
+            Owner::File { file: 0, page: 0 },
+            Owner::File { file: (1 << 24) - 1, page: (1 << 37) - 1 },
         ];
         owners.iter().for_each(|&owner| assert_eq!(Owner::unpack(owner.pack()), owner));
         assert_eq!(Owner::Unknown.pack(), 0, "fresh metadata must read as Unknown");

@@ -221,6 +221,39 @@ impl Context<'_> {
         Ok(true)
     }
 
+    /// Maps the 2 MiB of the page cache that lie in the aligned block at `base` by one leaf at
+    /// `first`, where nothing is mapped, without the right to store.
+    ///
+    /// # Errors
+    /// When there is no memory for a table node, or nothing below backs it.
+    pub fn map_file_block(&mut self, process: ProcessId, first: Vpn, base: Frame) -> Result<(), OsError> {
+        self.map_entry(process, first, Level::PMD, Entry::leaf(base, Entry::ACCESSED))?;
+        (0..PageSize::Huge.pages()).for_each(|i| self.state.memory.share(base + i));
+        Ok(())
+    }
+
+    /// Makes one leaf of 512 PTEs from `first` on, if they map the 2 MiB of the page cache that lie
+    /// in the aligned block at `base`, each in its place, and none of them has the right to store.
+    /// Returns whether it did.
+    ///
+    /// # Errors
+    /// When there is no such process, or nothing below backs a table node.
+    pub fn promote_file(&mut self, process: ProcessId, first: Vpn, base: Frame) -> Result<bool, OsError> {
+        let table = &self.state.processes.get(process)?.table;
+        let (node, level) = table.lowest_node(first);
+        let small = level == Level::PTE && table.geometry().entry_order(Level::PMD) == PageSize::Huge.order();
+        let in_place = |i: usize| {
+            let entry = table.entry(node, i);
+            entry.is_present() && entry.frame() == base + i as u64 && !entry.has(Entry::WRITABLE)
+        };
+        if !small || !(0..PageSize::Huge.pages() as usize).all(in_place) {
+            return Ok(false);
+        }
+        self.replace_leaves(process, first, base, Entry::ACCESSED)?;
+        self.state.counters.promotions += 1;
+        Ok(true)
+    }
+
     /// Takes the right to store from the clean 4 KiB pages of the 2 MiB from `first` on: the next
     /// store to one is a fault.
     ///
@@ -244,10 +277,14 @@ impl Context<'_> {
     }
 
     fn replace_by_huge(&mut self, process: ProcessId, first: Vpn, huge: Frame, flags: u64) -> Result<(), OsError> {
+        self.state.own(huge, process, first);
+        self.replace_leaves(process, first, huge, flags)
+    }
+
+    fn replace_leaves(&mut self, process: ProcessId, first: Vpn, huge: Frame, flags: u64) -> Result<(), OsError> {
         let table = &mut self.state.processes.get_mut(process)?.table;
         let node = table.collapse(first, huge, flags).expect("there are PTEs to collapse");
         self.release_node(process, Level::PTE, first, node);
-        self.state.own(huge, process, first);
         self.invalidate(process, VpnRange::new(first, PageCount(PageSize::Huge.pages())), true);
         self.write_leaf_node(process, first)
     }

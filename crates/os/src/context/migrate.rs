@@ -6,16 +6,19 @@ use nestwalk_mem::{Cpu, Entry, Frame, FrameRange, Level, MigrateType, Order, Own
 
 use crate::below::Below;
 use crate::counters::OsCounters;
+use crate::state::files::{FileId, Files, mappings_of};
 use crate::state::invalidation::Invalidations;
 use crate::state::process::{ProcessId, Processes};
 use crate::state::{KernelState, Moved};
 
-/// Moves mapped 4 KiB pages that are not shared (`migrate_pages` of anonymous memory).
+/// Moves mapped 4 KiB pages that are not shared, and pages of the page cache (`migrate_pages`).
 struct Mover<'a> {
     processes: &'a mut Processes,
     counters: &'a mut OsCounters,
     invalidations: &'a mut Invalidations,
     moved: &'a mut Vec<Moved>,
+    files: &'a mut Files,
+    moved_files: &'a mut Vec<Frame>,
     below: &'a mut dyn Below,
     /// Pages moved.
     count: u64,
@@ -23,6 +26,9 @@ struct Mover<'a> {
 
 impl Migrate for Mover<'_> {
     fn migrate(&mut self, from: Frame, to: Frame, owner: Owner) -> bool {
+        if let Owner::File { file, page } = owner {
+            return self.migrate_file(from, to, FileId(file), page);
+        }
         let Owner::Page { process, page } = owner else { return false };
         let process = ProcessId(process);
         let Ok(space) = self.processes.get_mut(process) else { return false };
@@ -43,12 +49,43 @@ impl Migrate for Mover<'_> {
     }
 }
 
+impl Mover<'_> {
+    /// Moves a page of the page cache, with all its mappings unless one of them is large.
+    fn migrate_file(&mut self, from: Frame, to: Frame, file: FileId, page: u64) -> bool {
+        let mappings = mappings_of(self.processes, file, page, from);
+        if mappings.iter().any(|(_, _, leaf)| leaf.level > Level::PTE) {
+            return false;
+        }
+        for &(process, at, _) in &mappings {
+            let Ok(space) = self.processes.get(process) else { return false };
+            let node = space.table.node_frame(space.table.lowest_node(at).0);
+            if self.below.touch(FrameRange::single(node), true).is_err() {
+                return false;
+            }
+        }
+        if self.below.copy(from, to).is_err() {
+            return false;
+        }
+        for (process, at, leaf) in mappings {
+            if let Ok(space) = self.processes.get_mut(process) {
+                space.table.update(at, |_| Entry::leaf(to, leaf.entry.flags()));
+            }
+            self.invalidations.pages(self.counters, process, VpnRange::new(at, PageCount(1)), false);
+        }
+        self.files.moved(file, page, to);
+        self.counters.migrated += 1;
+        self.count += 1;
+        self.moved_files.push(from);
+        true
+    }
+}
+
 fn split<'a>(
     state: &'a mut KernelState,
     below: &'a mut dyn Below,
 ) -> (&'a mut nestwalk_mem::PhysicalMemory, Mover<'a>) {
-    let KernelState { memory, processes, counters, invalidations, moved, .. } = state;
-    (memory, Mover { processes, counters, invalidations, moved, below, count: 0 })
+    let KernelState { memory, processes, counters, invalidations, moved, files, moved_files, .. } = state;
+    (memory, Mover { processes, counters, invalidations, moved, files, moved_files, below, count: 0 })
 }
 
 /// What became of a request for compaction (`enum compact_result`).
@@ -133,7 +170,10 @@ pub(super) fn relocate(state: &mut KernelState, below: &mut dyn Below, from: Fra
     let (memory, mut mover) = split(state, below);
     let moved = mover.migrate(from, to, owner);
     if moved {
-        mover.moved.pop();
+        match owner {
+            Owner::File { .. } => drop(mover.moved_files.pop()),
+            _ => drop(mover.moved.pop()),
+        }
         memory.set_owner(to, owner);
     }
     moved

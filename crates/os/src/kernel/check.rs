@@ -22,6 +22,12 @@ impl Kernel {
         if let Some(head) = self.state.zero_block {
             mappings[head.0 as usize..][..PageSize::Huge.pages() as usize].fill(1);
         }
+        self.state.files.check_invariants();
+        for (file, page, cached) in self.state.files.iter() {
+            let owner = self.state.memory.owner(cached.frame);
+            assert_eq!(owner, Owner::File { file: file.0, page }, "the owner of {cached:?}");
+            assert_eq!(std::mem::replace(&mut mappings[cached.frame.0 as usize], 1), 0, "{cached:?} is another's, too");
+        }
         let mut nodes = 0;
         for (id, process) in self.state.processes.iter() {
             process.vmas.check_invariants();
@@ -62,7 +68,18 @@ impl Kernel {
                 let frame = leaf.frame_of(leaf.page + i);
                 mappings[frame.0 as usize] += 1;
                 let shared = self.state.memory.is_shared(frame);
-                assert!(!(writable && shared), "{leaf:?} of {id:?} is writable, and {frame:?} is shared");
+                let owner = self.state.memory.owner(frame);
+                let view = vma.flags.view().filter(|_| matches!(owner, Owner::File { .. }));
+                if let Some(view) = view {
+                    let place = Owner::File { file: view.file.0, page: view.page(leaf.page + i) };
+                    assert_eq!(owner, place, "{leaf:?} of {id:?}, by {vma:?}");
+                }
+                let may_store = view.is_some_and(|view| view.shared);
+                assert!(!writable || !shared || may_store, "{leaf:?} of {id:?} is writable, and {frame:?} is shared");
+                assert!(
+                    view.is_some() || !matches!(owner, Owner::File { .. }),
+                    "{leaf:?} of {id:?} maps a file's page"
+                );
                 if let Owner::Page { process, page } = self.state.memory.owner(frame)
                     && !shared
                 {

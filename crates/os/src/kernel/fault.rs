@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Page faults (`handle_mm_fault`).
 
-use nestwalk_mem::{Cpu, Entry, EntrySlot, Frame, FrameRange, Leaf, Level, PageCount, PageSize, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Entry, EntrySlot, FrameRange, Leaf, Level, PageCount, PageSize, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::context::Context;
@@ -23,6 +23,11 @@ pub enum FaultKind {
     Reused,
     /// The page came back from swap.
     SwappedIn,
+    /// A page of the page cache was mapped.
+    File {
+        /// Whether it had to be read.
+        read: bool,
+    },
 }
 
 impl Kernel {
@@ -138,6 +143,9 @@ impl Kernel {
         if !entry.is_none() {
             return self.fault_mapped(&fault, cpu, below);
         }
+        if let Some(view) = vma.flags.view() {
+            return self.file_fault(&fault, view, cpu, below);
+        }
         let (mut cx, manager) = self.context(cpu, below);
         let size = manager.fault(&mut cx, &fault)?;
         let counters = &mut self.state.counters;
@@ -158,6 +166,9 @@ impl Kernel {
             return self.swap_in(fault, cpu, below);
         }
         if fault.store && !leaf.entry.has(Entry::WRITABLE) {
+            if let Some(view) = fault.vma.flags.view().filter(|view| view.shared) {
+                return self.make_file_writable(fault, view, cpu, below);
+            }
             return self.write_protected(fault, leaf, cpu, below);
         }
         let used = Entry::ACCESSED | if fault.store { Entry::DIRTY } else { 0 };
@@ -203,7 +214,7 @@ impl Kernel {
             leaf = self.state.processes.get(fault.process)?.table.leaf(fault.page).expect("a split keeps its pages");
         }
         if self.state.memory.is_shared(leaf.entry.frame()) {
-            self.copy(fault, leaf.entry.frame(), cpu, below)
+            self.copy(fault, cpu, below)
         } else {
             self.reuse(fault, leaf, cpu, below)
         }
@@ -223,9 +234,12 @@ impl Kernel {
     }
 
     /// `wp_page_copy`.
-    fn copy(&mut self, fault: &Fault, from: Frame, cpu: Cpu, below: &mut dyn Below) -> Result<FaultKind, OsError> {
+    fn copy(&mut self, fault: &Fault, cpu: Cpu, below: &mut dyn Below) -> Result<FaultKind, OsError> {
         let (mut cx, manager) = self.context(cpu, below);
         let to = manager.frame_for(&mut cx, fault, Fill::Copy)?;
+        // Compaction may have run for `to`, and pages of the page cache move.
+        let leaf = cx.state.processes.get(fault.process)?.table.leaf(fault.page).expect("it stays mapped");
+        let from = leaf.entry.frame();
         let zeroes = cx.state.is_zero(from);
         let filled = if zeroes { cx.zero(FrameRange::single(to)) } else { cx.below.copy(from, to) };
         let filled = filled.and_then(|()| cx.touch_node(fault));
@@ -233,9 +247,7 @@ impl Kernel {
             manager.release(&mut cx, fault.process, fault.page, FrameRange::single(to), Cause::Replaced);
             return Err(error);
         }
-        // Compaction may have run for `to`, but a shared page does not move.
-        cx.state.leave_shared(from, fault.process, fault.page);
-        manager.left(&mut cx, fault.process, fault.page, from);
+        cx.leave(manager, fault.process, fault.page, from, leaf);
         cx.state.own(to, fault.process, fault.page);
         let table = &mut cx.state.processes.get_mut(fault.process)?.table;
         table.update(fault.page, |_| Entry::leaf(to, fault.leaf_flags()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! fork with copy-on-write (`copy_page_range`).
 
-use nestwalk_mem::{Entry, Vpn};
+use nestwalk_mem::{Entry, Owner, Vpn};
 
 use crate::below::Below;
 use crate::context::Context;
@@ -50,6 +50,9 @@ impl Context<'_> {
             let mut at = vma.range.start.max(*next);
             while let Some(leaves) = self.next_leaves(parent, &mut at, vma.range.end)? {
                 for leaf in leaves {
+                    if self.is_file_leaf(leaf) {
+                        continue;
+                    }
                     self.write_leaf_node(parent, leaf.page)?;
                     self.copy_leaf(parent, child, leaf)?;
                     *next = leaf.page + 1;
@@ -58,6 +61,12 @@ impl Context<'_> {
             *next = vma.range.end;
         }
         Ok(())
+    }
+
+    /// Whether it maps a page of the page cache, which the child finds there by itself. (Linux
+    /// leaves a mapping of a file out unless some page of it has been copied: `vma_needs_copy`.)
+    fn is_file_leaf(&self, leaf: nestwalk_mem::Leaf) -> bool {
+        leaf.entry.is_present() && matches!(self.state.memory.owner(leaf.entry.frame()), Owner::File { .. })
     }
 
     fn copy_leaf(&mut self, parent: ProcessId, child: ProcessId, leaf: nestwalk_mem::Leaf) -> Result<(), OsError> {

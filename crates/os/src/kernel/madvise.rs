@@ -93,6 +93,9 @@ impl Kernel {
         let cpu = self.state.processes.get(process)?.cpu;
         self.retrying(cpu, below, |cx, _| cx.split_at_ends(process, range))?;
         for part in self.parts(process, range)? {
+            if self.vma(process, part.start).is_some_and(|vma| vma.flags.view().is_some()) {
+                continue; // EINVAL: only anonymous memory
+            }
             let (mut cx, _) = self.context(cpu, below);
             cx.clean(process, part)?;
         }

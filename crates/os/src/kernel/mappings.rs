@@ -19,7 +19,7 @@ impl Kernel {
     /// when they are touched.
     ///
     /// # Errors
-    /// When the range is empty or lies outside of the address space, and those of
+    /// When the range is empty or lies outside of the address space or its file, and those of
     /// [`Kernel::munmap`].
     pub fn mmap(
         &mut self,
@@ -29,6 +29,14 @@ impl Kernel {
         below: &mut dyn Below,
     ) -> Result<(), OsError> {
         self.check_range(range)?;
+        if let Some(view) = flags.view() {
+            let (files, first) = (&self.state.files, view.page(range.start));
+            let fits = files.has(view.file)
+                && first.checked_add(range.len()).is_some_and(|end| end <= files.get(view.file).size.0);
+            if !fits {
+                return Err(OsError::BadRange(range));
+            }
+        }
         self.unmap_range(process, range, below)?;
         self.state.counters.mmaps += 1;
         self.add_vma(process, Vma { range, flags }, below)

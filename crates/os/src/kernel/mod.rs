@@ -3,8 +3,8 @@
 //!
 //! This file has its parts and what is asked of them. The mechanisms are files of their own, each
 //! an `impl Kernel`: `spawn`, `fault`, `mappings` (mmap, brk, mprotect), `unmap` (munmap, exit),
-//! `mremap`, `madvise`, `fork`, `reclaim`, `daemons`, `contiguous`, `hypercall`; `host_memory`
-//! makes a kernel the memory of another.
+//! `mremap`, `madvise`, `page_cache` (files), `fork`, `reclaim`, `daemons`, `contiguous`,
+//! `hypercall`; `host_memory` makes a kernel the memory of another.
 
 mod check;
 mod contiguous;
@@ -18,6 +18,7 @@ mod inhabit;
 pub mod madvise;
 mod mappings;
 mod mremap;
+mod page_cache;
 mod reclaim;
 mod segments;
 mod spawn;
@@ -36,6 +37,7 @@ use crate::context::placement::{TablePlacement, TableRegion};
 use crate::counters::OsCounters;
 use crate::error::OsError;
 use crate::manager::contract::MemoryManager;
+use crate::state::files::Files;
 use crate::state::gather::Gather;
 use crate::state::invalidation::{Invalidation, Invalidations};
 use crate::state::process::{ProcessId, Processes};
@@ -98,7 +100,9 @@ impl Kernel {
             compaction_wanted: None,
             proactive_at: daemons::CHECK_INTERVAL,
             moved: Vec::new(),
+            moved_files: Vec::new(),
             gather: Gather::default(),
+            files: Files::default(),
             cache: PageCount(0),
             pinned: PageCount(0),
         };
@@ -246,7 +250,7 @@ impl Kernel {
     /// Tells the manager of pages that compaction has moved.
     #[inline]
     pub(crate) fn settle(&mut self, cpu: Cpu, below: &mut dyn Below) {
-        if !self.state.moved.is_empty() {
+        if !self.state.moved.is_empty() || !self.state.moved_files.is_empty() {
             self.tell_moved(cpu, below);
         }
     }
@@ -254,9 +258,13 @@ impl Kernel {
     #[cold]
     fn tell_moved(&mut self, cpu: Cpu, below: &mut dyn Below) {
         let moved = std::mem::take(&mut self.state.moved);
+        let files = std::mem::take(&mut self.state.moved_files);
         let (mut cx, manager) = self.context(cpu, below);
         for moved in moved {
             manager.moved(&mut cx, moved);
+        }
+        for from in files {
+            manager.file_moved(&mut cx, from);
         }
     }
 }

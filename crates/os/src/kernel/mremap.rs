@@ -82,7 +82,8 @@ impl Kernel {
         let vmas = self.state.processes.get_mut(process)?.vmas.remove(from);
         for vma in vmas {
             let start = to + (vma.range.start.0 - from.start.0);
-            self.add_vma(process, Vma { range: VpnRange::new(start, PageCount(vma.range.len())), ..vma }, below)?;
+            let range = VpnRange::new(start, PageCount(vma.range.len()));
+            self.add_vma(process, Vma { range, flags: vma.flags.moved(vma.range.start, start) }, below)?;
         }
         self.retrying(cpu, below, |cx, _| cx.move_leaves(process, from, to))?;
         let (mut cx, manager) = self.context(cpu, below);

@@ -3,7 +3,8 @@
 //!
 //! Under the lowest watermark an allocation reclaims (`__alloc_pages_direct_reclaim`); under
 //! the low one the background daemon does at the next tick (kswapd), up to the high one. The order:
-//! what the memory manager and the table placement hold in reserve, then the page cache, then what
+//! what the memory manager and the table placement hold in reserve, then the page cache (what a
+//! start state left of it, then files' pages, by a clock: `page_cache`), then what
 //! the memory manager has to work for (its shrinker, in rounds of falling priority), then mapped
 //! pages by a clock over accessed bits (second chance): clean ones are dropped, dirty ones go to
 //! swap while there is room. (Linux's rounds ask the shrinkers and a share of the mapped pages at
@@ -120,6 +121,10 @@ impl Kernel {
             cx.state.cache.0 -= dropped.0;
             cx.state.counters.reclaimed_clean += dropped.0;
         }
+        let goal = before + want.0;
+        if left(&cx).0 > 0 && cx.state.files.cached().0 > 0 {
+            cx.shrink_page_cache(manager, goal)?;
+        }
         for priority in (last_priority..=PRIORITY_FIRST).rev() {
             if left(&cx).0 == 0 || !manager.can_shrink() {
                 break;
@@ -127,7 +132,7 @@ impl Kernel {
             let freed = manager.shrink(&mut cx, priority);
             cx.state.counters.reclaimed_reserved += freed.0;
         }
-        let result = cx.turn_clock(manager, &mut hand, before + want.0);
+        let result = cx.turn_clock(manager, &mut hand, goal);
         self.clock_hand = hand;
         result?;
         Ok(PageCount(self.state.memory.free_frames().0.saturating_sub(before)))

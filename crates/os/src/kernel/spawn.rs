@@ -46,6 +46,21 @@ impl Kernel {
         }
     }
 
+    /// A new process without mappings, a child of `parent` and in its cgroup: what `vfork` and
+    /// `execve` make. It counts as a fork.
+    ///
+    /// # Errors
+    /// As [`Kernel::spawn`], and when there is no such parent.
+    pub fn spawn_beside(&mut self, parent: ProcessId, below: &mut dyn Below) -> Result<ProcessId, OsError> {
+        let space = self.state.processes.get(parent)?;
+        let (cpu, limit) = (space.cpu, space.cgroup_limit);
+        let child = self.spawn(below)?;
+        let space = self.state.processes.get_mut(child)?;
+        (space.cpu, space.cgroup_limit, space.parent) = (cpu, limit, Some(parent));
+        self.state.counters.forks += 1;
+        Ok(child)
+    }
+
     /// A process that is a virtual machine with `memory`: one writable mapping, whose start is a
     /// multiple of 1 GiB. Returns the process and the page at which the guest's frame 0 lies.
     /// Whether it is advised to be huge is for [`Kernel::madvise`] to say.

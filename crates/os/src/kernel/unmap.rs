@@ -2,7 +2,7 @@
 //! Giving memory back: munmap and exit, and the walk over leaves that other calls use too
 //! (`unmap_page_range`).
 
-use nestwalk_mem::{FrameRange, Leaf, Vpn, VpnRange};
+use nestwalk_mem::{Frame, FrameRange, Leaf, Owner, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::context::Context;
@@ -12,6 +12,7 @@ use crate::error::OsError;
 use crate::kernel::Kernel;
 use crate::manager::contract::MemoryManager;
 use crate::state::KernelState;
+use crate::state::files::FileId;
 use crate::state::process::ProcessId;
 use crate::state::vma::VmaKind;
 
@@ -158,6 +159,22 @@ impl Context<'_> {
         Ok(())
     }
 
+    /// `leaf`, in or out of the table, no longer maps the shared `frame` at `page`.
+    pub(crate) fn leave(
+        &mut self,
+        manager: &mut dyn MemoryManager,
+        process: ProcessId,
+        page: Vpn,
+        frame: Frame,
+        leaf: Leaf,
+    ) {
+        if let Owner::File { file, page } = self.state.memory.owner(frame) {
+            return self.drop_file_frame(frame, FileId(file), page, leaf);
+        }
+        self.state.leave_shared(frame, process, page);
+        manager.left(self, process, page, frame);
+    }
+
     /// The leaf is no longer in the table: releases what it mapped, unless it is shared.
     pub(crate) fn drop_leaf(&mut self, manager: &mut dyn MemoryManager, process: ProcessId, leaf: Leaf, cause: Cause) {
         if !leaf.entry.is_present() {
@@ -172,8 +189,7 @@ impl Context<'_> {
         for (i, frame) in frames.iter().enumerate() {
             let page = leaf.page + i as u64;
             if self.state.memory.is_shared(frame) {
-                self.state.leave_shared(frame, process, page);
-                manager.left(self, process, page, frame);
+                self.leave(manager, process, page, frame, leaf);
             } else {
                 manager.release(self, process, page, FrameRange::single(frame), cause);
             }

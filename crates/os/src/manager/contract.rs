@@ -9,7 +9,9 @@ use nestwalk_mem::{Frame, FrameRange, PageCount, PageSize, Vpn, VpnRange};
 use crate::context::Context;
 use crate::context::event::{Cause, Fault, Fill};
 use crate::error::OsError;
+use crate::state::files::FileId;
 use crate::state::process::ProcessId;
+use crate::state::vma::FileView;
 use crate::state::{KernelState, Moved};
 
 /// When an event happens.
@@ -166,6 +168,45 @@ pub trait MemoryManager: fmt::Debug + Send {
     /// Compaction has moved a mapped page; the frame where it was is free.
     fn moved(&mut self, cx: &mut Context<'_>, moved: Moved) {
         let _ = (cx, moved);
+    }
+
+    /// Event 1 for a page of a file that the page cache is about to hold: a frame for it.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    fn file_frame(&mut self, cx: &mut Context<'_>, file: FileId, page: u64) -> Result<Frame, OsError> {
+        let _ = (file, page);
+        cx.page_frame()
+    }
+
+    /// Event 5 for a frame of the page cache, which neither it nor any process has any more.
+    fn file_released(&mut self, cx: &mut Context<'_>, frame: Frame) {
+        cx.free(FrameRange::single(frame));
+    }
+
+    /// Compaction has moved a page of the page cache; the frame where it was is free.
+    fn file_moved(&mut self, cx: &mut Context<'_>, from: Frame) {
+        let _ = (cx, from);
+    }
+
+    /// Event 3 for a mapping of a file, before anything is looked at: a load of a page that has no
+    /// entry. Whether it has mapped a whole block that holds the page
+    /// ([`Context::map_file_block`]).
+    ///
+    /// # Errors
+    /// When there is no memory, or nothing below backs it.
+    fn map_file_block(&mut self, cx: &mut Context<'_>, fault: &Fault, view: FileView) -> Result<bool, OsError> {
+        let _ = (cx, fault, view);
+        Ok(false)
+    }
+
+    /// Event 3 for a mapping of a file, after a page of it has been mapped for a load.
+    ///
+    /// # Errors
+    /// As [`MemoryManager::map_file_block`].
+    fn file_mapped(&mut self, cx: &mut Context<'_>, fault: &Fault, view: FileView) -> Result<(), OsError> {
+        let _ = (cx, fault, view);
+        Ok(())
     }
 
     /// Memory is short: gives back up to `want` frames that nothing maps, and returns how many.

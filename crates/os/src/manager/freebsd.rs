@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! FreeBSD's superpages for anonymous memory (`vm_reserv.c`, `pmap.c` of amd64): the first fault in
+//! FreeBSD's superpages (`vm_reserv.c`, `pmap.c` of amd64): the first fault in
 //! an aligned 2 MiB sets a physical block aside, each page is zeroed as it is touched, and when all
 //! 512 are there they become a superpage where they lie.
 //!
@@ -7,9 +7,15 @@
 //! lose the right to be stored to, so that the next store to one faults and tries again
 //! (`pmap_promote_pde`). Demotion is the kernel's split.
 //!
-//! Left out: reservations for files; a superpage of clean pages that is demoted by the first store
-//! (here the store dirties all of it); a forked process's copies get frames of its reservation only
-//! where it has one already.
+//! Files have reservations, too: the page cache gets its frames there, and 2 MiB of a file that
+//! are in the cache as a whole are mapped by one entry, at the first fault of a process or, where
+//! it has mapped them page by page, by promotion, as far as the mapping is aligned as the file is.
+//! The faults on files are Linux's (what is read and mapped around).
+//!
+//! Left out: a superpage of clean pages that is demoted by the first store (here the store dirties
+//! all of it); a forked process's copies get frames of its reservation only where it has one
+//! already; a page of a file that is reclaimed breaks its reservation (FreeBSD gives it back to the
+//! reservation).
 
 use nestwalk_mem::counters::{Counter, list};
 use nestwalk_mem::{Entry, Frame, FrameRange, PageCount, PageSize, Vpn};
@@ -20,7 +26,9 @@ use crate::error::OsError;
 use crate::manager::contract::{Deallocation, Facts, MemoryManager, Preparation, Promotion, When};
 use crate::manager::linux4k::map_one_page;
 use crate::manager::reservation::{Number, Reservations, map_zeroed};
+use crate::state::files::FileId;
 use crate::state::process::ProcessId;
+use crate::state::vma::FileView;
 use crate::state::{KernelState, Moved};
 
 /// Its choices at the five events.
@@ -111,6 +119,29 @@ impl MemoryManager for FreeBsd {
 
     fn moved(&mut self, cx: &mut Context<'_>, moved: Moved) {
         self.reservations.moved(cx, moved.from);
+    }
+
+    fn file_frame(&mut self, cx: &mut Context<'_>, file: FileId, page: u64) -> Result<Frame, OsError> {
+        match self.reservations.frame_for_file(cx, file, page) {
+            Some(frame) => Ok(frame),
+            None => cx.page_frame(),
+        }
+    }
+
+    fn file_released(&mut self, cx: &mut Context<'_>, frame: Frame) {
+        self.reservations.release_file(cx, frame);
+    }
+
+    fn file_moved(&mut self, cx: &mut Context<'_>, from: Frame) {
+        self.reservations.moved(cx, from);
+    }
+
+    fn map_file_block(&mut self, cx: &mut Context<'_>, fault: &Fault, view: FileView) -> Result<bool, OsError> {
+        self.reservations.map_file_block(cx, fault, view)
+    }
+
+    fn file_mapped(&mut self, cx: &mut Context<'_>, fault: &Fault, view: FileView) -> Result<(), OsError> {
+        self.reservations.promote_file(cx, fault, view)
     }
 
     fn pressure(&mut self, cx: &mut Context<'_>, want: PageCount) -> PageCount {

@@ -13,9 +13,12 @@
 //! levels are on one map of 512 bits. No TLB is told: one that holds neighbours in an entry (a
 //! Clustered TLB) finds them by their frames.
 //!
-//! Left out: reservations for files, and the asynchronous variants (Async-64, Async-256). Gaps
-//! between pages that are in use are counted as pages zeroed one by one (`zeroed_4k`), though they
-//! are zeroed by run; a whole block is one of `zeroed_2m`.
+//! Files have FreeBSD's reservations and superpages (`freebsd`): nothing of a file is prepared
+//! ahead but by read-around, and the daemon leaves reservations alone of which a page is mapped.
+//!
+//! Left out: the asynchronous variants (Async-64, Async-256). Gaps between pages that are in use
+//! are counted as pages zeroed one by one (`zeroed_4k`), though they are zeroed by run; a whole
+//! block is one of `zeroed_2m`.
 
 use nestwalk_mem::counters::{Counter, list};
 use nestwalk_mem::{Entry, Frame, FrameRange, Level, Nanoseconds, Order, PageCount, PageSize, Vpn};
@@ -27,7 +30,9 @@ use crate::error::OsError;
 use crate::manager::contract::{Deallocation, Facts, MemoryManager, Preparation, Promotion, When};
 use crate::manager::linux4k::map_one_page;
 use crate::manager::reservation::{GROUP_ORDER, GROUP_PAGES, Number, Reservations, map_zeroed};
+use crate::state::files::FileId;
 use crate::state::process::ProcessId;
+use crate::state::vma::FileView;
 use crate::state::{KernelState, Moved};
 
 /// Its choices at the five events.
@@ -288,6 +293,29 @@ impl MemoryManager for Quicksilver {
 
     fn moved(&mut self, cx: &mut Context<'_>, moved: Moved) {
         self.reservations.moved(cx, moved.from);
+    }
+
+    fn file_frame(&mut self, cx: &mut Context<'_>, file: FileId, page: u64) -> Result<Frame, OsError> {
+        match self.reservations.frame_for_file(cx, file, page) {
+            Some(frame) => Ok(frame),
+            None => cx.page_frame(),
+        }
+    }
+
+    fn file_released(&mut self, cx: &mut Context<'_>, frame: Frame) {
+        self.reservations.release_file(cx, frame);
+    }
+
+    fn file_moved(&mut self, cx: &mut Context<'_>, from: Frame) {
+        self.reservations.moved(cx, from);
+    }
+
+    fn map_file_block(&mut self, cx: &mut Context<'_>, fault: &Fault, view: FileView) -> Result<bool, OsError> {
+        self.reservations.map_file_block(cx, fault, view)
+    }
+
+    fn file_mapped(&mut self, cx: &mut Context<'_>, fault: &Fault, view: FileView) -> Result<(), OsError> {
+        self.reservations.promote_file(cx, fault, view)
     }
 
     fn pressure(&mut self, cx: &mut Context<'_>, want: PageCount) -> PageCount {

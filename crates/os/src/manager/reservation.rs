@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reservations of 2 MiB (FreeBSD's `vm_reserv.c`), which `freebsd` and `quicksilver` share: a
-//! physical block that is set aside for an aligned 2 MiB of a process, a map of which of its 512
-//! frames are in use, and a queue of the reservations that are in use in part, in the order in
-//! which their population changed last.
+//! physical block that is set aside for an aligned 2 MiB of a process or of a file, a map of which
+//! of its 512 frames are in use, and a queue of the reservations that are in use in part, in the
+//! order in which their population changed last.
 //!
 //! A frame of a reservation is in use as long as anything maps it, wherever that is; when it is
 //! released it is the reservation's again. With its last frame the block goes back whole. A
 //! reservation is broken when memory is short, when a frame of it is reclaimed or moved, and when
-//! its process exits: unused frames go back, used ones stay 4 KiB pages.
+//! its process exits: unused frames go back, used ones stay 4 KiB pages. A frame of a file's is in
+//! use while the page cache has it.
 
 use nestwalk_mem::{Frame, FrameRange, Level, Nanoseconds, Order, Owner, PageCount, PageSize, Vpn};
 
@@ -16,8 +17,9 @@ use crate::context::event::{Cause, Fault};
 use crate::error::OsError;
 use crate::manager::radix::Radix;
 use crate::state::KernelState;
+use crate::state::files::FileId;
 use crate::state::process::ProcessId;
-use crate::state::vma::VmaKind;
+use crate::state::vma::{FileView, VmaKind};
 
 /// Pages of a block.
 const PAGES: u64 = PageSize::Huge.pages();
@@ -50,12 +52,32 @@ impl Number {
     }
 }
 
+/// What a reservation is for (FreeBSD's VM object).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Holder {
+    /// Memory of a process.
+    Process(ProcessId),
+    /// Pages of a file.
+    File(FileId),
+}
+
+impl Holder {
+    /// Who owns the frames that are not in use.
+    fn owner(self) -> Owner {
+        match self {
+            Self::Process(process) => Owner::Reserved { process: process.0 },
+            // No process has this number.
+            Self::File(_) => Owner::Reserved { process: u16::MAX },
+        }
+    }
+}
+
 /// One physical block.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
-    /// Whose it is.
-    pub process: ProcessId,
-    /// The first page that it is for.
+    /// What it is for.
+    pub holder: Holder,
+    /// The first page that it is for, of the process or the file.
     pub first: Vpn,
     /// When its population changed last.
     pub changed_at: Nanoseconds,
@@ -72,7 +94,7 @@ pub(super) struct Block {
 
 impl Block {
     const NONE: Self = Self {
-        process: ProcessId(0),
+        holder: Holder::Process(ProcessId(0)),
         first: Vpn(0),
         changed_at: Nanoseconds(0),
         population: 0,
@@ -124,6 +146,10 @@ nestwalk_mem::counters! {
         faults_from_reservations ["faults"],
         /// Reservations broken because memory was short.
         broken_under_pressure ["reservations"],
+        /// Reservations of 2 MiB of a file made (counted in `reservations`, too).
+        file_reservations ["reservations"],
+        /// Faults on files that mapped 2 MiB at once.
+        file_superpages_mapped ["2 MiB pages"],
     }
 }
 
@@ -134,6 +160,8 @@ pub(super) struct Reservations {
     blocks: Vec<Block>,
     /// By number of process: from a block of pages to its reservation's number, plus 1.
     spaces: Vec<Option<Radix>>,
+    /// The same by number of file.
+    files: Vec<Option<Radix>>,
     /// The partially populated queue: the one that has not changed for longest, and the one that
     /// changed last.
     oldest: Number,
@@ -148,6 +176,7 @@ impl Default for Reservations {
         Self {
             blocks: Vec::new(),
             spaces: Vec::new(),
+            files: Vec::new(),
             oldest: Number::NONE,
             newest: Number::NONE,
             reserved: PageCount(0),
@@ -211,21 +240,102 @@ impl Reservations {
             cx.state.counters.huge_fallbacks += 1;
             return None;
         };
-        cx.reserve(fault.process, FrameRange::new(base, PageCount(PAGES)));
+        Some(self.set_aside(cx, Holder::Process(fault.process), first, base))
+    }
+
+    /// The block at `base`, which is the caller's, is set aside.
+    fn set_aside(&mut self, cx: &mut Context<'_>, holder: Holder, first: Vpn, base: Frame) -> Number {
+        cx.state.memory.set_owners(FrameRange::new(base, PageCount(PAGES)), holder.owner());
         let number = Number::of(base);
         if self.blocks.len() <= number.index() {
             self.blocks.resize(number.index() + 1, Block::NONE);
         }
-        self.blocks[number.index()] = Block { process: fault.process, first, ..Block::NONE };
-        let process = usize::from(fault.process.0);
-        if self.spaces.len() <= process {
-            self.spaces.resize_with(process + 1, || None);
+        self.blocks[number.index()] = Block { holder, first, ..Block::NONE };
+        let (spaces, index) = self.spaces_of(holder);
+        if spaces.len() <= index {
+            spaces.resize_with(index + 1, || None);
         }
-        let space = self.spaces[process].get_or_insert_default();
-        space.set(first.0 >> ORDER, u64::from(number.0) + 1);
+        spaces[index].get_or_insert_default().set(first.0 >> ORDER, u64::from(number.0) + 1);
         self.reserved.0 += PAGES;
         self.counters.reservations += 1;
-        Some(number)
+        number
+    }
+
+    fn spaces_of(&mut self, holder: Holder) -> (&mut Vec<Option<Radix>>, usize) {
+        match holder {
+            Holder::Process(process) => (&mut self.spaces, process.0.into()),
+            Holder::File(file) => (&mut self.files, file.0 as usize),
+        }
+    }
+
+    /// The reservation for a page of a file.
+    fn find_of_file(&self, file: FileId, page: u64) -> Option<Number> {
+        let word = self.files.get(file.0 as usize)?.as_ref()?.get(page >> ORDER);
+        (word != 0).then(|| Number((word - 1) as u32))
+    }
+
+    /// A frame for a page that a file's cache is about to hold: out of the reservation that there
+    /// is, or of a new one. None is made where a page of its window is in the cache already, or
+    /// that reaches beyond the file's end (`vm_reserv_alloc_page` of an object that is not
+    /// anonymous).
+    pub fn frame_for_file(&mut self, cx: &mut Context<'_>, file: FileId, page: u64) -> Option<Frame> {
+        if let Some(number) = self.find_of_file(file, page) {
+            return self.take(cx.state.now, number, Vpn(page));
+        }
+        let first = page & !(PAGES - 1);
+        let known = cx.state.files.get(file);
+        if first + PAGES > known.size.0 || (first..first + PAGES).any(|page| known.page(page).is_some()) {
+            return None;
+        }
+        let Some(base) = cx.state.alloc(Order::HUGE, cx.cpu) else {
+            cx.state.counters.huge_fallbacks += 1;
+            return None;
+        };
+        let number = self.set_aside(cx, Holder::File(file), Vpn(first), base);
+        self.counters.file_reservations += 1;
+        self.take(cx.state.now, number, Vpn(page))
+    }
+
+    /// A frame has left the page cache, and nothing maps it.
+    pub fn release_file(&mut self, cx: &mut Context<'_>, frame: Frame) {
+        self.release(cx, FrameRange::single(frame), Cause::Reclaimed);
+    }
+
+    /// Maps 2 MiB of a file for the fault, if all of it is in the cache, in a reservation, and the
+    /// mapping holds it in an aligned block where nothing is mapped yet (`vm_fault_soft_fast`).
+    ///
+    /// # Errors
+    /// When there is no memory for a table node, or nothing below backs it.
+    pub fn map_file_block(&mut self, cx: &mut Context<'_>, fault: &Fault, view: FileView) -> Result<bool, OsError> {
+        let Some(base) = self.full_file_block(fault, view).filter(|_| fault.slot.level > Level::PTE) else {
+            return Ok(false);
+        };
+        let first = fault.page.align_down(ORDER);
+        if cx.state.processes.get(fault.process)?.table.geometry().index_bits() != ORDER {
+            return Ok(false);
+        }
+        cx.map_file_block(fault.process, first, base)?;
+        self.counters.file_superpages_mapped += 1;
+        Ok(true)
+    }
+
+    /// Makes a superpage of 2 MiB of a file that are mapped page by page, in place, all of them.
+    ///
+    /// # Errors
+    /// When there is no such process, or nothing below backs a table node.
+    pub fn promote_file(&mut self, cx: &mut Context<'_>, fault: &Fault, view: FileView) -> Result<(), OsError> {
+        match self.full_file_block(fault, view) {
+            Some(base) => cx.promote_file(fault.process, fault.page.align_down(ORDER), base).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// The block in which all of the 2 MiB of the file around the fault lie, if there is one, and
+    /// it can be mapped large.
+    fn full_file_block(&self, fault: &Fault, view: FileView) -> Option<Frame> {
+        let suits = view.is_congruent(ORDER) && fault.vma.holds_block(fault.page, ORDER);
+        let number = self.find_of_file(view.file, view.page(fault.page)).filter(|_| suits)?;
+        self.block(number).is_full().then(|| number.base())
     }
 
     /// The frame of the page's place is in use from now on (`vm_reserv_populate`); `None` if it is
@@ -344,7 +454,7 @@ impl Reservations {
     /// A frame is the reservation's again (`vm_reserv_depopulate`).
     pub fn give_back(&mut self, cx: &mut Context<'_>, number: Number, frame: Frame) {
         let block = &mut self.blocks[number.index()];
-        cx.reserve(block.process, FrameRange::single(frame));
+        cx.state.memory.set_owner(frame, block.holder.owner());
         let place = frame.0 & (PAGES - 1);
         block.used[(place >> 6) as usize] &= !(1 << (place & 63));
         block.population -= 1;
@@ -362,7 +472,8 @@ impl Reservations {
         self.dequeue(number);
         let block = std::mem::replace(&mut self.blocks[number.index()], Block::NONE);
         self.reserved.0 -= PAGES - u64::from(block.population);
-        if let Some(space) = &mut self.spaces[usize::from(block.process.0)] {
+        let (spaces, index) = self.spaces_of(block.holder);
+        if let Some(space) = &mut spaces[index] {
             space.remove(block.first.0 >> ORDER);
         }
     }
@@ -423,12 +534,22 @@ impl Reservations {
         let (mut reserved, mut queued) = (0, 0);
         for (number, block) in self.blocks.iter().enumerate().filter(|(_, block)| block.population > 0) {
             let number = Number(number as u32);
-            assert_eq!(self.find(block.process, block.first), Some(number), "{block:?}");
+            let found = match block.holder {
+                Holder::Process(process) => self.find(process, block.first),
+                Holder::File(file) => self.find_of_file(file, block.first.0),
+            };
+            assert_eq!(found, Some(number), "{block:?}");
+            if let Holder::File(file) = block.holder {
+                for place in (0..PAGES).filter(|&place| block.uses(place)) {
+                    let cached = state.files.page(file, block.first.0 + place).map(|page| page.frame);
+                    assert_eq!(cached, Some(number.base() + place), "{block:?}, place {place}");
+                }
+            }
             assert_eq!(block.used.iter().map(|word| word.count_ones()).sum::<u32>(), u32::from(block.population));
             assert_eq!(block.queued, !block.is_full(), "{block:?}");
             for place in (0..PAGES).filter(|&place| !block.uses(place)) {
                 let owner = state.memory.owner(number.base() + place);
-                assert_eq!(owner, Owner::Reserved { process: block.process.0 }, "{block:?}, place {place}");
+                assert_eq!(owner, block.holder.owner(), "{block:?}, place {place}");
                 reserved += 1;
             }
             queued += u64::from(block.queued);
@@ -440,7 +561,7 @@ impl Reservations {
             (previous, at, queued) = (at, block.next, queued - 1);
         }
         assert_eq!((queued, previous), (0, self.newest), "the length of the queue and its end");
-        let mapped: usize = self.spaces.iter().flatten().map(|space| space.iter().count()).sum();
+        let mapped: usize = self.spaces.iter().chain(&self.files).flatten().map(|space| space.iter().count()).sum();
         assert_eq!(mapped, self.blocks.iter().filter(|block| block.population > 0).count(), "reservations by page");
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a kernel's parts share: memory, processes, counters, clock.
 
+pub mod files;
 pub(crate) mod gather;
 pub mod invalidation;
 pub mod process;
@@ -11,6 +12,7 @@ use nestwalk_mem::{Cpu, Frame, MigrateType, Nanoseconds, Order, Owner, PageCount
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::counters::OsCounters;
+use crate::state::files::Files;
 use crate::state::gather::Gather;
 use crate::state::invalidation::Invalidations;
 use crate::state::process::{ProcessId, Processes};
@@ -61,6 +63,11 @@ pub struct KernelState {
     pub(crate) zero_block: Option<Frame>,
     pub(crate) deferral: Deferral,
     pub(crate) moved: Vec<Moved>,
+    /// Where pages of the page cache were that have been moved, and that the memory manager has not
+    /// yet been told of.
+    pub(crate) moved_files: Vec<Frame>,
+    /// Files, and what of them is in the page cache.
+    pub files: Files,
     /// Frames on their way from a zapped range to the allocator.
     pub(crate) gather: Gather,
     /// Frames of the page cache that the start state left behind.

@@ -6,13 +6,54 @@
 
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
 
+use crate::id::FileId;
+
 /// What backs a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum VmaKind {
     /// Private memory that begins as zeroes.
     Anonymous,
-    /// Private pages of a file. Never huge.
+    /// Private pages of a file that is not known, with no page cache behind them. Never huge.
     File,
+    /// Pages of a file, out of the page cache.
+    Mapped(FileView),
+}
+
+/// Which pages of which file a mapping shows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FileView {
+    /// The file.
+    pub file: FileId,
+    /// Whether stores go to the file (`MAP_SHARED`). Otherwise they go to copies of its pages.
+    pub shared: bool,
+    /// Where the file's first page would lie, modulo 2^64: so two views of a file that go on from
+    /// each other are equal.
+    origin: u64,
+}
+
+impl FileView {
+    /// A view in which page `first` of the file lies at `at`.
+    pub const fn new(file: FileId, shared: bool, at: Vpn, first: u64) -> Self {
+        Self { file, shared, origin: at.0.wrapping_sub(first) }
+    }
+
+    /// The file's page that lies at `at`.
+    #[inline]
+    pub const fn page(&self, at: Vpn) -> u64 {
+        at.0.wrapping_sub(self.origin)
+    }
+
+    /// Where page `page` of the file lies.
+    #[inline]
+    pub const fn place(&self, page: u64) -> Vpn {
+        Vpn(self.origin.wrapping_add(page))
+    }
+
+    /// Whether an aligned block of 2^`order` pages of the file lies in an aligned block of memory.
+    #[inline]
+    pub const fn is_congruent(&self, order: u32) -> bool {
+        self.origin & ((1 << order) - 1) == 0
+    }
 }
 
 /// What the program has advised about huge pages here.
@@ -41,6 +82,22 @@ pub struct VmaFlags {
 impl VmaFlags {
     /// Private, anonymous, writable, without advice: the heap and most of the rest.
     pub const ANONYMOUS: Self = Self { kind: VmaKind::Anonymous, writable: true, advice: HugeAdvice::None };
+
+    /// Those of the same memory after it has moved (mremap).
+    pub(crate) fn moved(self, from: Vpn, to: Vpn) -> Self {
+        let VmaKind::Mapped(view) = self.kind else { return self };
+        let moved = FileView::new(view.file, view.shared, to, view.page(from));
+        Self { kind: VmaKind::Mapped(moved), ..self }
+    }
+
+    /// The file that it is a view of, if it is one.
+    #[inline]
+    pub fn view(&self) -> Option<FileView> {
+        match self.kind {
+            VmaKind::Mapped(view) => Some(view),
+            VmaKind::Anonymous | VmaKind::File => None,
+        }
+    }
 }
 
 /// One mapping.
@@ -259,6 +316,23 @@ mod tests {
         assert_eq!(vmas.find_free(PageCount(6), 0, Vpn(0), Vpn(100)), Some(Vpn(84)));
         assert_eq!(vmas.find_free(PageCount(6), 4, Vpn(0), Vpn(100)), Some(Vpn(80)));
         assert_eq!(vmas.find_free(PageCount(91), 0, Vpn(0), Vpn(100)), None);
+    }
+
+    #[test]
+    fn views_of_a_file_that_go_on_from_each_other_are_one_mapping() {
+        let mut vmas = Vmas::default();
+        let view = |at: u64, first: u64| {
+            let kind = VmaKind::Mapped(FileView::new(FileId(3), false, Vpn(at), first));
+            VmaFlags { kind, writable: false, ..VmaFlags::ANONYMOUS }
+        };
+        vmas.insert(Vma { range: range(10, 20), flags: view(10, 5) });
+        vmas.insert(Vma { range: range(20, 25), flags: view(20, 15) });
+        vmas.insert(Vma { range: range(25, 30), flags: view(25, 0) });
+        let found: Vec<_> =
+            vmas.iter().map(|vma| (vma.range.start.0, vma.flags.view().unwrap().page(Vpn(26)))).collect();
+        assert_eq!(found, [(10, 21), (25, 1)]);
+        let moved = view(10, 5).moved(Vpn(12), Vpn(100)).view().unwrap();
+        assert_eq!((moved.page(Vpn(100)), moved.place(7), moved.is_congruent(0)), (7, Vpn(100), true));
     }
 
     proptest! {

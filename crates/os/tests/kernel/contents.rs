@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use nestwalk_mem::{Frame, FrameRange, Vpn};
-use nestwalk_os::{Below, HostMemory, Hypercall, HypercallReply, Kernel, OsError, ProcessId};
+use nestwalk_os::{Below, FileId, HostMemory, Hypercall, HypercallReply, Kernel, OsError, ProcessId};
 
 /// The contents of a page: 0 is all zeroes.
 pub type Token = u64;
@@ -18,11 +18,31 @@ const GARBAGE: Token = u64::MAX;
 /// Pages in swap.
 pub type Swap = BTreeMap<(ProcessId, Vpn), Token>;
 
+/// What files hold, as far as it was written back.
+#[derive(Clone, Default)]
+pub struct Disk(Rc<RefCell<BTreeMap<(FileId, u64), Token>>>);
+
+impl Disk {
+    /// What a page of a file holds at first: no zeroes, and each something else.
+    pub fn fresh(file: u32, page: u64) -> Token {
+        1 << 50 | u64::from(file) << 32 | page
+    }
+
+    pub fn read(&self, file: FileId, page: u64) -> Token {
+        self.0.borrow().get(&(file, page)).copied().unwrap_or_else(|| Self::fresh(file.0, page))
+    }
+
+    fn write(&self, file: FileId, page: u64, token: Token) {
+        self.0.borrow_mut().insert((file, page), token);
+    }
+}
+
 /// Bare metal that remembers what was written.
 #[derive(Clone, Default)]
 pub struct Metal {
     frames: Rc<RefCell<BTreeMap<Frame, Token>>>,
     pub swap: Rc<RefCell<Swap>>,
+    pub disk: Disk,
 }
 
 impl Metal {
@@ -65,6 +85,16 @@ impl Below for Metal {
         self.write(frame, token);
         Ok(())
     }
+
+    fn read_file(&mut self, file: FileId, page: u64, frame: Frame) -> Result<(), OsError> {
+        self.write(frame, self.disk.read(file, page));
+        Ok(())
+    }
+
+    fn write_file(&mut self, file: FileId, page: u64, frame: Frame) -> Result<(), OsError> {
+        self.disk.write(file, page, self.read(frame));
+        Ok(())
+    }
 }
 
 /// A VM's memory over a host on [`Metal`], in which the contents of the guest's frames can be
@@ -76,6 +106,8 @@ pub struct VmMemory<'a> {
     pub metal: Metal,
     /// The guest's own swap.
     pub swap: Rc<RefCell<Swap>>,
+    /// The guest's own files.
+    pub disk: Disk,
 }
 
 impl VmMemory<'_> {
@@ -134,5 +166,15 @@ impl Below for VmMemory<'_> {
     fn swap_in(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
         let token = self.swap.borrow()[&(process, page)];
         self.write(frame, token)
+    }
+
+    fn read_file(&mut self, file: FileId, page: u64, frame: Frame) -> Result<(), OsError> {
+        self.write(frame, self.disk.read(file, page))
+    }
+
+    fn write_file(&mut self, file: FileId, page: u64, frame: Frame) -> Result<(), OsError> {
+        self.touch(FrameRange::single(frame), false)?;
+        self.disk.write(file, page, self.read(frame));
+        Ok(())
     }
 }

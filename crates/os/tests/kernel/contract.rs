@@ -3,7 +3,10 @@
 //! as its enum's `all` names it.
 
 use nestwalk_mem::{Cpu, Entry, Frame, Nanoseconds, PageCount, Vpn};
-use nestwalk_os::{Advice, Bare, HugeAdvice, Kernel, KernelConfig, OsError, ProcessId, StartState, VmaFlags};
+use nestwalk_os::{
+    Advice, Bare, FileName, FileView, HugeAdvice, Kernel, KernelConfig, OsError, ProcessId, StartState, VmaFlags,
+    VmaKind,
+};
 
 use crate::{configurations, pages};
 
@@ -279,6 +282,38 @@ fn calls_on_processes_and_ranges_that_do_not_exist_are_errors() {
             }
             let moved = kernel.mremap(process, pages(512, 4), pages(1024, 4), &mut Bare);
             assert_eq!(moved, Err(OsError::Segfault { process, page: Vpn(512) }));
+        },
+    );
+}
+
+#[test]
+fn pages_of_a_file_are_one_for_all_and_the_cache_keeps_them_until_memory_is_short() {
+    every(
+        |config| config.swap = PageCount(0),
+        |kernel, first| {
+            let file = kernel.open_file(FileName::of("lib/libc.so"), PageCount(1500));
+            let second = kernel.spawn(&mut Bare).unwrap();
+            let view = FileView::new(file, false, Vpn(4096), 0);
+            let flags = VmaFlags { kind: VmaKind::Mapped(view), ..VmaFlags::ANONYMOUS };
+            for process in [first, second] {
+                kernel.mmap(process, pages(4096, 1500), flags, &mut Bare).unwrap();
+                for page in 4096..4096 + 1500 {
+                    kernel.touch(process, Vpn(page), false, Cpu(0), &mut Bare).unwrap();
+                }
+            }
+            assert!((4096..4096 + 1500).all(|page| frame(kernel, first, page) == frame(kernel, second, page)));
+            assert_eq!((kernel.counters().file_pages_read, kernel.cached()), (1500, PageCount(1500)));
+            store(kernel, second, 4100);
+            assert_ne!(frame(kernel, first, 4100), frame(kernel, second, 4100));
+            kernel.check_invariants();
+            kernel.exit(second, &mut Bare).unwrap();
+            kernel.munmap(first, pages(4096, 1500), &mut Bare).unwrap();
+            assert_eq!(kernel.cached(), PageCount(1500));
+            kernel.mmap(first, pages(8192, MEMORY.0), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+            let stored = (8192..8192 + MEMORY.0)
+                .take_while(|&page| kernel.touch(first, Vpn(page), true, Cpu(0), &mut Bare).is_ok())
+                .count() as u64;
+            assert_eq!(kernel.cached(), PageCount(0), "anonymous memory failed before ({stored})");
         },
     );
 }

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use nestwalk_mem::{Cpu, PageCount, Vpn, VpnRange};
-use nestwalk_os::op::{Op, Outcome};
-use nestwalk_os::{Advice, Below, Kernel, KernelConfig, OsError, ProcessId, StartState};
+use nestwalk_mem::{Cpu, Frame, PageCount, Vpn, VpnRange};
+use nestwalk_os::op::{FILE_PAGES, Op, Outcome};
+use nestwalk_os::{Advice, Below, FileId, FileName, Kernel, KernelConfig, OsError, ProcessId, StartState};
 use proptest::prelude::*;
 
-use crate::contents::{Metal, Token, VmMemory};
+use crate::contents::{Disk, Metal, Token, VmMemory};
 use crate::{configurations, strategy};
 
 /// What one page of the model holds.
@@ -19,6 +19,22 @@ struct Page {
     token: Token,
     /// Since `MADV_FREE`, it may read as zeroes at any time, and then stays so.
     lazy: bool,
+    /// The file's page that it shows, and whether stores go there.
+    file: Option<(FileId, u64, bool)>,
+    /// A store has made it a page of its own, which holds `token`.
+    copied: bool,
+}
+
+impl Page {
+    /// Its mapping has grown beyond the end of the file.
+    fn is_beyond_its_file(&self) -> bool {
+        self.file.is_some_and(|(_, page, _)| page >= FILE_PAGES.0)
+    }
+
+    /// It is given back.
+    fn discard(&mut self) {
+        (self.token, self.lazy, self.copied) = (0, false, false);
+    }
 }
 
 /// Mapped pages of a process.
@@ -31,20 +47,23 @@ struct Machine {
     metal: Metal,
     /// The upper kernel's swap.
     swap: std::rc::Rc<std::cell::RefCell<crate::contents::Swap>>,
+    /// Its files.
+    disk: Disk,
 }
 
 impl Machine {
     fn alone(config: &KernelConfig) -> Self {
         let metal = Metal::default();
-        let swap = metal.swap.clone();
-        Self { kernel: Kernel::new(config).unwrap(), host: None, metal, swap }
+        let (swap, disk) = (metal.swap.clone(), metal.disk.clone());
+        Self { kernel: Kernel::new(config).unwrap(), host: None, metal, swap, disk }
     }
 
     fn nested(guest: &KernelConfig, host: &KernelConfig) -> Self {
         let mut metal = Metal::default();
         let mut host = Kernel::new(host).unwrap();
         let (vm, base) = host.host_vm(guest.memory, &mut metal).unwrap();
-        Self { kernel: Kernel::new(guest).unwrap(), host: Some((host, vm, base)), metal, swap: Default::default() }
+        let (swap, disk) = Default::default();
+        Self { kernel: Kernel::new(guest).unwrap(), host: Some((host, vm, base)), metal, swap, disk }
     }
 
     /// Does `what` with the upper kernel and what lies below it.
@@ -52,8 +71,8 @@ impl Machine {
         match &mut self.host {
             None => what(&mut self.kernel, &mut self.metal),
             Some((host, vm, base)) => {
-                let (metal, swap) = (self.metal.clone(), self.swap.clone());
-                what(&mut self.kernel, &mut VmMemory { host, vm: *vm, base: *base, metal, swap })
+                let (metal, swap, disk) = (self.metal.clone(), self.swap.clone(), self.disk.clone());
+                what(&mut self.kernel, &mut VmMemory { host, vm: *vm, base: *base, metal, swap, disk })
             }
         }
     }
@@ -64,24 +83,40 @@ impl Machine {
         if !leaf.entry.is_present() {
             return Some(self.swap.borrow()[&(process, page)]);
         }
-        let frame = leaf.frame_of(page);
-        Some(match &mut self.host {
+        Some(self.read_frame(leaf.frame_of(page)))
+    }
+
+    fn read_frame(&mut self, frame: Frame) -> Token {
+        match &mut self.host {
             None => self.metal.read(frame),
             Some((host, vm, base)) => {
-                let (metal, swap) = (self.metal.clone(), self.swap.clone());
-                VmMemory { host, vm: *vm, base: *base, metal, swap }.read(frame)
+                let (metal, swap, disk) = (self.metal.clone(), self.swap.clone(), self.disk.clone());
+                VmMemory { host, vm: *vm, base: *base, metal, swap, disk }.read(frame)
             }
-        })
+        }
+    }
+
+    /// What a page of a file holds, in the page cache or on disk.
+    fn read_file(&mut self, file: FileId, page: u64) -> Token {
+        let known = self.kernel.files().has(file);
+        match known.then(|| self.kernel.files().page(file, page)).flatten() {
+            Some(cached) => self.read_frame(cached.frame),
+            None => self.disk.read(file, page),
+        }
     }
 
     /// The program stores to a page that its kernel has made ready.
     fn write(&mut self, process: ProcessId, page: Vpn, token: Token) -> Result<(), OsError> {
         let frame = self.kernel.table(process)?.translate(page).expect("it was touched");
+        self.write_frame(frame, token)
+    }
+
+    fn write_frame(&mut self, frame: Frame, token: Token) -> Result<(), OsError> {
         match &mut self.host {
             None => self.metal.write(frame, token),
             Some((host, vm, base)) => {
-                let (metal, swap) = (self.metal.clone(), self.swap.clone());
-                VmMemory { host, vm: *vm, base: *base, metal, swap }.write(frame, token)?;
+                let (metal, swap, disk) = (self.metal.clone(), self.swap.clone(), self.disk.clone());
+                VmMemory { host, vm: *vm, base: *base, metal, swap, disk }.write(frame, token)?;
             }
         }
         Ok(())
@@ -93,12 +128,17 @@ struct Pair {
     machine: Machine,
     model: BTreeMap<ProcessId, Space>,
     heaps: BTreeMap<ProcessId, (Vpn, Vpn)>,
+    /// What was stored to files.
+    files: BTreeMap<(FileId, u64), Token>,
     next_token: Token,
 }
 
 impl Pair {
-    fn new(machine: Machine) -> Self {
-        Self { machine, model: BTreeMap::new(), heaps: BTreeMap::new(), next_token: 1 }
+    fn new(mut machine: Machine) -> Self {
+        for name in 0..3 {
+            machine.kernel.open_file(FileName(name), FILE_PAGES);
+        }
+        Self { machine, model: BTreeMap::new(), heaps: BTreeMap::new(), files: BTreeMap::new(), next_token: 1 }
     }
 
     fn step(&mut self, op: &Op) {
@@ -112,7 +152,13 @@ impl Pair {
         };
         match result {
             Ok(outcome) => self.mirror(op, process, outcome),
-            Err(OsError::OutOfMemory { .. } | OsError::Host { .. }) => self.kill(op, process),
+            Err(OsError::OutOfMemory { .. } | OsError::Host { .. }) => {
+                if let Op::WriteFile(_, name, first, count) = *op {
+                    // Some pages hold what the program wrote before.
+                    (first..first + count).for_each(|page| self.write_file(FileId(name.0 as u32), page));
+                }
+                self.kill(op, process);
+            }
             Err(error) => assert!(self.forbids(op, process), "{op:?} by {process:?}: {error}"),
         }
     }
@@ -121,10 +167,14 @@ impl Pair {
     fn forbids(&self, op: &Op, process: ProcessId) -> bool {
         let space = &self.model[&process];
         match *op {
-            Op::Touch(_, page, store, _) => space.get(&page).is_none_or(|page| store && !page.writable),
-            Op::Madvise(_, range, Advice::PopulateWrite) => {
-                each(range).any(|page| space.get(&page).is_none_or(|page| !page.writable))
+            Op::Touch(_, page, store, _) => {
+                space.get(&page).is_none_or(|page| store && !page.writable || page.is_beyond_its_file())
             }
+            Op::Madvise(_, range, Advice::PopulateWrite) => {
+                each(range).any(|page| space.get(&page).is_none_or(|page| !page.writable || page.is_beyond_its_file()))
+            }
+            Op::MmapFile(_, range, _, first, ..) => first + range.len() > FILE_PAGES.0,
+            Op::ReadFile(_, _, first, count) | Op::WriteFile(_, _, first, count) => first + count > FILE_PAGES.0,
             Op::Mremap(_, from, to) => {
                 let unmapped = each(from).any(|page| !space.contains_key(&page));
                 let grown = VpnRange { start: from.end, end: to.end };
@@ -154,12 +204,28 @@ impl Pair {
         let space = self.model.get_mut(&process).unwrap();
         match *op {
             Op::Mmap(_, range, flags) => map(space, range, flags.writable),
+            Op::MmapFile(_, range, name, first, shared, writable) => {
+                let file = FileId(name.0 as u32);
+                space.extend(each(range).zip(first..).map(|(page, place)| {
+                    (page, Page { writable, file: Some((file, place, shared)), ..Page::default() })
+                }));
+            }
+            Op::WriteFile(_, name, first, count) => {
+                (first..first + count).for_each(|page| self.write_file(FileId(name.0 as u32), page));
+            }
             Op::Unmap(_, range) => unmap(space, range),
             Op::Mprotect(_, range, writable) => change(space, range, |page| page.writable = writable),
-            Op::Madvise(_, range, Advice::DontNeed) => {
-                change(space, range, |page| (page.token, page.lazy) = (0, false))
+            Op::Madvise(_, range, Advice::DontNeed) => change(space, range, Page::discard),
+            Op::Madvise(_, range, Advice::Free) => change(space, range, |page| page.lazy = page.file.is_none()),
+            Op::Madvise(_, range, Advice::PopulateWrite) => {
+                // Private pages of files are copied as if they were stored to.
+                let files = &self.files;
+                change(space, range, |page| {
+                    if let Some((file, place, false)) = page.file.filter(|_| !page.copied) {
+                        (page.copied, page.token) = (true, held(files, file, place));
+                    }
+                });
             }
-            Op::Madvise(_, range, Advice::Free) => change(space, range, |page| page.lazy = true),
             Op::Touch(_, page, store, _) => {
                 if store {
                     self.store(process, page);
@@ -175,7 +241,7 @@ impl Pair {
                 self.model.remove(&process);
                 self.heaps.remove(&process);
             }
-            Op::Spawn | Op::Pressure(_) | Op::Tick(_) | Op::Madvise(..) => {}
+            Op::Spawn | Op::Pressure(_) | Op::Tick(_) | Op::Madvise(..) | Op::ReadFile(..) => {}
         }
     }
 
@@ -186,8 +252,21 @@ impl Pair {
             let page =
                 self.model.get_mut(&process).unwrap().get_mut(&page).expect("the kernel allowed a store outside");
             assert!(page.writable, "the kernel allowed a store to a read-only page");
-            (page.token, page.lazy) = (token, false);
+            match page.file {
+                Some((file, place, true)) => drop(self.files.insert((file, place), token)),
+                _ => (page.token, page.lazy, page.copied) = (token, false, page.file.is_some()),
+            }
         }
+    }
+
+    fn write_file(&mut self, file: FileId, page: u64) {
+        let token = self.next_token;
+        self.next_token += 1;
+        // It may have been reclaimed for the next one: what was written is lost to this test then.
+        let cached = self.machine.kernel.files().page(file, page);
+        let written = cached.is_some_and(|cached| self.machine.write_frame(cached.frame, token).is_ok());
+        let token = if written { token } else { self.machine.read_file(file, page) };
+        self.files.insert((file, page), token);
     }
 
     fn move_heap(&mut self, process: ProcessId, end: Vpn) {
@@ -202,8 +281,12 @@ impl Pair {
         let space = self.model.get_mut(&process).unwrap();
         let old: Vec<Page> = each(from).map(|page| space.remove(&page).unwrap()).collect();
         unmap(space, to);
-        let like_the_last =
-            |old: &[Page], i: usize| Page { writable: old[i.min(old.len() - 1)].writable, ..Page::default() };
+        let like_the_last = |old: &[Page], i: usize| {
+            let last = old[i.min(old.len() - 1)];
+            let beyond = (i + 1).saturating_sub(old.len()) as u64;
+            let file = last.file.map(|(file, page, shared)| (file, page + beyond, shared));
+            Page { writable: last.writable, file, ..Page::default() }
+        };
         for (i, page) in each(to).enumerate() {
             space.insert(page, old.get(i).copied().unwrap_or_else(|| like_the_last(&old, i)));
         }
@@ -231,7 +314,17 @@ impl Pair {
         assert_eq!(alive, self.model.keys().copied().collect::<Vec<_>>());
         for (&process, space) in &mut self.model {
             for (&page, model) in space.iter_mut() {
-                let read = self.machine.read(process, page).unwrap_or(0);
+                let found = self.machine.read(process, page);
+                let read = match model.file {
+                    Some((file, place, _)) => {
+                        found.unwrap_or_else(|| if model.copied { 0 } else { self.machine.read_file(file, place) })
+                    }
+                    None => found.unwrap_or(0),
+                };
+                if let Some((file, place, _)) = model.file.filter(|_| !model.copied) {
+                    assert_eq!(read, held(&self.files, file, place), "{process:?} reads {page:?} of {file:?}");
+                    continue;
+                }
                 if model.lazy && read == 0 {
                     *model = Page { token: 0, ..*model };
                 }
@@ -250,6 +343,11 @@ impl Pair {
             self.check();
         }
     }
+}
+
+/// What a page of a file holds.
+fn held(files: &BTreeMap<(FileId, u64), Token>, file: FileId, page: u64) -> Token {
+    files.get(&(file, page)).copied().unwrap_or_else(|| Disk::fresh(file.0, page))
 }
 
 fn each(range: VpnRange) -> impl Iterator<Item = Vpn> {

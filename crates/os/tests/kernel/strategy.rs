@@ -2,8 +2,8 @@
 //! Random programs.
 
 use nestwalk_mem::{Cpu, Nanoseconds, PageCount, Va, Vpn, VpnRange};
-use nestwalk_os::op::{Nth, Op};
-use nestwalk_os::{Advice, HugeAdvice, VmaFlags, VmaKind};
+use nestwalk_os::op::{FILE_PAGES, Nth, Op};
+use nestwalk_os::{Advice, FileName, HugeAdvice, VmaFlags, VmaKind};
 use proptest::prelude::*;
 
 /// Programs use pages from here on.
@@ -40,6 +40,10 @@ fn flags() -> impl Strategy<Value = VmaFlags> {
     })
 }
 
+fn file() -> impl Strategy<Value = FileName> {
+    (0u64..3).prop_map(FileName)
+}
+
 fn advice() -> impl Strategy<Value = Advice> {
     use Advice::{Collapse, DontNeed, Free, HugePage, NoHugePage, PopulateWrite};
     prop::sample::select(vec![DontNeed, Free, HugePage, NoHugePage, Collapse, PopulateWrite])
@@ -51,6 +55,11 @@ pub fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         2 => Just(Op::Spawn),
         6 => (nth(), range(), flags()).prop_map(|(n, r, f)| Op::Mmap(n, r, f)),
+        5 => (nth(), range(), file(), 0..FILE_PAGES.0, any::<bool>(), any::<bool>())
+            .prop_map(|(n, r, f, first, shared, w)| Op::MmapFile(n, r, f, first, shared, w)),
+        1 => (nth(), file(), 0..FILE_PAGES.0, 1u64..80).prop_map(|(n, f, first, count)| Op::ReadFile(n, f, first, count)),
+        1 => (nth(), file(), 0..FILE_PAGES.0, 1u64..80)
+            .prop_map(|(n, f, first, count)| Op::WriteFile(n, f, first, count)),
         24 => touch.prop_map(|(n, p, store, cpu)| Op::Touch(n, p, store, Cpu(cpu))),
         4 => (nth(), range()).prop_map(|(n, r)| Op::Unmap(n, r)),
         1 => (nth(), 0u64..80).prop_map(|(n, p)| Op::Brk(n, Va((FIRST + COUNT + p) << 12))),

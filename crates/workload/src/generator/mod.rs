@@ -14,6 +14,7 @@
 
 mod adjacency;
 pub(crate) mod bijection;
+mod build;
 mod compiler;
 mod compute;
 mod config;
@@ -44,6 +45,7 @@ mod tree;
 mod zipf;
 
 pub use adjacency::GraphKind;
+pub use build::{BuildConfig, Heap};
 pub use compiler::CompilerConfig;
 pub use compute::ComputeConfig;
 pub use energy_grid::EnergyGridConfig;
@@ -166,6 +168,9 @@ kinds! {
     /// swaptions and raytrace.
     Compute(ComputeConfig) = "compute": "swaptions, raytrace: hardly a TLB miss",
         |c| mixed(c.common(), c.mixture(), compute::Compute::new(c)?)?;
+    /// A job of a kernel's build.
+    Build(BuildConfig) = "build": "a job of a kernel's build: short processes, growing heaps, files in the page cache",
+        |c| Box::new(build::Build::new(c)?);
     /// Co-runners that map, touch and unmap.
     Neighbour(NeighbourConfig) = "neighbour": "co-runners that map, touch and unmap memory without end",
         |c| Box::new(neighbour::Neighbour::new(c)?);

@@ -47,9 +47,12 @@ fn config(kind: &str, more: &str) -> GeneratorConfig {
     toml::from_str(&format!("kind = '{kind}'\n{COMMON}{more}")).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Every kind of program, alone and with three threads. Co-runners have tests of their own.
+/// Co-runners and builds have tests of their own.
+const APART: [&str; 2] = ["neighbour", "build"];
+
+/// Every kind of program, alone and with three threads.
 fn all() -> Vec<GeneratorConfig> {
-    let kinds = GeneratorConfig::KINDS.iter().filter(|(kind, _)| *kind != "neighbour");
+    let kinds = GeneratorConfig::KINDS.iter().filter(|(kind, _)| !APART.contains(kind));
     let mut all: Vec<_> = kinds.flat_map(|(kind, _)| [config(kind, ""), config(kind, "threads = 3")]).collect();
     all.extend([
         config("graph", "traversal = 'frontier'"),
@@ -104,7 +107,7 @@ fn the_same_seed_gives_the_same_stream_and_another_one_does_not() {
     for config in all() {
         assert_eq!(play(&config), play(&config));
     }
-    for (kind, _) in GeneratorConfig::KINDS.iter().filter(|(kind, _)| !["stream", "neighbour"].contains(kind)) {
+    for (kind, _) in GeneratorConfig::KINDS.iter().filter(|(kind, _)| *kind != "stream" && !APART.contains(kind)) {
         assert_ne!(play(&config(kind, "")).accesses, play(&config(kind, "seed = 2")).accesses, "{kind}");
     }
 }
@@ -244,7 +247,7 @@ proptest::proptest! {
         kind in 0..GeneratorConfig::KINDS.len(), mebibytes in 32u64..120, threads in 1u16..9, seed in 1u64..99,
     ) {
         let (kind, _) = GeneratorConfig::KINDS[kind];
-        proptest::prop_assume!(kind != "neighbour");
+        proptest::prop_assume!(!APART.contains(&kind));
         let text = format!(
             "kind = '{kind}'\nfootprint = '{mebibytes} MiB'\nthreads = {threads}\nseed = {seed}\n\
              warm_accesses = 0\nmeasured_accesses = 100000"

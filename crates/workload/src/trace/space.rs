@@ -89,7 +89,15 @@ impl AddressSpace {
             }
             MemoryEvent::Madvise { range, advice } if ADVICE_THAT_FREES.contains(&advice) => PageEffect::Clear(range),
             MemoryEvent::Fork | MemoryEvent::ForkAndWait => PageEffect::ShareAll,
-            MemoryEvent::Madvise { .. } | MemoryEvent::ChildExit => PageEffect::None,
+            MemoryEvent::MmapFile { range, writable, .. } => {
+                self.map(range, writable, false);
+                PageEffect::Clear(range)
+            }
+            MemoryEvent::Madvise { .. }
+            | MemoryEvent::ChildExit
+            | MemoryEvent::SpawnAndWait
+            | MemoryEvent::ReadFile { .. }
+            | MemoryEvent::WriteFile { .. } => PageEffect::None,
         }
     }
 

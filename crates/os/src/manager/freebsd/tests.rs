@@ -199,3 +199,88 @@ fn what_a_child_shares_is_its_own_when_the_parent_has_gone() {
     kernel.exit(child, &mut Bare).unwrap();
     assert_eq!(kernel.memory().free_frames().0, free + 1, "the root of the first table has gone, too");
 }
+
+/// A process that maps `count` pages of a file of 1124 pages from `start` on.
+fn map_file(kernel: &mut Kernel, start: u64, count: u64) -> ProcessId {
+    let file = kernel.open_file(crate::FileName(7), PageCount(1124));
+    let process = kernel.spawn(&mut Bare).unwrap();
+    let kind = VmaKind::Mapped(FileView::new(file, false, Vpn(start), 0));
+    let flags = VmaFlags { kind, ..VmaFlags::ANONYMOUS };
+    kernel.mmap(process, VpnRange::new(Vpn(start), PageCount(count)), flags, &mut Bare).unwrap();
+    process
+}
+
+fn loads(kernel: &mut Kernel, process: ProcessId, start: u64, count: u64) {
+    (start..start + count).for_each(|page| touch(kernel, process, page, false));
+}
+
+#[test]
+fn two_mebibytes_of_a_file_become_a_superpage_and_the_next_process_maps_it_at_once() {
+    for (manager, huge) in [(ManagerConfig::FreeBsd, true), (ManagerConfig::Linux4k, false)] {
+        let mut config = KernelConfig::new(PageCount(16_384));
+        config.manager = manager;
+        let mut kernel = Kernel::new(&config).unwrap();
+        let one = map_file(&mut kernel, FIRST, 1124);
+        // The 16 pages around each are mapped with it: the last of these faults maps up to 495.
+        loads(&mut kernel, one, FIRST, 490);
+        assert_eq!(leaf(&kernel, one, FIRST).0, PageSize::Small);
+        loads(&mut kernel, one, FIRST + 490, 634);
+        let sizes = |kernel: &Kernel, of| [0, 600, 1100].map(|page| leaf(kernel, of, FIRST + page).0 == PageSize::Huge);
+        assert_eq!(sizes(&kernel, one), [huge, huge, false], "the file's end is no whole block");
+        let before = *kernel.counters();
+        let two = map_file(&mut kernel, FIRST, 1124);
+        loads(&mut kernel, two, FIRST, 1124);
+        assert_eq!(sizes(&kernel, two), [huge, huge, false]);
+        let done = kernel.counters().since(&before);
+        let around = 1124_u64.div_ceil(16);
+        assert_eq!(done.faults_file, if huge { 2 + 100_u64.div_ceil(16) } else { around });
+        kernel.check_invariants();
+        if !huge {
+            continue;
+        }
+        assert_eq!((statistic(&kernel, "file_reservations"), statistic(&kernel, "file_superpages_mapped")), (2, 2));
+        // A store to a private mapping splits the leaf and copies one page.
+        touch(&mut kernel, two, FIRST + 5, true);
+        assert_eq!(leaf(&kernel, two, FIRST + 6), (PageSize::Small, leaf(&kernel, one, FIRST + 6).1));
+        assert_eq!(leaf(&kernel, one, FIRST + 5).0, PageSize::Huge);
+        kernel.check_invariants();
+        kernel.exit(two, &mut Bare).unwrap();
+        kernel.exit(one, &mut Bare).unwrap();
+        assert_eq!(kernel.cached(), PageCount(1124));
+        kernel.reclaim(PageCount(16_384), Cpu(0), &mut Bare).unwrap();
+        assert_eq!((kernel.cached(), kernel.manager().reserved()), (PageCount(0), PageCount(0)));
+        kernel.check_invariants();
+    }
+}
+
+#[test]
+fn a_file_that_is_mapped_askew_or_in_part_stays_small() {
+    for (start, count) in [(FIRST + 1, 1124), (FIRST, 511)] {
+        let (mut kernel, _) = kernel(16_384, StartState::Fresh);
+        let process = map_file(&mut kernel, start, count);
+        let file = kernel.open_file(crate::FileName(7), PageCount(1124));
+        kernel.read_file(process, file, 0..1124, &mut Bare).unwrap();
+        loads(&mut kernel, process, start, count);
+        assert!((0..count).all(|page| leaf(&kernel, process, start + page).0 == PageSize::Small), "{start} {count}");
+        assert_eq!(statistic(&kernel, "file_reservations"), 2, "the cache has its blocks all the same");
+        kernel.check_invariants();
+    }
+}
+
+#[test]
+fn a_superpage_of_a_file_is_used_as_a_whole_and_goes_page_by_page() {
+    let (mut kernel, _) = kernel(16_384, StartState::Fresh);
+    let process = map_file(&mut kernel, FIRST, 1124);
+    loads(&mut kernel, process, FIRST, 1124);
+    // All is in use: the first time round no page goes but the second time.
+    kernel.reclaim(PageCount(100), Cpu(0), &mut Bare).unwrap();
+    assert_eq!(kernel.cached(), PageCount(1023), "and one for the table node of the split");
+    assert_eq!(kernel.counters().splits, 1);
+    kernel.check_invariants();
+    // In use again, as the hardware would mark it: what is not, goes first.
+    loads(&mut kernel, process, FIRST + 512, 1);
+    kernel.reclaim(PageCount(400), Cpu(0), &mut Bare).unwrap();
+    assert_eq!(leaf(&kernel, process, FIRST + 512).0, PageSize::Huge);
+    assert_eq!(kernel.cached(), PageCount(623));
+    kernel.check_invariants();
+}
