@@ -295,7 +295,8 @@ impl PhysicalMemory {
     }
 
     /// Who has `frame`. A free frame has an unknown owner.
-    #[inline]
+    // Always: most callers ask for one kind only, and then nothing else is unpacked.
+    #[inline(always)]
     pub fn owner(&self, frame: Frame) -> Owner {
         let pfn = self.checked(frame);
         if self.zone.table.is_seen_allocated(pfn) || !self.is_free(frame) {

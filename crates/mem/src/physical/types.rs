@@ -107,7 +107,7 @@ impl Owner {
     }
 
     /// The inverse of [`Owner::pack`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn unpack(bits: u64) -> Self {
         let process = (bits >> Self::PROCESS_SHIFT) as u16;
         match bits >> Self::TAG_SHIFT {
