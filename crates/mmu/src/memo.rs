@@ -465,7 +465,11 @@ impl Memo {
         let (mut block, mut below) = (usize::MAX, None);
         let base = self.base;
         let fetch = |index: usize| {
-            let page = base + guest.entry(node, index).frame().0;
+            let entry = guest.entry(node, index);
+            if !entry.is_present() {
+                return;
+            }
+            let page = base + entry.frame().0;
             if let Some(below) = host.known_pte_node(page) {
                 host.prefetch_entry(below, index_of(page, Level::PTE));
             }
