@@ -106,7 +106,13 @@ def part(name: str, program: str) -> str:
 
 def main() -> None:
     """Compiles, and prints."""
-    folder, count = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 22  # noqa: PLR2004
+    match sys.argv[1:]:
+        case [place] if Path(place).is_dir():
+            folder, count = Path(place), 22
+        case [place, number] if Path(place).is_dir() and number.isdecimal() and int(number) > 0:
+            folder, count = Path(place), int(number)
+        case _:
+            sys.exit("usage: build_units.py BUILD_FOLDER [COUNT], a folder in which Linux has been built with gcc")
     units, others = [], defaultdict(list)
     with tempfile.TemporaryDirectory() as scratch:
         source, library = Path(scratch, "leave.c"), Path(scratch, "leave.so")

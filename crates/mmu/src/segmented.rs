@@ -11,7 +11,7 @@ use crate::clustered::Group;
 use crate::events::{Table, WalkEvents};
 use crate::leaf::{Found, group_around, hint_leaf, leaf_of, set_dirty};
 use crate::mapping::Mapping;
-use crate::memo::{Memo, Prepared};
+use crate::memo::Memo;
 use crate::segments::Segments;
 use crate::simd::Simd;
 use crate::walk_unit::WalkUnit;
@@ -105,10 +105,5 @@ impl Walker for Segmented<'_> {
     #[inline(always)]
     fn hint_first(&self, gva: Gva, _: Option<&Memo>) {
         hint_leaf(self.guest, Va::from(gva).page());
-    }
-
-    #[inline(always)]
-    fn hint_second(&self, (): (), _: Option<&Memo>) -> Option<Prepared> {
-        None
     }
 }

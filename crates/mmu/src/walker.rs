@@ -151,5 +151,9 @@ pub trait Walker {
 
     /// Second stage: uses what the first brought. What a load would find, if `memo` knows that the
     /// walk changes nothing; until a kernel runs it stays so.
-    fn hint_second(&self, hint: Self::Hint, memo: Option<&Memo>) -> Option<Prepared>;
+    #[inline(always)]
+    fn hint_second(&self, hint: Self::Hint, memo: Option<&Memo>) -> Option<Prepared> {
+        let _ = (hint, memo);
+        None
+    }
 }

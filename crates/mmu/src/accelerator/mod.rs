@@ -3,7 +3,8 @@
 //!
 //! Such a file has the technique's keys with their ranges, its counters, and the hardware itself.
 //! Beside it, a technique is an arm of [`AcceleratorConfig`], a line in [`KEYS`], a field of
-//! [`Counters`](crate::Counters), and an arm where a machine makes its cores. What it is told and
+//! [`Counters`](crate::Counters), which [`AcceleratorCounters`](crate::AcceleratorCounters) finds
+//! by its type, and an arm where a machine makes its cores. What it is told and
 //! what it may do is the trait [`Accelerator`]: it prefetches lines while a walk goes on (ASAP),
 //! answers in place of the walk (POM-TLB), or walks other tables (elastic cuckoo page tables).
 

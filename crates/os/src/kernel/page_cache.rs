@@ -45,8 +45,8 @@ impl Kernel {
         PageCount(self.state.files.cached().0 + self.state.cache.0)
     }
 
-    /// A process reads `count` pages of the file from page `first` on (`filemap_read`), into memory
-    /// that it touches itself. Pages that are missing are read from storage, at most 32 in one go.
+    /// A process reads `pages` of the file (`filemap_read`), into memory that it touches itself.
+    /// Pages that are missing are read from storage, at most 32 in one go.
     ///
     /// # Errors
     /// When the file has no such pages, or memory is short and nothing can be reclaimed.
@@ -77,8 +77,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// A process writes `count` whole pages of the file from page `first` on
-    /// (`generic_perform_write`), out of memory that it touches itself. They are written back when
+    /// A process writes `pages` of the file, all of each (`generic_perform_write`), out of memory
+    /// that it touches itself. They are written back when
     /// they are reclaimed.
     ///
     /// # Errors

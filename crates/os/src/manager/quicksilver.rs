@@ -296,10 +296,7 @@ impl MemoryManager for Quicksilver {
     }
 
     fn file_frame(&mut self, cx: &mut Context<'_>, file: FileId, page: u64) -> Result<Frame, OsError> {
-        match self.reservations.frame_for_file(cx, file, page) {
-            Some(frame) => Ok(frame),
-            None => cx.page_frame(),
-        }
+        self.reservations.file_frame(cx, file, page)
     }
 
     fn file_released(&mut self, cx: &mut Context<'_>, frame: Frame) {

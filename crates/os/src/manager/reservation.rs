@@ -274,11 +274,21 @@ impl Reservations {
         (word != 0).then(|| Number((word - 1) as u32))
     }
 
-    /// A frame for a page that a file's cache is about to hold: out of the reservation that there
-    /// is, or of a new one. None is made where a page of its window is in the cache already, or
-    /// that reaches beyond the file's end (`vm_reserv_alloc_page` of an object that is not
-    /// anonymous).
-    pub fn frame_for_file(&mut self, cx: &mut Context<'_>, file: FileId, page: u64) -> Option<Frame> {
+    /// A frame for a page that a file's cache is about to hold.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn file_frame(&mut self, cx: &mut Context<'_>, file: FileId, page: u64) -> Result<Frame, OsError> {
+        match self.frame_for_file(cx, file, page) {
+            Some(frame) => Ok(frame),
+            None => cx.page_frame(),
+        }
+    }
+
+    /// The same out of the reservation that there is, or of a new one. None is made where a page of
+    /// its window is in the cache already, or that reaches beyond the file's end
+    /// (`vm_reserv_alloc_page` of an object that is not anonymous).
+    fn frame_for_file(&mut self, cx: &mut Context<'_>, file: FileId, page: u64) -> Option<Frame> {
         if let Some(number) = self.find_of_file(file, page) {
             return self.take(cx.state.now, number, Vpn(page));
         }
