@@ -3,12 +3,12 @@
 
 mod cases;
 
-use cases::{Case, GUEST_ORDER, Machine};
+use cases::{Case, GUEST_ORDER, Machine, machine_config};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 fn hot_path(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("hot_path");
-    let mut machine = Machine::new(GUEST_ORDER, false);
+    let mut machine = Machine::new(&machine_config("broadwell-asap").unwrap(), GUEST_ORDER);
     for case in Case::ALL {
         let accesses = case.accesses(1 << 20, GUEST_ORDER);
         group.throughput(Throughput::Elements(accesses.len() as u64));

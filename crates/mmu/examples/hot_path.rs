@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a fixed number of accesses of one case through a core, for profilers and instruction
-//! counts: `hot_path CASE [MILLIONS [ORDER]] [--no-hints] [--clustered]`, with a guest of `2^ORDER`
-//! pages.
+//! counts: `hot_path CASE [MILLIONS [ORDER [MACHINE]]] [--no-hints] [--clustered]`, with a guest of
+//! `2^ORDER` pages, on `broadwell-asap` or another machine file.
 //! Without a case it lists them.
 
 #[path = "../benches/cases/mod.rs"]
@@ -9,7 +9,7 @@ mod cases;
 
 use std::time::Instant;
 
-use cases::{Case, GUEST_ORDER, Machine};
+use cases::{Case, GUEST_ORDER, Machine, machine_config};
 use nestwalk_mmu::Table;
 
 /// Seconds of processor time (on Linux; elsewhere of the clock on the wall), which a busy machine
@@ -31,7 +31,12 @@ fn main() {
     let millions = arguments.get(1).and_then(|text| text.parse::<f64>().ok()).unwrap_or(4.0);
     let order = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(GUEST_ORDER);
     let accesses = case.accesses((millions * 1e6) as usize, order);
-    let mut machine = Machine::new(order, arguments.iter().any(|argument| argument == "--clustered"));
+    let name = arguments.get(3).filter(|text| !text.starts_with("--")).map_or("broadwell-asap", String::as_str);
+    let mut config = machine_config(name).unwrap_or_else(|| panic!("no machine file {name}"));
+    if arguments.iter().any(|argument| argument == "--clustered") {
+        config = config.with_clustered_tlb().expect("a TLB that can have clusters");
+    }
+    let mut machine = Machine::new(&config, order);
     machine.core().set_hints(!arguments.iter().any(|argument| argument == "--no-hints"));
     let clock = Instant::now();
     let before = seconds(clock);

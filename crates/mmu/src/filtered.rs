@@ -12,7 +12,7 @@ use nestwalk_mem::{Access, PageSize, Reuse};
 use crate::accelerator::Accelerator;
 use crate::corunner::CoRunner;
 use crate::events::Served;
-use crate::hierarchy::Llc;
+use crate::llc::Llc;
 use crate::processor::{Core, RunEnd};
 use crate::tape::Tape;
 use crate::tlb::TlbCounters;

@@ -14,7 +14,8 @@ use crate::config::{LlcPolicy, MmuConfig, cache_sets};
 use crate::error::MmuError;
 use crate::events::Served;
 use crate::evictions::Evictions;
-use crate::simd::{LongTags, ShortTags, Simd};
+use crate::llc::{Lines, Llc};
+use crate::simd::Simd;
 
 nestwalk_mem::counters! {
     /// References to the caches that belong to no walk.
@@ -25,71 +26,6 @@ nestwalk_mem::counters! {
         data_cycles: u64 ["cycles"],
         /// The co-runner's accesses, by what served them.
         corunner: [u64; 4] ["accesses" by Served::NAMES],
-    }
-}
-
-/// The last-level cache.
-#[derive(Clone, Debug)]
-pub struct Llc {
-    lines: Lines,
-    policy: LlcPolicy,
-    evictions: Evictions,
-}
-
-/// The lines of a last level: with short tags, which take half the room, up to the first one for
-/// which they do not do. (64 GiB of memory have them all, with 20 MiB of 20 ways.)
-#[derive(Clone, Debug)]
-enum Lines {
-    Short(Cache<ShortTags>),
-    Long(Cache<LongTags>),
-}
-
-impl Llc {
-    /// An empty one.
-    ///
-    /// # Errors
-    /// When the configuration cannot be built.
-    pub fn new(config: &MmuConfig) -> Result<Self, MmuError> {
-        config.validate()?;
-        let sets = cache_sets("llc", config.llc.bytes, config.llc.ways)?;
-        Ok(Self {
-            lines: Lines::Short(Cache::new(sets, config.llc.ways)),
-            policy: config.llc.policy,
-            evictions: Evictions::new(),
-        })
-    }
-
-    /// Its sets.
-    pub fn set_count(&self) -> usize {
-        match &self.lines {
-            Lines::Short(cache) => cache.set_count(),
-            Lines::Long(cache) => cache.set_count(),
-        }
-    }
-
-    /// How many lines it holds, and for how many it has room.
-    pub fn held(&self) -> (u64, u64) {
-        match &self.lines {
-            Lines::Short(cache) => cache.held(),
-            Lines::Long(cache) => cache.held(),
-        }
-    }
-
-    fn contains(&self, line: u64) -> bool {
-        match &self.lines {
-            Lines::Short(cache) => cache.can_hold(line) && cache.contains(line),
-            Lines::Long(cache) => cache.contains(line),
-        }
-    }
-
-    /// Makes sure that tags are long enough for `line`.
-    #[inline(always)]
-    fn fit(&mut self, line: u64) {
-        if let Lines::Short(cache) = &self.lines
-            && !cache.can_hold(line)
-        {
-            self.lines = Lines::Long(cache.with_tags());
-        }
     }
 }
 
@@ -245,10 +181,12 @@ impl PrivateCaches {
         output
     }
 
-    /// Whether so many references are worth a copy of the private caches.
+    /// Whether so many references are worth what it costs to play them level by level: a copy of
+    /// the private caches under an inclusive `llc`, and a few lists.
     #[inline(always)]
-    pub(crate) fn pays_level_by_level(&self, references: usize) -> bool {
-        references >= (self.l1d.set_count() + self.l2.set_count()) / 4
+    pub(crate) fn pays_level_by_level(&self, llc: &Llc, references: usize) -> bool {
+        let copied = if llc.policy == LlcPolicy::Inclusive { self.l1d.set_count() + self.l2.set_count() } else { 0 };
+        references >= copied / 4 + 32
     }
 
     /// Sends all `references`, of which the highest line is `highest`, through the caches [level by
@@ -262,10 +200,9 @@ impl PrivateCaches {
         highest: u64,
     ) -> bool {
         llc.fit(highest);
-        let Llc { lines: Lines::Short(cache), policy, evictions } = llc else { return false };
-        let done = levels.play((&mut self.l1d, &mut self.l2), (cache, *policy), evictions, references, highest);
+        let done = levels.play((&mut self.l1d, &mut self.l2), llc, references);
         if done {
-            self.heard = evictions.count();
+            self.heard = llc.evictions.count();
         }
         done
     }

@@ -4,7 +4,9 @@
 //! unpredictable branches.
 //!
 //! What a level does depends only on the references that reach it, so for a last level that feeds
-//! nothing back this is the same as one reference after the other. An inclusive last level takes
+//! nothing back this is the same as one reference after the other. That is so of an exclusive one,
+//! too: the L2 sends it what it evicts with each miss, and gets lines back, but does not ask
+//! whether it had them. An inclusive last level takes
 //! the lines that it evicts out of the private caches. That changes nothing unless such a line is
 //! in the core when it goes, and it can only be there in two cases:
 //! - It was there before the tape began. The rows are copied first, and each evicted line is looked
@@ -16,7 +18,7 @@
 //! If either may be the case, the tape is undone and [replayed](crate::play) one reference after
 //! the other.
 //!
-//! Only with AVX-512, for the common shapes: see [`Levels::play`].
+//! Only with AVX-512, for the shapes of all bundled machines: see [`Levels::play`].
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -31,8 +33,9 @@ use crate::cache::Cache;
 use crate::config::LlcPolicy;
 use crate::events::Served;
 use crate::evictions::Evictions;
+use crate::llc::{Lines, Llc};
 use crate::sets::Sets;
-use crate::simd::{Avx512, LongTags, ShortTags};
+use crate::simd::{Avx512, LongTags, ShortTags, Tags};
 use crate::tape::Reference;
 
 /// Rows of the last level that are fetched ahead.
@@ -49,7 +52,7 @@ const PAUSE_MAX: u32 = 63;
 struct Passed(u64);
 
 impl Passed {
-    const LINE_BITS: u32 = 32;
+    const LINE_BITS: u32 = 40;
 
     #[inline(always)]
     fn new(line: u64, index: usize) -> Self {
@@ -58,7 +61,7 @@ impl Passed {
 
     #[inline(always)]
     fn line(self) -> u64 {
-        u64::from(self.0 as u32)
+        self.0 & ((1 << Self::LINE_BITS) - 1)
     }
 
     #[inline(always)]
@@ -67,11 +70,36 @@ impl Passed {
     }
 }
 
+/// A line that the L2 evicted for an exclusive last level; some other line if there was none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Victim(u64);
+
+impl Victim {
+    const REAL: u32 = 63;
+
+    /// `gone` if it is `real`, else `other`. No branch, which would be unpredictable at first.
+    #[inline(always)]
+    fn new(gone: u64, other: u64, real: bool) -> Self {
+        let mask = u64::from(real).wrapping_neg();
+        Self(gone & mask | other & !mask | u64::from(real) << Self::REAL)
+    }
+
+    #[inline(always)]
+    fn line(self) -> u64 {
+        self.0 & !(1 << Self::REAL)
+    }
+
+    #[inline(always)]
+    fn is_real(self) -> bool {
+        self.0 >> Self::REAL != 0
+    }
+}
+
 /// What it takes to take a use of a last-level row back.
 #[derive(Clone, Copy, Debug, Default)]
 struct Undo {
     /// The tag that was last in the row.
-    last: u16,
+    last: u32,
     /// Where the tag that was used came from.
     place: u8,
     missed: bool,
@@ -84,6 +112,8 @@ pub(crate) struct Levels {
     _avx512: Avx512,
     l1d_misses: Vec<Passed>,
     l2_misses: Vec<Passed>,
+    /// What the L2 evicted with each of `l2_misses`, for an exclusive last level.
+    victims: Vec<Victim>,
     /// By place in `l2_misses`.
     undo: Vec<Undo>,
     /// Lines that the last level evicted, or would have if its way had not been empty.
@@ -97,150 +127,401 @@ pub(crate) struct Levels {
     paused: u32,
 }
 
-/// A private cache whose rows are one [`LongTags`] each, all of it used, and a power of two of
-/// them.
-struct Rows<'a> {
-    rows: &'a mut [LongTags],
-    shift: u32,
+/// What a use of a row found.
+struct Used {
+    /// The tag that was last.
+    next_to_go: u32,
+    /// A bit for the place of the tag that was used; none if it was not there.
+    there: u32,
 }
 
-impl<'a> Rows<'a> {
-    fn of(cache: &'a mut Cache) -> Option<Self> {
-        let fits = cache.stride_of_power_of_two() == 1 && cache.ways() == 8;
-        let shift = cache.set_count().trailing_zeros();
-        fits.then(|| Self { rows: cache.rows_mut(), shift })
-    }
+/// A row whose tags are used and taken out. All functions: `row` points to a row that is there, of
+/// which `last` is one of the places, and the processor has AVX-512.
+trait Row {
+    /// No tag.
+    const NO_TAG: u32;
 
-    /// Uses `line`. Whether it missed.
-    #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
-    #[inline]
-    fn misses(&mut self, line: u64) -> bool {
-        let set = line as usize & (self.rows.len() - 1);
-        // SAFETY: the number of rows is a power of two, so `set` is one of them. A row is 32 bytes,
-        // aligned to as many.
-        unsafe {
-            let row = std::ptr::from_mut(self.rows.get_unchecked_mut(set)).cast::<__m256i>();
-            let wanted = _mm256_set1_epi32((line >> self.shift) as i32);
-            let mut row_after = _mm256_load_si256(row);
-            let there = u32::from(_mm256_cmpeq_epi32_mask(row_after, wanted));
-            // All lanes up to the place of the tag; all eight if it is not there.
-            let lanes = there ^ there.wrapping_sub(1);
+    /// Moves `tag` to the front, in place of the one at `last` if it is not there.
+    unsafe fn use_tag(row: *mut Self, last: usize, tag: u64) -> Used;
+
+    /// Takes `tag` out: those behind it move up. Whether it was there.
+    unsafe fn take_tag(row: *mut Self, tag: u64) -> bool;
+
+    /// The use that `undo` tells of never was.
+    fn take_back(&mut self, undo: Undo);
+}
+
+/// The lanes in which both are the same. The compiler would make one comparison of two parts of a
+/// row, and so one load of two stores, which the processor does not forward to it.
+#[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
+#[inline]
+fn equal_lanes(row: __m256i, wanted: __m256i) -> u8 {
+    let lanes: u8;
+    // SAFETY: changes nothing but a register that it is given.
+    unsafe {
+        asm!("vpcmpeqd {lanes}, {row}, {wanted}", lanes = out(kreg) lanes, row = in(ymm_reg) row,
+            wanted = in(ymm_reg) wanted, options(pure, nomem, nostack, preserves_flags));
+    }
+    lanes
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
+#[inline]
+unsafe fn use_long<const N: usize>(row: *mut [LongTags; N], last: usize, tag: u32) -> Used {
+    debug_assert!(last < N * LongTags::COUNT);
+    // SAFETY: see `Row`. A row is `N` times 32 bytes, aligned to as many.
+    unsafe {
+        let next_to_go = row.cast::<u32>().add(last).read();
+        let row = row.cast::<__m256i>();
+        let wanted = _mm256_set1_epi32(tag.cast_signed());
+        let mut there = 0;
+        for part in 0..N {
+            there |= u32::from(equal_lanes(_mm256_load_si256(row.add(part)), wanted)) << (8 * part);
+        }
+        // All lanes up to the place of the tag; all up to the last place if it is not there.
+        let end = there | 1 << last;
+        let lanes = end ^ end.wrapping_sub(1);
+        // The last lane of it comes into the first one of the part.
+        let mut before = wanted;
+        for part in 0..N {
+            let old = _mm256_load_si256(row.add(part));
+            let mut after = old;
             // The compiler would make a masked store of this and the store, and the processor does
             // not forward what such a store writes to the next load of the row.
-            asm!("valignd {row}{{{lanes}}}, {row}, {wanted}, 7", row = inout(ymm_reg) row_after,
-                wanted = in(ymm_reg) wanted, lanes = in(kreg) lanes as u8, options(pure, nomem, nostack, preserves_flags));
-            _mm256_store_si256(row, row_after);
-            there == 0
+            asm!("valignd {row}{{{lanes}}}, {row}, {before}, 7", row = inout(ymm_reg) after,
+                before = in(ymm_reg) before, lanes = in(kreg) (lanes >> (8 * part)) as u8,
+                options(pure, nomem, nostack, preserves_flags));
+            _mm256_store_si256(row.add(part), after);
+            before = old;
         }
+        Used { next_to_go, there }
+    }
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
+#[inline]
+unsafe fn take_long<const N: usize>(row: *mut [LongTags; N], tag: u32) -> bool {
+    let row = row.cast::<__m256i>();
+    // SAFETY: as in `use_long`.
+    unsafe {
+        let wanted = _mm256_set1_epi32(tag.cast_signed());
+        let mut there = 0;
+        for part in 0..N {
+            there |= u32::from(equal_lanes(_mm256_load_si256(row.add(part)), wanted)) << (8 * part);
+        }
+        // The lanes before its place stay; all of them if it is not there.
+        let lanes = if there == 0 { 0 } else { !there.wrapping_sub(1) };
+        for part in 0..N {
+            let old = _mm256_load_si256(row.add(part));
+            let none = _mm256_set1_epi32(LongTags::NONE.cast_signed());
+            let behind = if part + 1 < N { _mm256_load_si256(row.add(part + 1)) } else { none };
+            let mut after = old;
+            // A whole store, as in `use_long`.
+            asm!("valignd {row}{{{lanes}}}, {behind}, {row}, 1", row = inout(ymm_reg) after,
+                behind = in(ymm_reg) behind, lanes = in(kreg) (lanes >> (8 * part)) as u8,
+                options(pure, nomem, nostack, preserves_flags));
+            _mm256_store_si256(row.add(part), after);
+        }
+        there != 0
+    }
+}
+
+impl<const N: usize> Row for [LongTags; N] {
+    const NO_TAG: u32 = LongTags::NONE;
+
+    #[inline(always)]
+    unsafe fn use_tag(row: *mut Self, last: usize, tag: u64) -> Used {
+        // SAFETY: see `Row`.
+        unsafe { use_long(row, last, tag as u32) }
+    }
+
+    #[inline(always)]
+    unsafe fn take_tag(row: *mut Self, tag: u64) -> bool {
+        // SAFETY: see `Row`.
+        unsafe { take_long(row, tag as u32) }
+    }
+
+    fn take_back(&mut self, undo: Undo) {
+        let place = usize::from(undo.place);
+        let tag = self[0].0[0];
+        for at in 0..place {
+            self[at / 8].0[at % 8] = self[(at + 1) / 8].0[(at + 1) % 8];
+        }
+        self[place / 8].0[place % 8] = if undo.missed { undo.last } else { tag };
+    }
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
+#[inline]
+unsafe fn use_short(row: *mut ShortTags, last: usize, tag: u16) -> Used {
+    debug_assert!(last < ShortTags::COUNT);
+    // SAFETY: see `Row`. A row is 64 bytes, aligned to as many.
+    unsafe {
+        let next_to_go = row.cast::<u16>().add(last).read();
+        let row = row.cast::<__m512i>();
+        let wanted = _mm512_set1_epi16(tag.cast_signed());
+        let old = _mm512_load_si512(row);
+        let there = _mm512_cmpeq_epi16_mask(old, wanted);
+        let end = there | 1 << last;
+        let lanes = end ^ end.wrapping_sub(1);
+        // What comes before each quarter: the last quarter of `wanted`, and three of `old`.
+        let quarters = _mm512_alignr_epi64::<6>(old, wanted);
+        let moved = _mm512_alignr_epi8::<14>(old, quarters);
+        let mut after = old;
+        // A whole store, as in `use_long`.
+        asm!("vmovdqu16 {row}{{{lanes}}}, {moved}", row = inout(zmm_reg) after, moved = in(zmm_reg) moved,
+            lanes = in(kreg) lanes, options(pure, nomem, nostack, preserves_flags));
+        _mm512_store_si512(row, after);
+        Used { next_to_go: next_to_go.into(), there }
+    }
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
+#[inline]
+unsafe fn take_short(row: *mut ShortTags, tag: u16) -> bool {
+    let row = row.cast::<__m512i>();
+    // SAFETY: as in `use_short`.
+    unsafe {
+        let old = _mm512_load_si512(row);
+        let there = _mm512_cmpeq_epi16_mask(old, _mm512_set1_epi16(tag.cast_signed()));
+        // The lanes before its place stay; all of them if it is not there.
+        let lanes = if there == 0 { 0 } else { !there.wrapping_sub(1) };
+        // What comes behind each quarter.
+        let none = _mm512_set1_epi16(ShortTags::NONE.cast_signed());
+        let quarters = _mm512_alignr_epi64::<2>(none, old);
+        let moved = _mm512_alignr_epi8::<2>(quarters, old);
+        let mut after = old;
+        asm!("vmovdqu16 {row}{{{lanes}}}, {moved}", row = inout(zmm_reg) after, moved = in(zmm_reg) moved,
+            lanes = in(kreg) lanes, options(pure, nomem, nostack, preserves_flags));
+        _mm512_store_si512(row, after);
+        there != 0
+    }
+}
+
+impl Row for ShortTags {
+    const NO_TAG: u32 = Self::NONE as u32;
+
+    #[inline(always)]
+    unsafe fn use_tag(row: *mut Self, last: usize, tag: u64) -> Used {
+        // SAFETY: see `Row`.
+        unsafe { use_short(row, last, tag as u16) }
+    }
+
+    #[inline(always)]
+    unsafe fn take_tag(row: *mut Self, tag: u64) -> bool {
+        // SAFETY: see `Row`.
+        unsafe { take_short(row, tag as u16) }
+    }
+
+    fn take_back(&mut self, undo: Undo) {
+        let (tag, place) = (self.0[0], usize::from(undo.place));
+        self.0.copy_within(1..=place, 0);
+        self.0[place] = if undo.missed { undo.last as u16 } else { tag };
+    }
+}
+
+/// A private cache whose rows are `N` [`LongTags`], and a power of two of them.
+struct Rows<'a, const N: usize> {
+    rows: &'a mut [[LongTags; N]],
+    shift: u32,
+    /// The last place of a row.
+    last: usize,
+}
+
+impl<'a, const N: usize> Rows<'a, N> {
+    /// Those of `cache`, whose rows are known to have that shape.
+    fn of(cache: &'a mut Cache) -> Self {
+        assert!(cache.stride_of_power_of_two() == N, "the shape of a cache");
+        let (shift, last) = (cache.set_count().trailing_zeros(), cache.ways() - 1);
+        Self { rows: cache.rows_mut().as_chunks_mut().0, shift, last }
+    }
+
+    /// The row of `line`: their number is a power of two.
+    #[inline(always)]
+    fn row(&self, line: u64) -> &[LongTags; N] {
+        // SAFETY: a number below that of the rows.
+        unsafe { self.rows.get_unchecked(line as usize & (self.rows.len() - 1)) }
+    }
+
+    /// Uses `line`. Whether it missed, and the tag that was last in its row.
+    #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
+    #[inline]
+    fn misses(&mut self, line: u64) -> (bool, u32) {
+        let set = line as usize & (self.rows.len() - 1);
+        // SAFETY: as in `row`; this function needs AVX-512, too.
+        let used = unsafe { Row::use_tag(self.rows.get_unchecked_mut(set), self.last, line >> self.shift) };
+        (used.there == 0, used.next_to_go)
+    }
+
+    /// The line with `tag` in the row of `line`.
+    #[inline(always)]
+    fn beside(&self, line: u64, tag: u32) -> u64 {
+        u64::from(tag) << self.shift | line & (self.rows.len() as u64 - 1)
+    }
+
+    /// Whether a row holds `line`: not 0 if it does.
+    #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
+    #[inline]
+    fn holds(&self, line: u64) -> u8 {
+        let wanted = _mm256_set1_epi32((line >> self.shift) as i32);
+        let row = std::ptr::from_ref(self.row(line)).cast::<__m256i>();
+        // SAFETY: as in `use_long`.
+        (0..N).fold(0, |held, part| held | unsafe { _mm256_cmpeq_epi32_mask(_mm256_load_si256(row.add(part)), wanted) })
     }
 }
 
 /// Uses in the L1-D.
 #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
 #[inline(never)]
-fn use_l1d(l1d: &mut Rows<'_>, references: &[Reference], misses: &mut [Passed]) -> usize {
+fn use_l1d<const N: usize>(l1d: &mut Rows<'_, N>, references: &[Reference], misses: &mut [Passed]) -> usize {
     let misses = &mut misses[..references.len()];
     let mut count = 0;
     for (index, reference) in references.iter().enumerate() {
         let line = reference.line();
         // SAFETY: at most one for each reference before.
         unsafe { *misses.get_unchecked_mut(count) = Passed::new(line, index) };
-        count += usize::from(l1d.misses(line));
+        count += usize::from(l1d.misses(line).0);
     }
     count
 }
 
-/// Uses in the L2.
+/// Uses in the L2. With `EXCLUSIVE`, what it evicted with each miss goes into `victims`.
 #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
 #[inline(never)]
-fn use_l2(l2: &mut Rows<'_>, passed: &[Passed], misses: &mut [Passed], served: &mut [Served]) -> usize {
+fn use_l2<const N: usize, const EXCLUSIVE: bool>(
+    l2: &mut Rows<'_, N>,
+    passed: &[Passed],
+    misses: &mut [Passed],
+    victims: &mut [Victim],
+    served: &mut [Served],
+) -> usize {
     let misses = &mut misses[..passed.len()];
+    let victims = if EXCLUSIVE { &mut victims[..passed.len()] } else { victims };
     let mut count = 0;
     for &reference in passed {
-        // SAFETY: `misses` as in `use_l1d`; the index is that of a reference, of which `served` has
-        // as many.
+        let line = reference.line();
+        let (missed, next_to_go) = l2.misses(line);
+        // SAFETY: `misses` and `victims` as in `use_l1d`; the index is that of a reference, of
+        // which `served` has as many.
         unsafe {
             *misses.get_unchecked_mut(count) = reference;
+            if EXCLUSIVE {
+                let gone = l2.beside(line, next_to_go);
+                *victims.get_unchecked_mut(count) = Victim::new(gone, line, next_to_go != LongTags::NONE);
+            }
             *served.get_unchecked_mut(reference.index()) = Served::L2;
         }
-        count += usize::from(l2.misses(reference.line()));
+        count += usize::from(missed);
     }
     count
 }
 
-/// The last level: rows of one [`ShortTags`].
-struct LastLevel<'a, const POWER: bool> {
-    rows: &'a mut [ShortTags],
+/// The last level.
+struct LastLevel<'a, R> {
+    rows: &'a mut [R],
     sets: Sets,
-    ways: usize,
+    /// The last place of a row.
+    last: usize,
 }
 
-impl<const POWER: bool> LastLevel<'_, POWER> {
-    #[inline(always)]
-    fn place(&self, line: u64) -> (usize, u64) {
-        if POWER { self.sets.split_power_of_two(line) } else { self.sets.split(line) }
+impl<'a, const N: usize> LastLevel<'a, [LongTags; N]> {
+    /// That of `cache`, whose rows are known to have that shape.
+    fn long(cache: &'a mut Cache) -> Self {
+        assert!(cache.stride() == N, "the shape of a cache");
+        let (sets, last) = (*cache.sets(), cache.ways() - 1);
+        Self { rows: cache.rows_mut().as_chunks_mut().0, sets, last }
     }
+}
 
+impl<R: Row> LastLevel<'_, R> {
     #[inline(always)]
-    fn fetch(&self, reference: Passed) {
+    fn fetch(&self, line: u64) {
         // SAFETY: there is a row for each set that a split gives.
-        prefetch(unsafe { self.rows.get_unchecked(self.place(reference.line()).0) });
+        let row = std::ptr::from_ref(unsafe { self.rows.get_unchecked(self.sets.split(line).0) }).cast::<u8>();
+        for at in (0..size_of::<R>()).step_by(64) {
+            // SAFETY: within the row.
+            prefetch(unsafe { &*row.add(at) });
+        }
+        if !size_of::<R>().is_multiple_of(64) {
+            // It may begin in the middle of a line.
+            // SAFETY: as above.
+            prefetch(unsafe { &*row.add(size_of::<R>() - 1) });
+        }
     }
 
-    /// Uses the lines of `passed`, behind which there are [`AHEAD`] more to fetch ahead.
+    /// The row of a set that a split gave.
+    #[inline(always)]
+    fn row(&mut self, set: usize) -> *mut R {
+        debug_assert!(set < self.rows.len());
+        // SAFETY: there is a row for each.
+        unsafe { self.rows.get_unchecked_mut(set) }
+    }
+
+    /// Uses the lines of `passed`, behind which there are [`AHEAD`] more to fetch ahead. How many
+    /// missed; with `INCLUSIVE`, `lists` say what it takes to take them back, and what went.
     #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
     #[inline(never)]
-    fn use_all(&mut self, passed: &[Passed], lists: Lists<'_>) -> usize {
+    fn use_all<const INCLUSIVE: bool>(&mut self, passed: &[Passed], lists: Lists<'_>) -> usize {
         let Lists { undo, evicted, served, uses } = lists;
         let count = passed.len() - AHEAD;
         let (undo, evicted) = (&mut undo[..count], &mut evicted[..count]);
-        let last = self.ways - 1;
-        assert!(last < 32, "a row has 32 places");
-        passed[..AHEAD].iter().for_each(|&reference| self.fetch(reference));
+        passed[..AHEAD].iter().for_each(|&reference| self.fetch(reference.line()));
         let mut missed = 0;
         for (index, (undo, pair)) in undo.iter_mut().zip(passed.windows(AHEAD + 1)).enumerate() {
             debug_assert!(missed <= index);
-            self.fetch(pair[AHEAD]);
+            self.fetch(pair[AHEAD].line());
             let reference = pair[0];
-            let (set, tag) = self.place(reference.line());
-            // SAFETY: there is a row for each set that a split gives; it is 64 bytes, aligned to as
-            // many, which are 32 places. Lists are as long as there are references, `served` as the
-            // tape.
+            let (set, tag) = self.sets.split(reference.line());
+            // SAFETY: the row is there, and this function needs AVX-512; lists are as long as there
+            // are references, `served` as the tape.
             unsafe {
-                let row = std::ptr::from_mut(self.rows.get_unchecked_mut(set)).cast::<__m512i>();
-                let wanted = _mm512_set1_epi16(tag as i16);
-                let next_to_go = row.cast::<u16>().add(last).read();
-                let old = _mm512_load_si512(row);
-                let there = _mm512_cmpeq_epi16_mask(old, wanted);
-                let end = there | 1 << last;
-                let lanes = end ^ end.wrapping_sub(1);
-                // What comes before each quarter: the last quarter of `wanted`, and three of `old`.
-                let quarters = _mm512_alignr_epi64::<6>(old, wanted);
-                let moved = _mm512_alignr_epi8::<14>(old, quarters);
-                let mut row_after = old;
-                // A whole store, as in `Rows::misses`.
-                asm!("vmovdqu16 {row}{{{lanes}}}, {moved}", row = inout(zmm_reg) row_after, moved = in(zmm_reg) moved,
-                    lanes = in(kreg) lanes, options(pure, nomem, nostack, preserves_flags));
-                _mm512_store_si512(row, row_after);
-                *undo = Undo { last: next_to_go, place: end.trailing_zeros() as u8, missed: there == 0 };
+                let Used { next_to_go, there } = R::use_tag(self.row(set), self.last, tag);
                 *served.get_unchecked_mut(reference.index()) = if there == 0 { Served::Memory } else { Served::Llc };
-                uses[set % USE_COUNTS] += 1;
-                *evicted.get_unchecked_mut(missed) =
-                    (self.sets.join(set, u64::from(next_to_go)), next_to_go != u16::MAX);
+                if INCLUSIVE {
+                    let place = (there | 1 << self.last).trailing_zeros() as u8;
+                    *undo = Undo { last: next_to_go, place, missed: there == 0 };
+                    uses[set % USE_COUNTS] += 1;
+                    *evicted.get_unchecked_mut(missed) =
+                        (self.sets.join(set, u64::from(next_to_go)), next_to_go != R::NO_TAG);
+                }
                 missed += usize::from(there == 0);
             }
         }
         missed
     }
 
+    /// The same of an exclusive last level: each line of `passed` leaves it for the L2, and what
+    /// the L2 evicted for it comes in. Behind both lists there are [`AHEAD`] more to fetch ahead.
+    #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
+    #[inline(never)]
+    fn exchange_all(&mut self, passed: &[Passed], victims: &[Victim], served: &mut [Served]) {
+        for (&reference, &victim) in passed.iter().zip(victims).take(AHEAD) {
+            self.fetch(reference.line());
+            self.fetch(victim.line());
+        }
+        for (passed, victims) in passed.windows(AHEAD + 1).zip(victims.windows(AHEAD + 1)) {
+            self.fetch(passed[AHEAD].line());
+            self.fetch(victims[AHEAD].line());
+            let (reference, victim) = (passed[0], victims[0]);
+            let (set, tag) = self.sets.split(reference.line());
+            // SAFETY: the rows are there, and this function needs AVX-512; `served` is as long as
+            // the tape.
+            unsafe {
+                let there = R::take_tag(self.row(set), tag);
+                *served.get_unchecked_mut(reference.index()) = if there { Served::Llc } else { Served::Memory };
+                if victim.is_real() {
+                    let (set, tag) = self.sets.split(victim.line());
+                    R::use_tag(self.row(set), self.last, tag);
+                }
+            }
+        }
+    }
+
     /// Takes all uses back, the latest first.
     #[cold]
     fn take_back(&mut self, passed: &[Passed], undo: &[Undo]) {
-        for (reference, undo) in passed.iter().zip(undo).rev() {
-            let row = &mut self.rows[self.place(reference.line()).0].0;
-            let (tag, place) = (row[0], usize::from(undo.place));
-            row.copy_within(1..=place, 0);
-            row[place] = if undo.missed { undo.last } else { tag };
+        for (reference, &undo) in passed.iter().zip(undo).rev() {
+            self.rows[self.sets.split(reference.line()).0].take_back(undo);
         }
     }
 }
@@ -256,20 +537,19 @@ struct Lists<'a> {
 /// Whether an evicted line may have been in a private cache: before the tape began, or since.
 #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
 #[inline(never)]
-fn may_have_been_held(evicted: &[(u64, bool)], l1d: &Rows<'_>, l2: &Rows<'_>, uses: &[u16], ways: usize) -> bool {
+fn may_have_been_held<const A: usize, const B: usize>(
+    evicted: &[(u64, bool)],
+    l1d: &Rows<'_, A>,
+    l2: &Rows<'_, B>,
+    uses: &[u16],
+    last: usize,
+) -> bool {
     let mut held = 0;
     for &(line, _) in evicted {
-        for Rows { rows, shift } in [l1d, l2] {
-            // SAFETY: as in `Rows::misses`.
-            let row = unsafe {
-                let row = rows.get_unchecked(line as usize & (rows.len() - 1));
-                _mm256_load_si256(std::ptr::from_ref(row).cast())
-            };
-            held |= _mm256_cmpeq_epi32_mask(_mm256_set1_epi32((line >> shift) as i32), row);
-        }
+        held |= l1d.holds(line) | l2.holds(line);
     }
     let most = uses.iter().fold(0, |most, &count| most.max(count));
-    held != 0 || usize::from(most) >= ways
+    held != 0 || usize::from(most) > last
 }
 
 impl Levels {
@@ -278,6 +558,7 @@ impl Levels {
             _avx512: Avx512::detect()?,
             l1d_misses: Vec::new(),
             l2_misses: Vec::new(),
+            victims: Vec::new(),
             undo: Vec::new(),
             evicted: Vec::new(),
             served: Vec::new(),
@@ -294,86 +575,115 @@ impl Levels {
         &self.served
     }
 
-    /// Plays `references`, of which the highest line is `highest`. False, and nothing has changed,
-    /// where that cannot be done: other shapes than 8 ways and a power of two of sets in the
-    /// private caches, an exclusive last level, memories of more than 256 GiB, or lines that may
+    /// Plays `references`. False, and nothing has changed, where that cannot be done: private
+    /// caches of more than 16 and 24 ways, or whose sets are no power of two; or lines that may
     /// have been in the core when they were evicted.
-    pub fn play(
-        &mut self,
-        (l1d, l2): (&mut Cache, &mut Cache),
-        (llc, policy): (&mut Cache<ShortTags>, LlcPolicy),
-        evictions: &mut Evictions,
-        references: &[Reference],
-        highest: u64,
-    ) -> bool {
-        if llc.sets().is_power_of_two() {
-            self.play_with::<true>((l1d, l2), (llc, policy), evictions, references, highest)
-        } else {
-            self.play_with::<false>((l1d, l2), (llc, policy), evictions, references, highest)
-        }
-    }
-
-    fn play_with<const POWER: bool>(
-        &mut self,
-        (l1d, l2): (&mut Cache, &mut Cache),
-        (llc, policy): (&mut Cache<ShortTags>, LlcPolicy),
-        evictions: &mut Evictions,
-        references: &[Reference],
-        highest: u64,
-    ) -> bool {
-        let (Some(mut l1d), Some(mut l2)) = (Rows::of(l1d), Rows::of(l2)) else { return false };
-        if policy == LlcPolicy::Exclusive || llc.stride() != 1 || highest >> Passed::LINE_BITS != 0 {
-            return false;
-        }
+    pub fn play(&mut self, (l1d, l2): (&mut Cache, &mut Cache), llc: &mut Llc, references: &[Reference]) -> bool {
         if self.pause > 0 {
             self.pause -= 1;
             return false;
         }
-        let (sets, ways) = (*llc.sets(), llc.ways());
-        let mut last_level = LastLevel::<POWER> { rows: llc.rows_mut(), sets, ways };
-        let len = references.len();
-        if self.l1d_misses.len() < len {
-            self.l1d_misses.resize(len, Passed::default());
-            self.l2_misses.resize(len + AHEAD, Passed::default());
-            self.undo.resize(len, Undo::default());
-            self.evicted.resize(len, (0, false));
+        match (l1d.stride_of_power_of_two(), l2.stride_of_power_of_two()) {
+            (1, 1) => self.play_under::<1, 1>((Rows::of(l1d), Rows::of(l2)), llc, references),
+            (1, 2) => self.play_under::<1, 2>((Rows::of(l1d), Rows::of(l2)), llc, references),
+            (2, 2) => self.play_under::<2, 2>((Rows::of(l1d), Rows::of(l2)), llc, references),
+            (2, 3) => self.play_under::<2, 3>((Rows::of(l1d), Rows::of(l2)), llc, references),
+            _ => false,
         }
-        self.served.clear();
-        self.served.resize(len, Served::L1d);
-        let inclusive = policy == LlcPolicy::Inclusive;
-        self.l1d_before.clear();
-        self.l2_before.clear();
-        if inclusive {
-            self.l1d_before.extend_from_slice(l1d.rows);
-            self.l2_before.extend_from_slice(l2.rows);
-        }
+    }
+
+    fn play_under<const A: usize, const B: usize>(
+        &mut self,
+        private: (Rows<'_, A>, Rows<'_, B>),
+        llc: &mut Llc,
+        references: &[Reference],
+    ) -> bool {
+        self.begin(references.len());
+        let Llc { lines, policy, evictions } = llc;
+        let rest = (*policy, evictions, references);
         // SAFETY: there is a `Avx512`, so the processor has what these functions need.
         unsafe {
-            let count = use_l1d(&mut l1d, references, &mut self.l1d_misses);
-            let count = use_l2(&mut l2, &self.l1d_misses[..count], &mut self.l2_misses, &mut self.served);
-            self.l2_misses[count..count + AHEAD].fill(Passed::default());
-            let Self { undo, evicted, served, uses, .. } = self;
-            let lists = Lists { undo, evicted, served, uses };
-            let missed = last_level.use_all(&self.l2_misses[..count + AHEAD], lists);
-            if inclusive {
-                let l1d_before = Rows { rows: &mut self.l1d_before, shift: l1d.shift };
-                let l2_before = Rows { rows: &mut self.l2_before, shift: l2.shift };
-                let held = may_have_been_held(&self.evicted[..missed], &l1d_before, &l2_before, &self.uses[..], ways);
-                self.uses.fill(0);
+            match lines {
+                Lines::Short(cache) if cache.stride() == 1 => {
+                    let (sets, last) = (*cache.sets(), cache.ways() - 1);
+                    self.play_over(private, LastLevel { rows: cache.rows_mut(), sets, last }, rest)
+                }
+                Lines::Long(cache) if cache.stride() == 2 => {
+                    self.play_over(private, LastLevel::<[LongTags; 2]>::long(cache), rest)
+                }
+                Lines::Long(cache) if cache.stride() == 3 => {
+                    self.play_over(private, LastLevel::<[LongTags; 3]>::long(cache), rest)
+                }
+                Lines::Long(_) | Lines::Short(_) => false,
+            }
+        }
+    }
+
+    /// Makes room for `count` references.
+    fn begin(&mut self, count: usize) {
+        if self.l1d_misses.len() < count {
+            self.l1d_misses.resize(count, Passed::default());
+            self.l2_misses.resize(count + AHEAD, Passed::default());
+            self.victims.resize(count + AHEAD, Victim::default());
+            self.undo.resize(count, Undo::default());
+            self.evicted.resize(count, (0, false));
+        }
+        self.served.clear();
+        self.served.resize(count, Served::L1d);
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
+    fn play_over<const A: usize, const B: usize, R: Row>(
+        &mut self,
+        (mut l1d, mut l2): (Rows<'_, A>, Rows<'_, B>),
+        mut llc: LastLevel<'_, R>,
+        (policy, evictions, references): (LlcPolicy, &mut Evictions, &[Reference]),
+    ) -> bool {
+        let is_inclusive = policy == LlcPolicy::Inclusive;
+        if is_inclusive {
+            self.l1d_before.clear();
+            self.l2_before.clear();
+            self.l1d_before.extend_from_slice(l1d.rows.as_flattened());
+            self.l2_before.extend_from_slice(l2.rows.as_flattened());
+        }
+        let Self { l1d_misses, l2_misses, victims, undo, evicted, served, uses, .. } = self;
+        let count = use_l1d(&mut l1d, references, l1d_misses);
+        let passed = &l1d_misses[..count];
+        let count = if policy == LlcPolicy::Exclusive {
+            use_l2::<B, true>(&mut l2, passed, l2_misses, victims, served)
+        } else {
+            use_l2::<B, false>(&mut l2, passed, l2_misses, victims, served)
+        };
+        l2_misses[count..count + AHEAD].fill(Passed::default());
+        let passed = &l2_misses[..count + AHEAD];
+        match policy {
+            LlcPolicy::Exclusive => {
+                victims[count..count + AHEAD].fill(Victim::default());
+                llc.exchange_all(passed, &victims[..count + AHEAD], served);
+            }
+            LlcPolicy::NonInclusive => {
+                llc.use_all::<false>(passed, Lists { undo, evicted, served, uses });
+            }
+            LlcPolicy::Inclusive => {
+                let missed = llc.use_all::<true>(passed, Lists { undo, evicted, served, uses });
+                let (shift, last) = (l1d.shift, l1d.last);
+                let l1d_before = Rows { rows: self.l1d_before.as_chunks_mut().0, shift, last };
+                let (shift, last) = (l2.shift, l2.last);
+                let l2_before = Rows { rows: self.l2_before.as_chunks_mut().0, shift, last };
+                let held = may_have_been_held(&evicted[..missed], &l1d_before, &l2_before, &uses[..], llc.last);
+                uses.fill(0);
                 if held {
-                    last_level.take_back(&self.l2_misses[..count], &self.undo[..count]);
-                    l1d.rows.copy_from_slice(&self.l1d_before);
-                    l2.rows.copy_from_slice(&self.l2_before);
+                    llc.take_back(&l2_misses[..count], &undo[..count]);
+                    l1d.rows.copy_from_slice(l1d_before.rows);
+                    l2.rows.copy_from_slice(l2_before.rows);
                     self.pause = (2 * self.paused + 1).min(PAUSE_MAX);
                     self.paused = self.pause;
                     return false;
                 }
-                self.evicted[..missed].iter().for_each(|&gone| evictions.announce(gone));
-            } else {
-                self.uses.fill(0);
+                evicted[..missed].iter().for_each(|&gone| evictions.announce(gone));
+                self.paused = 0;
             }
         }
-        self.paused = 0;
         true
     }
 }
@@ -387,7 +697,7 @@ mod tests {
     use super::*;
     use crate::cache::Level;
     use crate::config::{CacheConfig, MmuConfig};
-    use crate::hierarchy::{Hierarchy, Llc, PrivateCaches, Task};
+    use crate::hierarchy::{Hierarchy, PrivateCaches, Task};
     use crate::simd::Plain;
     use crate::tape::Tape;
 
@@ -401,48 +711,55 @@ mod tests {
         }
     }
 
-    /// Private caches of 16 and 32 lines over so many sets of so many ways.
-    fn config(policy: LlcPolicy, sets: u64, ways: u32) -> MmuConfig {
+    /// Private caches of 2 and 4 sets, of so many ways each, over a last level of so many sets and
+    /// ways.
+    fn config(policy: LlcPolicy, (l1d, l2): (u32, u32), (sets, ways): (u64, u32)) -> MmuConfig {
         let mut config: MmuConfig = toml::from_str(include_str!("../tests/machine.toml")).unwrap();
-        config.l1d = CacheConfig { bytes: 16 * 64, ways: 8, latency_cycles: 4 };
-        config.l2 = CacheConfig { bytes: 32 * 64, ways: 8, latency_cycles: 12 };
+        config.l1d = CacheConfig { bytes: 2 * u64::from(l1d) * 64, ways: l1d, latency_cycles: 4 };
+        config.l2 = CacheConfig { bytes: 4 * u64::from(l2) * 64, ways: l2, latency_cycles: 12 };
         (config.llc.bytes, config.llc.ways, config.llc.policy) = (sets * u64::from(ways) * 64, ways, policy);
         config
     }
 
-    fn tape(lines: &[u64]) -> Tape {
+    fn tape(lines: impl Iterator<Item = u64>) -> Tape {
         let mut tape = Tape::default();
-        lines.iter().for_each(|&line| tape.data(Hpa(line << LINE_SHIFT)));
+        lines.for_each(|line| tape.data(Hpa(line << LINE_SHIFT)));
         tape
     }
 
     proptest! {
         /// Two cores over one last level, tape by tape by turns, against the same one reference
-        /// after the other.
+        /// after the other. From `first` on, which is so far that the last level needs long tags
+        /// from the first such tape on.
         #[test]
         fn level_by_level_is_one_by_one(
-            policy in prop::sample::select(vec![LlcPolicy::Inclusive, LlcPolicy::NonInclusive]),
+            policy in prop::sample::select(vec![LlcPolicy::Inclusive, LlcPolicy::NonInclusive, LlcPolicy::Exclusive]),
+            private in prop::sample::select(vec![(8, 8), (8, 4), (3, 7), (8, 16), (12, 16), (12, 20), (16, 9)]),
             sets in prop::sample::select(vec![8_u64, 16, 24]), ways in 2_u32..33,
-            tapes in prop::collection::vec((0_usize..2, prop::collection::vec(0_u64..900, 2..80)), 1..60),
+            tapes in prop::collection::vec(
+                (0_usize..2, prop::bool::weighted(0.05), prop::collection::vec(0_u64..900, 2..80)), 1..60),
         ) {
             let Some(levels) = Levels::new() else { return Ok(()) };
-            let config = config(policy, sets, ways);
+            let config = config(policy, private, (sets, ways));
             let core = || PrivateCaches::new(&config).unwrap();
             let (mut llc, mut expected_llc) = (Llc::new(&config).unwrap(), Llc::new(&config).unwrap());
             let mut cores = [(core(), levels.clone()), (core(), levels)];
             let mut expected_cores = [core(), core()];
-            for (at, lines) in tapes {
-                let tape = tape(&lines);
+            let mut played = 0;
+            for (at, far, lines) in &tapes {
+                let first = if *far { 1 << 30 } else { 0 };
+                let (tape, highest) = (tape(lines.iter().map(|line| first + line)), first + 900);
                 let references = &tape.references()[..tape.len()];
-                let expected_core = &mut expected_cores[at];
+                let expected_core = &mut expected_cores[*at];
                 expected_core.synchronise(&expected_llc);
-                let expected = expected_core.with(&mut expected_llc, 900, OneByOne(references));
-                let (core, levels) = &mut cores[at];
+                let expected = expected_core.with(&mut expected_llc, highest, OneByOne(references));
+                let (core, levels) = &mut cores[*at];
                 core.synchronise(&llc);
-                if core.level_by_level(&mut llc, levels, references, 900) {
+                if core.level_by_level(&mut llc, levels, references, highest) {
                     prop_assert_eq!(levels.served(), &expected);
+                    played += 1;
                 } else {
-                    let served = core.with(&mut llc, 900, OneByOne(references));
+                    let served = core.with(&mut llc, highest, OneByOne(references));
                     prop_assert_eq!(&served, &expected);
                 }
                 for (cache, expected) in [(core.l1d(), expected_core.l1d()), (core.l2(), expected_core.l2())] {
@@ -450,6 +767,15 @@ mod tests {
                         prop_assert!(cache.lines_of(set).eq(expected.lines_of(set)), "set {}", set);
                     }
                 }
+                for line in first..highest {
+                    prop_assert_eq!(llc.contains(line), expected_llc.contains(line), "line {}", line);
+                }
+            }
+            // Nothing but an inclusive last level makes it undo a tape, and long tags are for 9 to
+            // 24 ways.
+            let is_any_far = tapes.iter().any(|tape| tape.1);
+            if policy != LlcPolicy::Inclusive && (!is_any_far || (9..=24).contains(&ways)) {
+                prop_assert_eq!(played, tapes.len());
             }
         }
     }
@@ -457,10 +783,10 @@ mod tests {
     #[test]
     fn most_tapes_can_be_played_level_by_level_and_a_line_that_goes_while_it_is_held_is_noticed() {
         let Some(mut levels) = Levels::new() else { return };
-        let config = config(LlcPolicy::Inclusive, 8, 4);
+        let config = config(LlcPolicy::Inclusive, (8, 8), (8, 4));
         let (mut core, mut llc) = (PrivateCaches::new(&config).unwrap(), Llc::new(&config).unwrap());
         let mut play = |lines: &[u64]| {
-            let tape = tape(lines);
+            let tape = tape(lines.iter().copied());
             core.level_by_level(&mut llc, &mut levels, &tape.references()[..tape.len()], 1000)
         };
         assert!(play(&[0, 8, 16, 1, 9]));

@@ -11,9 +11,10 @@ use crate::config::MmuConfig;
 use crate::counters::Counters;
 use crate::error::MmuError;
 use crate::events::{Served, WalkEvents};
-use crate::hierarchy::{Hierarchy, Llc, PrivateCaches, Task};
+use crate::hierarchy::{Hierarchy, PrivateCaches, Task};
 #[cfg(target_arch = "x86_64")]
 use crate::levels::Levels;
+use crate::llc::Llc;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Plain, Simd};
 use crate::tape::{Reference, Tape, WalkSpan};
@@ -79,7 +80,7 @@ impl Player {
     #[cfg(target_arch = "x86_64")]
     fn level_by_level(&mut self, llc: &mut Llc, tape: &Tape, counters: &mut Counters) -> bool {
         let (Some(levels), Some(avx2)) = (&mut self.levels, self.avx2) else { return false };
-        if tape.aborted.is_some() || !self.caches.pays_level_by_level(tape.len()) {
+        if tape.aborted.is_some() || !self.caches.pays_level_by_level(llc, tape.len()) {
             return false;
         }
         let highest = avx2.apart(

@@ -23,7 +23,7 @@ use crate::clustered::Group;
 use crate::corunner::CoRunner;
 use crate::counters::Counters;
 use crate::events::WalkEvents;
-use crate::hierarchy::Llc;
+use crate::llc::Llc;
 use crate::mapping::Mapping;
 use crate::memo::{Memo, Prepared};
 use crate::processor::{Core, RunEnd};

@@ -57,6 +57,14 @@ impl Case {
     }
 }
 
+/// The MMU of a machine file of that name, if there is one.
+pub fn machine_config(name: &str) -> Option<MmuConfig> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../machines");
+    let text = std::fs::read_to_string(format!("{folder}/{name}.toml")).ok()?;
+    let mut file: toml::Table = toml::from_str(&text).ok()?;
+    file.remove("mmu")?.try_into().ok()
+}
+
 /// Guest and host tables.
 pub struct Machine {
     guest: PageTable,
@@ -73,8 +81,8 @@ fn scatter(number: u64, bits: u32) -> u64 {
 }
 
 impl Machine {
-    /// A machine with a guest of `2^order` data pages, and a Clustered TLB if `is_clustered`.
-    pub fn new(order: u32, is_clustered: bool) -> Self {
+    /// A machine with this MMU and a guest of `2^order` data pages.
+    pub fn new(config: &MmuConfig, order: u32) -> Self {
         let bits = order + 1;
         let mut guest_nodes = (1 << order..).map(|n| Frame(scatter(n, bits)));
         let mut guest = PageTable::new(Geometry::X86_4, guest_nodes.next().unwrap());
@@ -90,12 +98,7 @@ impl Machine {
             let frame = Frame(scatter(page, bits + 1));
             host.map(BASE + page, frame, PageSize::Small, flags, |_, _| host_nodes.next().ok_or(())).unwrap();
         }
-        let mut file: toml::Table = toml::from_str(include_str!("../../../../machines/broadwell-asap.toml")).unwrap();
-        let mut config: MmuConfig = file.remove("mmu").unwrap().try_into().unwrap();
-        if is_clustered {
-            config = config.with_clustered_tlb().unwrap();
-        }
-        Self { guest, host, core: Core::new(&config).unwrap(), llc: Llc::new(&config).unwrap() }
+        Self { guest, host, core: Core::new(config).unwrap(), llc: Llc::new(config).unwrap() }
     }
 
     pub fn core(&mut self) -> &mut Core {
