@@ -71,23 +71,6 @@ impl OneLevel {
         simd.use_key(std::slice::from_mut(row), self.last, key)
     }
 
-    /// The same, if `allowed`, without a branch. Whether the entry is known, in any case.
-    #[inline(always)]
-    fn use_entry_if<S: Simd>(&mut self, simd: S, number: u64, key: u64, allowed: bool) -> bool {
-        debug_assert!(self.is_narrow() && self.rows.len() == self.mask + 1);
-        // SAFETY: as in `use_entry`.
-        let row = unsafe { self.rows.get_unchecked_mut(number as usize & self.mask) };
-        simd.use_key_if(row, self.last, key, allowed)
-    }
-
-    /// Whether the entry of `number` is the latest of its set. For narrow sets.
-    #[inline(always)]
-    fn is_latest(&self, number: u64, key: u64) -> bool {
-        debug_assert!(self.is_narrow() && self.rows.len() == self.mask + 1);
-        // SAFETY: as in `use_entry`.
-        unsafe { self.rows.get_unchecked(number as usize & self.mask) }.0[0] == key
-    }
-
     /// The same for sets of any number and size.
     fn use_in_any<S: Simd>(&mut self, simd: S, number: u64, key: u64) -> bool {
         if self.ways == 0 {
@@ -307,10 +290,9 @@ impl WalkCache {
     /// For a loop of look-ups in a table of four levels, each for a page whose leaf is a PTE.
     #[inline(always)]
     pub(crate) fn lookups(&mut self) -> Lookups<'_> {
-        let pl3 = &self.levels[1];
-        let is_common = self.narrow.is_some_and(|highest| highest >= Lookups::ROOT) && pl3.rows.len() == 1;
-        let held = if is_common { Held::new(&pl3.rows[0], self.asid) } else { Held::default() };
-        Lookups { is_common, held, last: pl3.last, cache: self }
+        let is_common = self.narrow.is_some_and(|highest| highest >= Lookups::ROOT);
+        let held = if is_common { HeldLevels::new(&self.levels, self.asid) } else { None };
+        Lookups { held, cache: self }
     }
 
     #[inline(never)]
@@ -371,35 +353,88 @@ impl WalkCache {
     }
 }
 
-/// The only row of a level, as short keys that move faster.
-#[derive(Clone, Copy, Debug, Default)]
-struct Held {
-    keys: ShortKeys,
-    /// The row as it was.
-    before: [u64; 4],
+/// The rows of a level, as short keys that move faster, for as long as a loop lasts. The level keeps
+/// the rows as they were before.
+#[derive(Clone, Copy, Debug)]
+struct Held<const ROWS: usize> {
+    rows: [ShortKeys; ROWS],
+    /// How many there are less 1.
+    mask: usize,
+    /// The last place of each.
+    last: usize,
 }
 
-impl Held {
-    /// Flag: the key at the place in the lowest bits belongs to another process, or the place is
-    /// empty.
+impl<const ROWS: usize> Held<ROWS> {
+    /// Flag: the key is that of another process, which was at the place in the lowest bits of the
+    /// row, or the place is empty.
     const OTHER: u32 = 1 << 31;
 
+    /// Those of `level`, if it has so few rows, all of them narrow.
     #[inline(always)]
-    fn new(row: &Keys, asid: u64) -> Self {
-        let short = |place: usize| match row.0[place] ^ asid {
-            number @ 0..0x8000_0000 => number as u32,
-            _ => Self::OTHER | place as u32,
-        };
-        Self { keys: ShortKeys(std::array::from_fn(short)), before: row.0 }
+    fn new(level: &OneLevel, asid: u64) -> Option<Self> {
+        if level.rows.len() > ROWS || !level.is_narrow() {
+            return None;
+        }
+        let mut held = Self { rows: [ShortKeys::default(); ROWS], mask: level.mask, last: level.last };
+        for (held, row) in held.rows.iter_mut().zip(&level.rows) {
+            let short = |place: usize| {
+                let number = row.0[place] ^ asid;
+                if number < Self::OTHER.into() { number as u32 } else { Self::OTHER | place as u32 }
+            };
+            *held = ShortKeys(std::array::from_fn(short));
+        }
+        Some(held)
     }
 
+    /// The row of `number`. A single one can stay in a register.
     #[inline(always)]
-    fn row(&self, asid: u64) -> Keys {
-        let long = |short: u32| match short {
-            Self::OTHER.. => self.before[(short - Self::OTHER) as usize & 3],
-            number => u64::from(number) | asid,
-        };
-        Keys(self.keys.0.map(long))
+    fn row(&self, number: u64) -> usize {
+        if ROWS == 1 { 0 } else { number as usize & self.mask }
+    }
+
+    /// Whether the entry of `number` is known, which becomes the latest of its row if that is
+    /// `allowed`.
+    #[inline(always)]
+    fn use_entry_if<S: Simd>(&mut self, simd: S, number: u64, allowed: bool) -> bool {
+        debug_assert!(number < Self::OTHER.into() && self.mask < ROWS);
+        let row = self.row(number);
+        // SAFETY: `new` has made sure of `mask`.
+        let row = unsafe { self.rows.get_unchecked_mut(row) };
+        simd.use_short_key_if(row, self.last, number as u32, allowed)
+    }
+
+    /// Whether the entry of `number` is the latest of its row.
+    #[inline(always)]
+    fn is_latest(&self, number: u64) -> bool {
+        self.rows[self.row(number) & (ROWS - 1)].0[0] == number as u32
+    }
+
+    /// Brings `level` up to date.
+    #[inline(always)]
+    fn finish(&self, level: &mut OneLevel, asid: u64) {
+        for (held, row) in self.rows.iter().zip(&mut level.rows) {
+            let before = row.0;
+            let long = |short: u32| match short {
+                Self::OTHER.. => before[(short - Self::OTHER) as usize & 3],
+                number => u64::from(number) | asid,
+            };
+            *row = Keys(held.0.map(long));
+        }
+    }
+}
+
+/// The levels of a page-walk cache as [`Held`].
+#[derive(Clone, Copy, Debug)]
+struct HeldLevels {
+    pl2: Held<16>,
+    pl3: Held<1>,
+    pl4: Held<1>,
+}
+
+impl HeldLevels {
+    #[inline(always)]
+    fn new([pl2, pl3, pl4, _]: &[OneLevel; 4], asid: u64) -> Option<Self> {
+        Some(Self { pl2: Held::new(pl2, asid)?, pl3: Held::new(pl3, asid)?, pl4: Held::new(pl4, asid)? })
     }
 }
 
@@ -407,12 +442,8 @@ impl Held {
 #[derive(Debug)]
 pub(crate) struct Lookups<'a> {
     cache: &'a mut WalkCache,
-    /// Whether levels 2 to 4 have narrow sets, and level 3 has one.
-    is_common: bool,
-    /// That of level 3, which every look-up may use. Its place is less than 2^18.
-    held: Held,
-    /// The last place of it.
-    last: usize,
+    /// If levels 2 to 4 have few rows, all of them narrow.
+    held: Option<HeldLevels>,
 }
 
 impl Lookups<'_> {
@@ -422,33 +453,29 @@ impl Lookups<'_> {
     #[inline(always)]
     pub fn levels_left<S: Simd>(&mut self, simd: S, page: Vpn) -> usize {
         let number = |level: u32| page.0 >> (INDEX_BITS * (level - 1));
-        if !self.is_common {
+        let Some(HeldLevels { pl2, pl3, pl4 }) = &mut self.held else {
             return self.cache.levels_left_of_any(simd, page);
-        }
-        let asid = self.cache.asid;
-        let [pl2, _, pl4, _] = &mut self.cache.levels;
-        let hit2 = pl2.use_entry_if(simd, number(2), number(2) | asid, true);
-        debug_assert!(number(3) < Held::OTHER.into());
-        let hit3 = simd.use_short_key_if(&mut self.held.keys, self.last, number(3) as u32, !hit2);
-        let left = if hit2 {
-            1
-        } else if hit3 {
-            2
-        } else {
-            3
         };
+        let hit2 = pl2.use_entry_if(simd, number(2), true);
+        let hit3 = pl3.use_entry_if(simd, number(3), !hit2);
         // Nearly always it is the latest, and nothing moves.
-        if pl4.is_latest(number(4), number(4) | asid) || left < 3 {
-            return left;
+        let is_other = !pl4.is_latest(number(4));
+        let left = 3 - usize::from(hit3 & !hit2) - 2 * usize::from(hit2);
+        if left == 3 && is_other {
+            return if pl4.use_entry_if(simd, number(4), true) { 3 } else { 4 };
         }
-        if pl4.use_entry(simd, number(4), number(4) | asid, false) { 3 } else { 4 }
+        left
     }
 
     /// The end of the loop.
     #[inline(always)]
     pub fn finish(self) {
-        if self.is_common {
-            self.cache.levels[1].rows[0] = self.held.row(self.cache.asid);
+        if let Some(held) = &self.held {
+            let asid = self.cache.asid;
+            let [pl2, pl3, pl4, _] = &mut self.cache.levels;
+            held.pl2.finish(pl2, asid);
+            held.pl3.finish(pl3, asid);
+            held.pl4.finish(pl4, asid);
         }
     }
 }

@@ -2,11 +2,11 @@
 //! Rows as vectors of AVX2 and AVX-512.
 
 use std::arch::x86_64::{
-    __m256i, _mm_alignr_epi8, _mm_blendv_epi8, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_cvtsi32_si128, _mm_load_si128,
-    _mm_movemask_ps, _mm_or_si128, _mm_set1_epi32, _mm_slli_si128, _mm_store_si128, _mm256_add_epi16, _mm256_add_epi32,
-    _mm256_alignr_epi8, _mm256_alignr_epi32, _mm256_and_si256, _mm256_blend_epi32, _mm256_blendv_epi8,
-    _mm256_castsi256_pd, _mm256_castsi256_ps, _mm256_cmpeq_epi16, _mm256_cmpeq_epi32, _mm256_cmpeq_epi32_mask,
-    _mm256_cmpeq_epi64, _mm256_cmpeq_epi64_mask, _mm256_cmpgt_epi16, _mm256_cmpgt_epi32, _mm256_load_si256,
+    __m256i, _mm_alignr_epi8, _mm_and_si128, _mm_andnot_si128, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_cvtsi32_si128,
+    _mm_load_si128, _mm_movemask_ps, _mm_or_si128, _mm_set1_epi32, _mm_slli_si128, _mm_store_si128, _mm256_add_epi16,
+    _mm256_add_epi32, _mm256_alignr_epi8, _mm256_alignr_epi32, _mm256_and_si256, _mm256_blend_epi32,
+    _mm256_blendv_epi8, _mm256_castsi256_pd, _mm256_castsi256_ps, _mm256_cmpeq_epi16, _mm256_cmpeq_epi32,
+    _mm256_cmpeq_epi32_mask, _mm256_cmpeq_epi64, _mm256_cmpgt_epi16, _mm256_cmpgt_epi32, _mm256_load_si256,
     _mm256_mask_mov_epi32, _mm256_movemask_epi8, _mm256_movemask_pd, _mm256_movemask_ps, _mm256_or_si256,
     _mm256_packs_epi16, _mm256_permute2x128_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
     _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setr_epi16, _mm256_setr_epi32,
@@ -394,27 +394,6 @@ unsafe fn use_short_masked<const N: usize>(row: &mut [ShortTags], last: u64, tag
     }
 }
 
-/// One row of keys, with masks and without a branch.
-#[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
-#[inline]
-unsafe fn use_key_masked(row: &mut Keys, last: usize, key: u64, allowed: bool) -> bool {
-    // SAFETY: the caller has seen to AVX-512; the row is 32 bytes, aligned to as many.
-    unsafe {
-        let wanted = _mm256_set1_epi64x(key as i64);
-        let mut keys = load(&row.0);
-        let there = u32::from(_mm256_cmpeq_epi64_mask(keys, wanted));
-        // All lanes up to the place.
-        let end = there | 1 << (last & 3);
-        let lanes = (end ^ (end - 1)) & u32::from(allowed).wrapping_neg();
-        // A whole store: the processor does not forward a masked one, which the compiler would
-        // make, to the next load.
-        std::arch::asm!("valignq {keys}{{{lanes}}}, {keys}, {wanted}, 3", keys = inout(ymm_reg) keys,
-            wanted = in(ymm_reg) wanted, lanes = in(kreg) lanes as u8, options(pure, nomem, nostack, preserves_flags));
-        store(&mut row.0, keys);
-        there != 0
-    }
-}
-
 /// For a last place, or 4 where nothing is to move: all ones in what stays in any case.
 static KEPT: [ShortKeys; 5] = [
     ShortKeys([0, u32::MAX, u32::MAX, u32::MAX]),
@@ -438,7 +417,9 @@ unsafe fn use_short_key(row: &mut ShortKeys, last: usize, key: u32, allowed: boo
         let kept = _mm_or_si128(_mm_slli_si128::<12>(equal), load(&KEPT[if allowed { last & 3 } else { 4 }]));
         let stays = _mm_or_si128(near, kept);
         let moved = _mm_alignr_epi8::<12>(old, wanted);
-        _mm_store_si128(std::ptr::from_mut(row).cast(), _mm_blendv_epi8(moved, old, stays));
+        // No blend: with AVX-512 the compiler would make a mask for it, which takes longer.
+        let new = _mm_or_si128(_mm_and_si128(stays, old), _mm_andnot_si128(stays, moved));
+        _mm_store_si128(std::ptr::from_mut(row).cast(), new);
         _mm_movemask_ps(_mm_castsi128_ps(equal)) != 0
     }
 }
@@ -508,12 +489,6 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool {
         self.0.use_key(row, last, key)
-    }
-
-    #[inline(always)]
-    fn use_key_if(self, row: &mut Keys, last: usize, key: u64, allowed: bool) -> bool {
-        // SAFETY: see above.
-        unsafe { use_key_masked(row, last, key, allowed) }
     }
 
     #[inline(always)]

@@ -189,13 +189,7 @@ pub trait Simd: Copy + Debug {
     /// Uses `key` in `row`, whose last place is `last`. Whether it was there.
     fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool;
 
-    /// [`Simd::use_key`] in one row, if `allowed`. Whether the key is there, in any case.
-    #[inline(always)]
-    fn use_key_if(self, row: &mut Keys, last: usize, key: u64, allowed: bool) -> bool {
-        if allowed { self.use_key(std::slice::from_mut(row), last, key) } else { row.0.contains(&key) }
-    }
-
-    /// The same of short keys.
+    /// Uses the short `key` in `row`, if `allowed`. Whether it was there, in any case.
     fn use_short_key_if(self, row: &mut ShortKeys, last: usize, key: u32, allowed: bool) -> bool;
 
     /// The value of `key` in `row`, if it is there. It comes to the front.
