@@ -70,7 +70,7 @@ impl Passed {
     }
 }
 
-/// A line that the L2 evicted for an exclusive last level; some other line if there was none.
+/// A line that a cache evicted; some other line if there was none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Victim(u64);
 
@@ -116,8 +116,8 @@ pub(crate) struct Levels {
     victims: Vec<Victim>,
     /// By place in `l2_misses`.
     undo: Vec<Undo>,
-    /// Lines that the last level evicted, or would have if its way had not been empty.
-    evicted: Vec<(u64, bool)>,
+    /// What an inclusive last level evicted with each miss.
+    evicted: Vec<Victim>,
     served: Vec<Served>,
     l1d_before: Vec<LongTags>,
     l2_before: Vec<LongTags>,
@@ -481,8 +481,9 @@ impl<R: Row> LastLevel<'_, R> {
                     let place = (there | 1 << self.last).trailing_zeros() as u8;
                     *undo = Undo { last: next_to_go, place, missed: there == 0 };
                     uses[set % USE_COUNTS] += 1;
-                    *evicted.get_unchecked_mut(missed) =
-                        (self.sets.join(set, u64::from(next_to_go)), next_to_go != R::NO_TAG);
+                    let gone = self.sets.join(set, u64::from(next_to_go));
+                    // Without a tag it is a line that is nowhere.
+                    *evicted.get_unchecked_mut(missed) = Victim::new(gone, gone, next_to_go != R::NO_TAG);
                 }
                 missed += usize::from(there == 0);
             }
@@ -529,7 +530,7 @@ impl<R: Row> LastLevel<'_, R> {
 /// What the last level fills.
 struct Lists<'a> {
     undo: &'a mut [Undo],
-    evicted: &'a mut [(u64, bool)],
+    evicted: &'a mut [Victim],
     served: &'a mut [Served],
     uses: &'a mut [u16; USE_COUNTS],
 }
@@ -538,15 +539,15 @@ struct Lists<'a> {
 #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
 #[inline(never)]
 fn may_have_been_held<const A: usize, const B: usize>(
-    evicted: &[(u64, bool)],
+    evicted: &[Victim],
     l1d: &Rows<'_, A>,
     l2: &Rows<'_, B>,
     uses: &[u16],
     last: usize,
 ) -> bool {
     let mut held = 0;
-    for &(line, _) in evicted {
-        held |= l1d.holds(line) | l2.holds(line);
+    for victim in evicted {
+        held |= l1d.holds(victim.line()) | l2.holds(victim.line());
     }
     let most = uses.iter().fold(0, |most, &count| most.max(count));
     held != 0 || usize::from(most) > last
@@ -626,7 +627,7 @@ impl Levels {
             self.l2_misses.resize(count + AHEAD, Passed::default());
             self.victims.resize(count + AHEAD, Victim::default());
             self.undo.resize(count, Undo::default());
-            self.evicted.resize(count, (0, false));
+            self.evicted.resize(count, Victim::default());
         }
         self.served.clear();
         self.served.resize(count, Served::L1d);
@@ -680,7 +681,7 @@ impl Levels {
                     self.paused = self.pause;
                     return false;
                 }
-                evicted[..missed].iter().for_each(|&gone| evictions.announce(gone));
+                evicted[..missed].iter().for_each(|gone| evictions.announce((gone.line(), gone.is_real())));
                 self.paused = 0;
             }
         }
