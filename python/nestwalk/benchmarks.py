@@ -32,6 +32,8 @@ class Reference:
 REFERENCES = {
     "nested_all_walks": Reference("nested walks, 16 GiB guest, every access walks", 4e6, 1.7e6),
     "nested_tenth_walks": Reference("the same, one access in ten walks", 25e6, 11e6),
+    "nested_all_walks_sapphire_rapids": Reference("every access walks, on sapphire-rapids", 4e6),
+    "nested_all_walks_zen4": Reference("every access walks, on zen4", 4e6),
     "nested_sequential": Reference("the same, sequential accesses", 250e6, 122e6),
     "faults_two_level": Reference("page faults through guest and host kernel", 10e6),
     "faults_colocated": Reference("the same, two programs of one guest in turn", 4e6),

@@ -4,8 +4,8 @@
 //! ([`pace`]), because other programs on a shared machine change it.
 //!
 //! Benchmarks of the engine generate their accesses beforehand, so that only the simulation is
-//! timed: data caches on, `broadwell-asap`, a 16 GiB guest with 4 KiB pages on both sides, one
-//! core. Those of real programs ([`traces`]) time a run as a user makes it, decoding included.
+//! timed: data caches on, `broadwell-asap` where the name has no other machine, a 16 GiB guest with 4
+//! KiB pages on both sides, one core. Those of real programs ([`traces`]) time a run as a user makes it, decoding included.
 
 mod colocated;
 pub mod imports;
@@ -144,8 +144,10 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// All benchmarks except [`imports::NAMES`], whose instructions are not counted because two threads
 /// share the work.
-pub const NAMES: [&str; 23] = [
+pub const NAMES: [&str; 25] = [
     "nested_all_walks",
+    "nested_all_walks_sapphire_rapids",
+    "nested_all_walks_zen4",
     "nested_tenth_walks",
     "nested_sequential",
     "faults_two_level",
@@ -257,7 +259,7 @@ pub fn work(
             let done = traces::simulate(name, scale.trace_stretch, traces, repetitions, watch);
             return done.map(|count| (count, "accesses/s"));
         }
-        "nested_all_walks" => random_pages(scale),
+        name if name.starts_with("nested_all_walks") => random_pages(scale),
         "nested_sequential" => sequential(scale),
         _ => one_in_ten(scale),
     };
@@ -268,6 +270,8 @@ pub fn work(
 /// What a benchmark has besides a plain VM.
 #[derive(Default)]
 struct Technique {
+    /// The machine file, if it is not `broadwell-asap`.
+    machine: Option<&'static str>,
     asap: Option<AsapHardware>,
     clustered_tlb: bool,
     guest_manager: ManagerConfig,
@@ -280,6 +284,8 @@ impl Technique {
     fn of(name: &str) -> Self {
         let plain = Self::default();
         match name {
+            "nested_all_walks_sapphire_rapids" => Self { machine: Some("sapphire-rapids"), ..plain },
+            "nested_all_walks_zen4" => Self { machine: Some("zen4"), ..plain },
             "nested_tenth_walks_asap" => Self {
                 asap: Some(AsapHardware { registers: 16, guest_levels: vec![1, 2], host_levels: vec![1, 2] }),
                 tables: [TablesConfig::Asap(AsapConfig::default()), TablesConfig::Asap(AsapConfig::default())],
@@ -404,7 +410,7 @@ fn walks(
     repetitions: u32,
     watch: &mut dyn Watch,
 ) -> Result<u64, MachineError> {
-    let machine: MachineConfig = Shelf::Machines.load("broadwell-asap", Path::new(""))?;
+    let machine: MachineConfig = Shelf::Machines.load(technique.machine.unwrap_or("broadwell-asap"), Path::new(""))?;
     let failed = |source| MachineError::Mmu { name: machine.name.clone(), source };
     let (mut stack, chain) = virtual_machine(scale, technique)?;
     populate(&mut stack, &chain, scale)?;

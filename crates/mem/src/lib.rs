@@ -9,6 +9,7 @@
 
 pub mod access;
 pub mod addr;
+pub mod aligned;
 pub mod counters;
 pub mod geometry;
 pub mod huge;

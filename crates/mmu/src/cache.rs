@@ -4,7 +4,7 @@
 //! A cache keeps the lines that it holds and their LRU order: no data, no dirty bits. Each set is a
 //! [row](crate::simd) of tags, the most recently used first.
 
-use nestwalk_mem::huge::reserve;
+use nestwalk_mem::aligned::Aligned;
 use nestwalk_mem::prefetch::prefetch;
 
 use crate::sets::Sets;
@@ -18,7 +18,7 @@ pub struct Cache<T = LongTags> {
     ways: usize,
     /// `T`s of a row.
     stride: usize,
-    rows: Box<[T]>,
+    rows: Aligned<T>,
 }
 
 impl<T: Tags> Cache<T> {
@@ -30,10 +30,7 @@ impl<T: Tags> Cache<T> {
         assert!((1..=64).contains(&ways), "a cache has 1 to 64 ways");
         let (sets, ways) = (Sets::new(sets), ways as usize);
         let stride = T::count(ways);
-        let mut rows = Vec::new();
-        reserve(&mut rows, sets.count() * stride);
-        rows.resize(sets.count() * stride, T::EMPTY);
-        Self { sets, ways, stride, rows: rows.into() }
+        Self { sets, ways, stride, rows: Aligned::filled(T::EMPTY, sets.count() * stride) }
     }
 
     /// Whether the tags are long enough for `line`.

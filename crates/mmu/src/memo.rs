@@ -13,7 +13,8 @@
 //! true.
 
 use nestwalk_mem::addr::{ENTRY_BYTES, LINE_SHIFT, PAGE_SHIFT};
-use nestwalk_mem::{Entry, Frame, Level, NodeId, PageTable, Pfn, Version, Vpn, huge};
+use nestwalk_mem::aligned::Aligned;
+use nestwalk_mem::{Entry, Frame, Level, NodeId, PageTable, Pfn, Version, Vpn};
 
 use crate::clustered::Group;
 use crate::leaf::{INDEX_BITS, index_of};
@@ -176,40 +177,6 @@ impl BlockRecord {
     const COUNT_MAX: usize = 1 << (Leaf::FRAME_BITS - INDEX_BITS);
 }
 
-/// Words that lie in lines of this machine's memory, 8 in each.
-#[derive(Clone, Debug, Default)]
-struct Lines {
-    words: Vec<u64>,
-    /// The first word of the first line.
-    first: usize,
-}
-
-impl Lines {
-    /// `count` zeroes: memory that is not touched before it is needed.
-    fn zeroes(count: usize) -> Self {
-        let mut words = vec![0; count + 7];
-        huge::advise(&mut words);
-        let first = words.as_ptr().align_offset(64).min(7);
-        Self { words, first }
-    }
-
-    #[inline(always)]
-    fn get(&self, index: usize) -> Option<&u64> {
-        self.words.get(self.first + index)
-    }
-
-    #[inline(always)]
-    fn get_mut(&mut self, index: usize) -> &mut u64 {
-        &mut self.words[self.first + index]
-    }
-
-    /// The line of the word at `index`.
-    #[inline(always)]
-    fn line(&self, index: usize) -> [u64; 8] {
-        self.words[self.first + (index & !7)..][..8].try_into().expect("there are 8")
-    }
-}
-
 /// Whether most frames of a line of entries come one after the other.
 fn are_in_order(line: &[Entry; 8]) -> bool {
     let in_order =
@@ -238,7 +205,7 @@ pub struct Memo {
     /// since it is asked ahead of everything else.
     leaf_times: Vec<u8>,
     /// [`Leaf`]s, by number of the guest's PTE node and index in it.
-    leaves: Lines,
+    leaves: Aligned<u64>,
     /// By block of guest-physical memory.
     blocks: Vec<BlockRecord>,
     base: Vpn,
@@ -281,7 +248,7 @@ impl Memo {
             let count = slots.next_power_of_two();
             self.nodes.resize(count, NodeRecord::NONE);
             self.leaf_times = vec![0; count];
-            self.leaves = Lines::zeroes(count << INDEX_BITS);
+            self.leaves = Aligned::zeroes(count << INDEX_BITS);
         }
     }
 
@@ -338,7 +305,7 @@ impl Memo {
         if !self.has_leaves(node) {
             return None;
         }
-        let leaves = self.leaves.line(Self::place(node, index));
+        let leaves = self.leaves.as_chunks::<8>().0[Self::place(node, index) / 8];
         // What is not known may have become alike since.
         if leaves.contains(&Leaf::NONE.0) {
             return None;
@@ -447,7 +414,7 @@ impl Memo {
             let entry = guest.entry(node, index);
             let page = self.host_page(entry.frame().0);
             let leaf = Leaf::new(entry, host.entry(below, index_of(page, Level::PTE)));
-            *self.leaves.get_mut(Self::place(node, index)) = leaf.0;
+            self.leaves[Self::place(node, index)] = leaf.0;
             return;
         }
         let record = &mut self.nodes[node.0 as usize];
@@ -493,7 +460,7 @@ impl Memo {
                 present += 1;
             }
             known += usize::from(leaf != Leaf::NONE);
-            *self.leaves.get_mut(Self::place(node, index)) = leaf.0;
+            self.leaves[Self::place(node, index)] = leaf.0;
         }
         let record = &mut self.nodes[node.0 as usize];
         // Where walks often find none, they are better off as if there were none at all.
