@@ -4,8 +4,9 @@
 //! ([`pace`]), because other programs on a shared machine change it.
 //!
 //! Benchmarks of the engine generate their accesses beforehand, so that only the simulation is
-//! timed: data caches on, `broadwell-asap` where the name has no other machine, a 16 GiB guest with 4
-//! KiB pages on both sides, one core. Those of real programs ([`traces`]) time a run as a user makes it, decoding included.
+//! timed: data caches on, `broadwell-asap` where the name has no other machine, a 16 GiB guest with
+//! 4 KiB pages on both sides, one core. Those of real programs ([`traces`]) time a run as a user
+//! makes it, decoding included.
 
 mod colocated;
 pub mod imports;

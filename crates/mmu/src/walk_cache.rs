@@ -353,8 +353,8 @@ impl WalkCache {
     }
 }
 
-/// The rows of a level, as short keys that move faster, for as long as a loop lasts. The level keeps
-/// the rows as they were before.
+/// The rows of a level, as short keys that move faster, for as long as a loop lasts. The level
+/// keeps the rows as they were before.
 #[derive(Clone, Copy, Debug)]
 struct Held<const ROWS: usize> {
     rows: [ShortKeys; ROWS],
