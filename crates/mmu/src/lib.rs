@@ -47,6 +47,8 @@ mod nested;
 mod play;
 mod processor;
 mod recent_pages;
+#[cfg(target_arch = "x86_64")]
+mod rows;
 mod run;
 mod segmented;
 mod segments;
