@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rows of tags with AVX-512, for loops that do little else: [`levels`](crate::levels). A row is the
-//! tags of a set, the most recently used first, as in [`simd`](crate::simd).
+//! Rows of tags with AVX-512, for loops that do little else: [`levels`](crate::levels). A row is
+//! the tags of a set, the most recently used first, as in [`simd`](crate::simd).
 //!
 //! Masked moves are in assembly: the compiler would make one masked store of such a move and the
-//! store behind it, and the processor does not forward what that writes to the next load of the row.
+//! store behind it, and the processor does not forward what that writes to the next load of the
+//! row.
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -105,7 +106,7 @@ unsafe fn take_long<const N: usize>(row: *mut [LongTags; N], tag: u32) -> bool {
             there |= u32::from(equal_lanes(_mm256_load_si256(row.add(part)), wanted)) << (8 * part);
         }
         // The lanes before its place stay; all of them if it is not there.
-        let lanes = if there == 0 { 0 } else { !there.wrapping_sub(1) };
+        let lanes = !there.wrapping_sub(1);
         for part in 0..N {
             let old = _mm256_load_si256(row.add(part));
             let none = _mm256_set1_epi32(LongTags::NONE.cast_signed());
@@ -180,7 +181,7 @@ unsafe fn take_short(row: *mut ShortTags, tag: u16) -> bool {
         let old = _mm512_load_si512(row);
         let there = _mm512_cmpeq_epi16_mask(old, _mm512_set1_epi16(tag.cast_signed()));
         // The lanes before its place stay; all of them if it is not there.
-        let lanes = if there == 0 { 0 } else { !there.wrapping_sub(1) };
+        let lanes = !there.wrapping_sub(1);
         // What comes behind each quarter.
         let none = _mm512_set1_epi16(ShortTags::NONE.cast_signed());
         let quarters = _mm512_alignr_epi64::<2>(none, old);
