@@ -1260,6 +1260,37 @@ static void all_unmapped(void)
 	EXPECT_EQ(tables, 0);
 }
 
+#ifndef MADV_SOFT_OFFLINE
+#define MADV_SOFT_OFFLINE 101
+#endif
+
+/* A page that is taken out of use is another frame from then on; its neighbours are where they were. */
+static void taken_out_of_use(void)
+{
+	char *p = map_aligned(HUGE);
+	uint64_t frame;
+	size_t i;
+
+	for (i = 0; i < 8; i++)
+		*page(p, i) = 1 + i;
+	*page(p, 8) = 9;
+	frame = frame_of(page(p, 8));
+	EXPECT_EQ(reserved(), 7);
+	if (madvise(page(p, 3), PAGE, MADV_SOFT_OFFLINE))
+		_exit(SKIP);
+	EXPECT(!madvise(page(p, 8), PAGE, MADV_SOFT_OFFLINE));
+	EXPECT_EQ(*page(p, 3), 4);
+	EXPECT_EQ(*page(p, 8), 9);
+	EXPECT(frame_of(page(p, 8)) != frame);
+	EXPECT(in_place(p, 0, 3) && in_place(p, 4, 4) && !in_place(p, 0, 8));
+	for (i = 9; i < 16; i++)
+		*page(p, i) = 1 + i;
+	EXPECT_EQ(reserved(), 0);
+	EXPECT(in_place(page(p, 8), 1, 7));
+	for (i = 0; i < 16; i++)
+		EXPECT_EQ(*page(p, i), 1 + (long)i);
+}
+
 static const struct {
 	const char *name;
 	void (*fn)(void);
@@ -1275,7 +1306,7 @@ static const struct {
 	T(dropped_on_demand), T(compaction_gets_the_block), T(compaction_is_linear), T(threshold), T(chosen_by_prctl),
 	T(kept_by_exec), T(switched_off), T(memcg_is_charged), T(memcg_limit),
 	T(memcg_pressure), T(memcg_single_leaf), T(memcg_statistic), T(chosen_by_memcg), T(locked_and_populated),
-	T(all_unmapped), T(folios_come_first),
+	T(all_unmapped), T(folios_come_first), T(taken_out_of_use),
 };
 
 static int run_one(size_t i)

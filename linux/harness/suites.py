@@ -57,8 +57,8 @@ def kunit(kind):
 def ptemagnet(kind):
     lines = boot(f"ptemagnet-{kind}", build.kernel(kind), build.initramfs(), "ptemagnet", mem=1024,
                  append=quarantine(kind))
-    # Two nodes are another step.
-    count_ok(lines, PTEMAGNET_OK, f"ptemagnet {kind}")
+    # Two nodes and compaction are other steps. The debug kernel can take pages out of use besides.
+    count_ok(lines, PTEMAGNET_OK + (kind == "debug"), f"ptemagnet {kind}")
 
 
 def variant():
