@@ -3,10 +3,11 @@
 
 Everything lands in one build directory (NESTWALK_LINUX_BUILD, default linux/build);
 each step is skipped when its inputs have not changed. Several suites may use one
-directory at once: they build one at a time, and what a suite boots, and what it
-writes while it runs, is in a folder of its own, run().
+directory at once: those of one release build one at a time, and what a suite boots,
+and what it writes while it runs, is in a folder of its own, run_folder().
 """
 import atexit
+import collections
 import contextlib
 import fcntl
 import functools
@@ -74,22 +75,27 @@ JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
 RUNS_KEPT = 8
 # In the environment of a suite's step: where its folder is to be.
 STEP_FOLDER = "NESTWALK_STEP_FOLDER"
-_building = 0
+# Locks that this process holds, and how often it has entered them.
+_held = collections.Counter()
 
 
 @contextlib.contextmanager
-def building():
-    """Only one process changes the build directory; whoever holds it already may enter again."""
-    global _building
+def holding(name):
+    """Only one process at a time is in here, for a name; whoever is may enter again."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    with open(BUILD / "lock", "w", encoding="utf-8") as lock:
-        if not _building:
+    with open(BUILD / name, "w", encoding="utf-8") as lock:
+        if not _held[name]:
             fcntl.flock(lock, fcntl.LOCK_EX)
-        _building += 1
+        _held[name] += 1
         try:
             yield
         finally:
-            _building -= 1
+            _held[name] -= 1
+
+
+def building():
+    """Only one process changes what there is of this release in the build directory."""
+    return holding(f"lock{RELEASE.suffix}")
 
 
 def built(function):
@@ -112,7 +118,7 @@ def run_folder():
         folder.mkdir()
         atexit.register(keep_logs, folder)
         return folder
-    with building():
+    with holding("lock-runs"):
         folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         folder.mkdir(parents=True)
         # Held for as long as the process lives, however it ends.
@@ -365,7 +371,7 @@ def kernels_of_each_patch(release=RELEASE):
 @built
 def plugin(name):
     """A QEMU plugin of this directory as a shared object."""
-    src, out = LINUX / "harness" / f"{name}.c", BUILD / f"{name}.so"
+    src, out = LINUX / "harness" / f"{name}.c", BUILD / f"{name}{RELEASE.suffix}.so"
     if not out.exists() or out.stat().st_mtime < src.stat().st_mtime:
         run("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", out, src)
     return out
@@ -431,7 +437,7 @@ def qemu_files():
 @built
 def archiver():
     """The kernel's own gen_init_cpio, which needs no root for device nodes."""
-    gen = BUILD / "gen_init_cpio"
+    gen = BUILD / f"gen_init_cpio{RELEASE.suffix}"
     if not gen.exists():
         run("gcc", "-O2", "-o", gen, source("nestwalk") / "usr/gen_init_cpio.c")
     return gen
