@@ -95,7 +95,9 @@ impl Server {
     fn requests(self) -> [Request; 2] {
         match self {
             Self::Redis => [Request { locals: 1868, instructions: 4585 }, Request { locals: 2390, instructions: 5968 }],
-            Self::Memcached => [Request { locals: 1160, instructions: 2794 }, Request { locals: 2080, instructions: 5245 }],
+            Self::Memcached => {
+                [Request { locals: 1160, instructions: 2794 }, Request { locals: 2080, instructions: 5245 }]
+            }
         }
     }
 
