@@ -405,8 +405,8 @@ mod tests {
             assert!((24..=40).contains(&(pair[1].key - pair[0].key).div_ceil(4)), "{pair:?}");
         }
         assert_eq!(slabs.record_pages(), records.len() as u64 + slabs.group_pages().div_ceil(512));
-        // Most pages follow the page before; those of the next entries are passed and come later (in
-        // a capture of redis, 0.75 with the pages of records counted as well).
+        // Most pages follow the page before; those of the next entries are passed and come later
+        // (in a capture of redis, 0.75 with the pages of records counted as well).
         let objects: Vec<u32> = touches.iter().filter(|t| t.of == Pages::Objects).map(|t| t.page).collect();
         let next = objects.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
         assert!((780..880).contains(&(next * 1000 / objects.len())), "{next} of {}", objects.len());
