@@ -29,13 +29,13 @@ SHOWN = 20
 STORE = {
     "kind": "key_value",
     "server": "memcached",
-    "footprint": "48 MiB",
-    "warm_accesses": 100_000,
+    "footprint": "96 MiB",
+    "warm_accesses": 10_000,
     "measured_accesses": 200_000,
-    "local_permille": 500,
+    "local_permille": 100,
     "set_permille": 100,
 }
-"""A small program, a thirtieth of whose accesses walk."""
+"""A small program, a sixtieth of whose accesses walk."""
 
 COLOCATED: dict[str, dict[str, Any]] = {
     "one-kernel": {

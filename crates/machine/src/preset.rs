@@ -131,7 +131,10 @@ impl PresetChoice {
         let config = read(table.clone())?;
         let Some(counts) = data_accesses else { return Ok(config) };
         let all = toml::Table::try_from(&config).map_err(|error| refuse(error.to_string()))?;
-        let local = all.get("local_permille").and_then(toml::Value::as_integer).unwrap_or(0).clamp(0, 999) as u64;
+        let local = match &config {
+            GeneratorConfig::KeyValue(config) => u64::from(config.local_permille_in_effect()),
+            _ => all.get("local_permille").and_then(toml::Value::as_integer).unwrap_or(0).clamp(0, 999) as u64,
+        };
         let keys = match counts.len() {
             1 => &["measured_accesses"][..],
             2 => &["warm_accesses", "measured_accesses"],
@@ -187,8 +190,9 @@ mod tests {
     fn accesses_to_data_have_their_local_ones_besides() {
         let changed = choice("preset = { name = 'redis-50g', data_accesses = [100, 49] }");
         let GeneratorConfig::KeyValue(config) = changed.resolve(Path::new("")).unwrap() else { panic!() };
-        // 951 of 1000 are local.
-        assert_eq!((config.warm_accesses, config.measured_accesses), (Some(100_000 / 49), 1000));
+        // 878 of 1000 are local, as redis was counted to make.
+        assert_eq!(config.local_permille_in_effect(), 878);
+        assert_eq!((config.warm_accesses, config.measured_accesses), (Some(100_000 / 122), 49_000 / 122));
         let gups = choice("preset = { name = 'gups-128g', data_accesses = [7, 8] }").resolve(Path::new("")).unwrap();
         let GeneratorConfig::Gups(config) = gups else { panic!() };
         assert_eq!((config.warm_accesses, config.measured_accesses), (Some(7), 8));

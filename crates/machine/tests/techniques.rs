@@ -10,7 +10,7 @@ use nestwalk_machine::{MachineError, RunResult};
 
 const GUPS: &str = "kind = 'gups'\nfootprint = '128 MiB'\nwarm_accesses = 100000\nmeasured_accesses = 200000";
 /// Four threads that touch one table in turn: stock frames of a group end up on several lines.
-const STORE: &str = "kind = 'key_value'\nserver = 'memcached'\nfootprint = '64 MiB'\nwarm_accesses = 1000\nmeasured_accesses = 50000\nthreads = 4";
+const STORE: &str = "kind = 'key_value'\nserver = 'redis'\nfootprint = '64 MiB'\nwarm_accesses = 1000\nmeasured_accesses = 50000\nthreads = 4";
 
 /// Runs `workload` over `kernels`, the bodies of their tables, bottom first.
 fn run(workload: &str, kernels: &[&str], more: &str) -> Result<RunResult, MachineError> {
