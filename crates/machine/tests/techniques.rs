@@ -219,8 +219,10 @@ fn shadow_paging_pays_for_a_program_that_gives_memory_back() {
 
 #[test]
 fn techniques_act_in_a_vm_in_a_vm() {
-    let stock = run(STORE, &["", "", ""], "").unwrap();
-    let magnet = run(STORE, &["", "", "manager = { kind = 'ptemagnet' }"], "").unwrap();
+    // A neighbour that maps memory meanwhile: stock frames of a group end up on several lines.
+    let churn = "[[colocated]]\nworkload.churn = { size = '4 MiB' }";
+    let stock = run(GUPS, &["", "", ""], churn).unwrap();
+    let magnet = run(GUPS, &["", "", "manager = { kind = 'ptemagnet' }"], churn).unwrap();
     assert!(of_manager(&magnet, 2, "reservations") > 1000);
     let packed = |result: &RunResult| result.row.host_references_per_walk;
     assert!(packed(&stock).is_some() && packed(&magnet).is_some());
