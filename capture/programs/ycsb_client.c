@@ -13,15 +13,13 @@
  * gives up after SECONDS.
  */
 #include <arpa/inet.h>
-#include <inttypes.h>
-#include <math.h>
 #include <netinet/tcp.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define PROGRAM "ycsb_client"
+#include "zipf.h"
 
 enum { CONNECTIONS_MAX = 64, FILL_BATCH = 64, REQUEST_HEAD = 128 };
 
@@ -29,61 +27,6 @@ static void fail(const char *what)
 {
     perror(what);
     exit(1);
-}
-
-/* ---- Random numbers -------------------------------------------------------------------- */
-
-static uint64_t random_state = 1;
-
-/* SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). */
-static uint64_t next_random(void)
-{
-    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-static double next_unit(void)
-{
-    return (next_random() >> 11) * 0x1p-53;
-}
-
-/* The approximate inverse of Gray, Sundaresan, Englert, Baclawski and Weinberger, "Quickly
- * generating billion-record synthetic databases", SIGMOD 1994, which YCSB has as well. */
-struct zipf {
-    uint64_t n;
-    double theta, zeta_n, alpha, eta;
-};
-
-static struct zipf zipf_new(uint64_t n, double theta)
-{
-    struct zipf z = { .n = n, .theta = theta, .alpha = 1 / (1 - theta) };
-
-    for (uint64_t i = 1; i <= n; i++)
-        z.zeta_n += pow(i, -theta);
-    z.eta = (1 - pow(2.0 / n, 1 - theta)) / (1 - (1 + pow(0.5, theta)) / z.zeta_n);
-    return z;
-}
-
-static uint64_t zipf_rank(const struct zipf *z)
-{
-    double u = next_unit(), uz = u * z->zeta_n;
-    uint64_t rank;
-
-    if (uz < 1)
-        return 0;
-    if (uz < 1 + pow(0.5, z->theta))
-        return 1;
-    rank = z->n * pow(z->eta * u - z->eta + 1, z->alpha);
-    return rank < z->n ? rank : z->n - 1;
-}
-
-/* A prime above any number of keys here: multiplying by it permutes the ranks. */
-static uint64_t scatter(uint64_t rank, uint64_t keys)
-{
-    return rank * 2654435761u % keys;
 }
 
 /* ---- Talking to the server ------------------------------------------------------------- */
@@ -110,13 +53,13 @@ static void connect_to(struct connection *c, int port, size_t value_bytes)
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     c->fd = socket(AF_INET, SOCK_STREAM, 0);
     if (c->fd < 0 || connect(c->fd, (void *)&address, sizeof address))
-        fail("ycsb_client: connect");
+        fail(PROGRAM ": connect");
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     c->in_size = 2 * (value_bytes + REQUEST_HEAD);
     c->out = malloc(FILL_BATCH * (value_bytes + REQUEST_HEAD));
     c->in = malloc(c->in_size);
     if (!c->out || !c->in)
-        fail("ycsb_client: malloc");
+        fail(PROGRAM ": malloc");
 }
 
 static void append_set(struct connection *c, const struct load *load, uint64_t key)
@@ -144,7 +87,7 @@ static void send_all(struct connection *c)
     for (size_t sent = 0; sent < c->out_length;) {
         ssize_t n = write(c->fd, c->out + sent, c->out_length - sent);
         if (n <= 0)
-            fail("ycsb_client: write");
+            fail(PROGRAM ": write");
         sent += n;
     }
     c->out_length = 0;
@@ -161,7 +104,7 @@ static const char *take(struct connection *c, size_t bytes)
     while (c->in_end - c->in_start < bytes) {
         ssize_t n = read(c->fd, c->in + c->in_end, c->in_size - c->in_end);
         if (n <= 0)
-            fail("ycsb_client: read");
+            fail(PROGRAM ": read");
         c->in_end += n;
     }
     c->in_start += bytes;
@@ -175,7 +118,7 @@ static const char *take_line(struct connection *c, char line[REQUEST_HEAD])
 
     do {
         if (n == REQUEST_HEAD) {
-            fprintf(stderr, "ycsb_client: a reply of more than %d bytes\n", REQUEST_HEAD);
+            fprintf(stderr, PROGRAM ": a reply of more than %d bytes\n", REQUEST_HEAD);
             exit(1);
         }
         line[n++] = *take(c, 1);
@@ -199,7 +142,7 @@ static void take_reply(struct connection *c, struct load *load)
             take_line(c, line); /* END */
         load->hits++;
     } else {
-        fprintf(stderr, "ycsb_client: the server says '%s'\n", line);
+        fprintf(stderr, PROGRAM ": the server says '%s'\n", line);
         exit(1);
     }
 }
@@ -237,31 +180,6 @@ static void drive(struct connection *connections, unsigned n_connections, struct
 
 /* ---- Main ------------------------------------------------------------------------------ */
 
-static uint64_t number(const char *text, uint64_t min, uint64_t max)
-{
-    char *end;
-    unsigned long value = strtoul(text, &end, 10);
-
-    if (*end || end == text || *text == '-' || value < min || value > max) {
-        fprintf(stderr, "ycsb_client: '%s' is not a number from %" PRIu64 " to %" PRIu64 "\n", text,
-                min, max);
-        exit(2);
-    }
-    return value;
-}
-
-static double exponent(const char *text)
-{
-    char *end;
-    double value = strtod(text, &end);
-
-    if (*end || end == text || !(value > 0 && value < 1)) {
-        fprintf(stderr, "ycsb_client: the exponent '%s' is not between 0 and 1\n", text);
-        exit(2);
-    }
-    return value;
-}
-
 int main(int argc, char **argv)
 {
     struct load load = { .keys = 1000000, .value_bytes = 1000 };
@@ -289,16 +207,16 @@ int main(int argc, char **argv)
 
     load.value = malloc(load.value_bytes);
     if (!load.value)
-        fail("ycsb_client: malloc");
+        fail(PROGRAM ": malloc");
     for (uint64_t i = 0; i < load.value_bytes; i++)
         load.value[i] = ' ' + next_random() % 95;
     for (unsigned i = 0; i < n_connections; i++)
         connect_to(&connections[i], port, load.value_bytes);
 
     fill(&connections[0], &load);
-    fprintf(stderr, "ycsb_client: %" PRIu64 " keys set\n", load.keys);
+    fprintf(stderr, PROGRAM ": %" PRIu64 " keys set\n", load.keys);
     drive(connections, n_connections, &load, operations, write_percent, theta);
-    fprintf(stderr, "ycsb_client: %" PRIu64 " operations, %" PRIu64 " hits, %" PRIu64 " misses\n",
+    fprintf(stderr, PROGRAM ": %" PRIu64 " operations, %" PRIu64 " hits, %" PRIu64 " misses\n",
             operations, load.hits, load.misses);
     for (unsigned i = 0; i < n_connections; i++)
         close(connections[i].fd);
