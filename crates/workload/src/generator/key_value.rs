@@ -403,18 +403,21 @@ impl KeyValue {
         look(key, accesses);
     }
 
+    /// `lookupKey`: the key, then the value's object, whose LRU clock is set.
+    fn redis_look_up(&self, key: u64, accesses: &mut Vec<Access>) {
+        self.redis_find(key, accesses);
+        let (entry, object) = (self.object(key, redis::ENTRY), self.object(key, redis::OBJECT));
+        let value = plus(entry, redis::ENTRY_VALUE);
+        accesses.extend([Access::load(value), Access::load(object), Access::store(object)]);
+    }
+
     /// `getGenericCommand`, `setGenericCommand`.
     fn redis(&mut self, key: u64, set: bool, thread: usize, accesses: &mut Vec<Access>) {
         let entry = self.object(key, redis::ENTRY);
         let object = self.object(key, redis::OBJECT);
         let entry_value = plus(entry, redis::ENTRY_VALUE);
-        let found = |accesses: &mut Vec<Access>| {
-            // `lookupKey`: the value's object, whose LRU clock is set.
-            self.redis_find(key, accesses);
-            accesses.extend([Access::load(entry_value), Access::load(object), Access::store(object)]);
-        };
         if !set {
-            found(accesses);
+            self.redis_look_up(key, accesses);
             // `addReplyBulk`: the string, its length, and the copy of it.
             let (value, bytes) = self.value(key);
             accesses.extend([Access::load(plus(object, redis::OBJECT_POINTER)), Access::load(value)]);
@@ -432,11 +435,7 @@ impl KeyValue {
         accesses.extend([0, redis::OBJECT_POINTER].map(|field| Access::store(plus(self.object(new, 2), field))));
         // `setKey`: `lookupKeyWrite`, then `dbOverwrite`, which looks it up again and copies the
         // entry.
-        let found = |accesses: &mut Vec<Access>| {
-            self.redis_find(key, accesses);
-            accesses.extend([Access::load(entry_value), Access::load(object), Access::store(object)]);
-        };
-        found(accesses);
+        self.redis_look_up(key, accesses);
         self.redis_find(key, accesses);
         accesses.extend([0, redis::ENTRY_VALUE, redis::ENTRY_NEXT].map(|field| Access::load(plus(entry, field))));
         accesses.extend([Access::load(object), Access::store(entry_value)]);
