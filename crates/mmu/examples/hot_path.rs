@@ -32,7 +32,10 @@ fn main() {
     let order = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(GUEST_ORDER);
     let accesses = case.accesses((millions * 1e6) as usize, order);
     let name = arguments.get(3).filter(|text| !text.starts_with("--")).map_or("broadwell-asap", String::as_str);
-    let mut config = machine_config(name).unwrap_or_else(|| panic!("no machine file {name}"));
+    let Some(mut config) = machine_config(name) else {
+        eprintln!("hot_path: there is no machine file machines/{name}.toml with an MMU");
+        std::process::exit(2);
+    };
     if arguments.iter().any(|argument| argument == "--clustered") {
         config = config.with_clustered_tlb().expect("a TLB that can have clusters");
     }
