@@ -131,7 +131,7 @@ impl AbsorbedServed {
         let Some(reuse) = reuse else { return [0; 2] };
         if !self.reuse.as_ref().is_some_and(|known| Arc::ptr_eq(known, reuse)) {
             let (l1d, l2) = (caches.l1d(), caches.l2());
-            let (l1d, l2) = ((l1d.sets().count(), l1d.ways()), (l2.sets().count(), l2.ways()));
+            let (l1d, l2) = ((l1d.set_count(), l1d.ways()), (l2.set_count(), l2.ways()));
             let [_, by_l2, by_llc] = shares(reuse, l1d, l2);
             self.shares = [by_l2, by_llc].map(|share| (share * (1u64 << PART_BITS) as f64) as i64);
             self.reuse = Some(Arc::clone(reuse));

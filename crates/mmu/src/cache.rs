@@ -8,7 +8,7 @@ use nestwalk_mem::aligned::Aligned;
 use nestwalk_mem::prefetch::prefetch;
 
 use crate::sets::Sets;
-use crate::simd::{LongTags, Plain, Simd, Tags, take_tag};
+use crate::simd::{LongTags, Plain, Simd, Tags};
 
 /// A cache of lines. A line is a number: its address / 64. The tag of every line must be short
 /// enough for `T`: see [`Cache::can_hold`].
@@ -90,35 +90,20 @@ impl<T: Tags> Cache<T> {
         if self.sets.is_power_of_two() { self.stride } else { 0 }
     }
 
-    /// `T`s of a row.
-    pub(crate) fn stride(&self) -> usize {
-        self.stride
-    }
-
-    /// Which set a line belongs to.
-    pub(crate) fn sets(&self) -> &Sets {
-        &self.sets
-    }
-
     /// Lines of a set.
     pub(crate) fn ways(&self) -> usize {
         self.ways
     }
 
-    /// All rows, by set.
-    pub(crate) fn rows_mut(&mut self) -> &mut [T] {
-        &mut self.rows
-    }
-
     /// Accesses `line` and allocates it on a miss. Returns whether it hit, and the evicted line.
     pub fn access(&mut self, line: u64) -> (bool, Option<u64>) {
-        let (hit, (gone, real)) = Level::touch_for(&mut &mut *self, Plain, line);
-        (hit, real.then_some(gone))
+        let (there, gone) = Level::touch_for(&mut &mut *self, Plain, line);
+        (there != 0, gone.is_real().then(|| gone.line()))
     }
 
     /// Takes `line` out. Whether it was there.
     pub fn remove(&mut self, line: u64) -> bool {
-        Level::take(&mut &mut *self, Plain, line, true)
+        Level::take(&mut &mut *self, Plain, line)
     }
 
     /// Takes out the lines that `keep` does not want.
@@ -175,6 +160,33 @@ impl<T: Tags> Cache<T> {
     }
 }
 
+/// A line that a cache evicted; some other line if there was none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Victim(u64);
+
+impl Victim {
+    const REAL: u32 = 63;
+
+    /// `gone` if it is `real`, else `other`. No branch, which would be unpredictable at first.
+    #[inline(always)]
+    fn new(gone: u64, other: u64, real: bool) -> Self {
+        let mask = u64::from(real).wrapping_neg();
+        Self(gone & mask | other & !mask | u64::from(real) << Self::REAL)
+    }
+
+    /// The line: address / 64.
+    #[inline(always)]
+    pub fn line(self) -> u64 {
+        self.0 & !(1 << Self::REAL)
+    }
+
+    /// Whether it was evicted.
+    #[inline(always)]
+    pub fn is_real(self) -> bool {
+        self.0 >> Self::REAL != 0
+    }
+}
+
 /// A tag of the level `L`.
 type Tag<L> = <<L as Level>::Tags as Tags>::Tag;
 
@@ -192,46 +204,83 @@ pub(crate) trait Level {
     /// The row of a set that [`Level::place`] gave.
     fn row(&mut self, set: usize) -> &mut [Self::Tags];
 
+    /// All rows, by set.
+    fn rows(&mut self) -> &mut [Self::Tags];
+
+    /// How many of [`Level::Tags`] a row has.
+    fn stride(&self) -> usize;
+
     /// How many lines a row holds.
     fn ways(&self) -> usize;
 
     /// The bit of a row's last place.
     fn last(&self) -> u64;
 
-    /// Accesses `line` and allocates it on a miss. Returns whether it hit.
+    /// Accesses `line` and allocates it on a miss. Returns a bit for the place where it was, or 0 on
+    /// a miss.
     #[inline(always)]
-    fn touch<S: Simd>(&mut self, simd: S, line: u64) -> bool {
+    fn touch<S: Simd>(&mut self, simd: S, line: u64) -> u64 {
         let (set, tag) = self.place(line);
         let last = self.last();
         Tags::use_in(simd, self.row(set), last, tag)
     }
 
-    /// As [`Level::touch`], and returns the evicted line, too. The flag is `false` if no line was
-    /// evicted; a line is returned all the same, so that the caller needs no branch.
+    /// As [`Level::touch`], and returns the evicted line, too.
     #[inline(always)]
-    fn touch_for<S: Simd>(&mut self, simd: S, line: u64) -> (bool, (u64, bool)) {
+    fn touch_for<S: Simd>(&mut self, simd: S, line: u64) -> (u64, Victim) {
         let (set, tag) = self.place(line);
         let (last, lane) = (self.last(), self.ways() - 1);
         let row = self.row(set);
         // The last tag is the LRU one, the next to be evicted.
         let count = Self::Tags::COUNT;
         let next = row.get(lane / count).map_or(Self::Tags::NONE, |tags| tags.places()[lane % count]);
-        let hit = Tags::use_in(simd, row, last, tag);
-        let real = !hit & (next != Self::Tags::NONE);
-        (hit, (if real { self.line(set, next) } else { line }, real))
+        let there = Tags::use_in(simd, row, last, tag);
+        let real = (there == 0) & (next != Self::Tags::NONE);
+        (there, Victim::new(self.line(set, next), line, real))
     }
 
-    /// Takes `line` out, if it is `real`. Whether it was there.
-    #[inline(always)]
-    fn take<S: Simd>(&mut self, simd: S, line: u64, real: bool) -> bool {
+    /// Takes a use of `line` back, the latest that is not taken back yet: it was at `place`, or had
+    /// missed and evicted `gone`.
+    #[cold]
+    fn take_back(&mut self, line: u64, place: Option<usize>, gone: Victim) {
         let (set, tag) = self.place(line);
-        let ways = self.ways();
+        let last = self.ways() - 1;
+        let (place, at_place) = match place {
+            Some(place) => (place, tag),
+            None if gone.is_real() => (last, self.place(gone.line()).1),
+            None => (last, Self::Tags::NONE),
+        };
         let row = self.row(set);
-        let there = Tags::held_in(simd, row, tag) & real;
-        if there {
-            take_tag(row, ways, tag);
+        let count = Self::Tags::COUNT;
+        for way in 0..place {
+            row[way / count].places_mut()[way % count] = row[(way + 1) / count].places()[(way + 1) % count];
         }
-        there
+        row[place / count].places_mut()[place % count] = at_place;
+    }
+
+    /// Takes `line` out. Whether it was there. No branch on that.
+    #[inline(always)]
+    fn take<S: Simd>(&mut self, simd: S, line: u64) -> bool {
+        let (set, tag) = self.place(line);
+        Tags::take_in(simd, self.row(set), tag)
+    }
+
+    /// Takes out what another cache evicted, which is hardly ever here.
+    #[inline(always)]
+    fn drop<S: Simd>(&mut self, simd: S, gone: Victim) {
+        let (set, tag) = self.place(gone.line());
+        let row = self.row(set);
+        if Tags::held_in(simd, row, tag) & gone.is_real() {
+            Tags::take_in(simd, row, tag);
+        }
+    }
+
+    /// Whether `line` is in `rows`, an earlier state of [`Level::rows`].
+    #[inline(always)]
+    fn held_in<S: Simd>(&self, simd: S, rows: &[Self::Tags], line: u64) -> bool {
+        let (set, tag) = self.place(line);
+        let (begin, stride) = (set * self.stride(), self.stride());
+        Tags::held_in(simd, &rows[begin..begin + stride], tag)
     }
 
     /// Brings the row of `line` near to the processor that runs the simulation. Changes nothing.
@@ -266,6 +315,16 @@ impl<T: Tags> Level for &mut Cache<T> {
     #[inline(always)]
     fn row(&mut self, set: usize) -> &mut [T] {
         self.row_mut(set)
+    }
+
+    #[inline(always)]
+    fn rows(&mut self) -> &mut [T] {
+        &mut self.rows
+    }
+
+    #[inline(always)]
+    fn stride(&self) -> usize {
+        self.stride
     }
 
     #[inline(always)]
@@ -309,6 +368,16 @@ impl<T: Tags, const N: usize, const POWER: bool> Level for Shaped<'_, T, N, POWE
         // SAFETY: there is a row for each set, and every set comes from `Sets::split`, so is one of
         // them.
         unsafe { self.rows.get_unchecked_mut(set) }
+    }
+
+    #[inline(always)]
+    fn rows(&mut self) -> &mut [T] {
+        self.rows.as_flattened_mut()
+    }
+
+    #[inline(always)]
+    fn stride(&self) -> usize {
+        N
     }
 
     #[inline(always)]

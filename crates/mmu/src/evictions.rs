@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an inclusive last level evicted: the cores lose it, too, each when it runs next.
 
+use crate::cache::Victim;
+
 /// Lines that were evicted, of which the last ones are kept until all cores have heard of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Evictions {
@@ -18,12 +20,12 @@ impl Evictions {
         Self { lines: Box::new([0; Self::KEPT]), count: 0 }
     }
 
-    /// Tells the cores that a line is gone, if it is real.
+    /// Tells the cores that a line is gone, if it is.
     #[inline(always)]
-    pub fn announce(&mut self, (line, real): (u64, bool)) {
+    pub fn announce(&mut self, gone: Victim) {
         // Otherwise the place is written, but not taken.
-        self.lines[self.count as usize % Self::KEPT] = line;
-        self.count += u64::from(real);
+        self.lines[self.count as usize % Self::KEPT] = gone.line();
+        self.count += u64::from(gone.is_real());
     }
 
     /// How many there were.

@@ -15,7 +15,7 @@ use crate::error::MmuError;
 use crate::events::Served;
 use crate::evictions::Evictions;
 use crate::llc::{Lines, Llc};
-use crate::simd::Simd;
+use crate::simd::{LongTags, Simd};
 
 nestwalk_mem::counters! {
     /// References to the caches that belong to no walk.
@@ -32,11 +32,11 @@ nestwalk_mem::counters! {
 /// The caches that a core's references go through.
 #[derive(Debug)]
 pub(crate) struct Hierarchy<'a, A, B, C> {
-    l1d: A,
-    l2: B,
-    llc: C,
-    policy: LlcPolicy,
-    evictions: &'a mut Evictions,
+    pub l1d: A,
+    pub l2: B,
+    pub llc: C,
+    pub policy: LlcPolicy,
+    pub evictions: &'a mut Evictions,
     latency_cycles: [u64; 4],
 }
 
@@ -56,48 +56,53 @@ impl<A: Level, B: Level, C: Level> Hierarchy<'_, A, B, C> {
     /// Refers to `line` (address / 64). What served it.
     #[inline(always)]
     pub fn access<S: Simd>(&mut self, simd: S, line: u64) -> Served {
-        if self.l1d.touch(simd, line) {
+        if self.l1d.touch(simd, line) != 0 {
             return Served::L1d;
         }
         let there = match self.policy {
             LlcPolicy::NonInclusive => {
-                if self.l2.touch(simd, line) {
+                if self.l2.touch(simd, line) != 0 {
                     return Served::L2;
                 }
-                self.llc.touch(simd, line)
+                self.llc.touch(simd, line) != 0
             }
             LlcPolicy::Exclusive => {
                 let (in_l2, victim) = self.l2.touch_for(simd, line);
-                if in_l2 {
+                if in_l2 != 0 {
                     return Served::L2;
                 }
-                let there = self.llc.take(simd, line, true);
-                if let (victim, true) = victim {
-                    self.llc.touch(simd, victim);
+                let there = self.llc.take(simd, line);
+                if victim.is_real() {
+                    self.llc.touch(simd, victim.line());
                 }
                 there
             }
             LlcPolicy::Inclusive => {
-                if self.l2.touch(simd, line) {
+                if self.l2.touch(simd, line) != 0 {
                     return Served::L2;
                 }
                 let (there, gone) = self.llc.touch_for(simd, line);
                 // Unconditional: the branch on an eviction is unpredictable.
                 self.evictions.announce(gone);
-                self.l1d.take(simd, gone.0, gone.1);
-                self.l2.take(simd, gone.0, gone.1);
-                there
+                self.l1d.drop(simd, gone);
+                self.l2.drop(simd, gone);
+                there != 0
             }
         };
         if there { Served::Llc } else { Served::Memory }
     }
 }
 
+/// A private cache: its tags are long.
+pub(crate) trait Private: Level<Tags = LongTags> {}
+
+impl<L: Level<Tags = LongTags>> Private for L {}
+
 /// Work that goes through the caches: compiled for each common shape of them.
 pub(crate) trait Task {
     type Output;
 
-    fn run<A: Level, B: Level, C: Level>(self, caches: Hierarchy<'_, A, B, C>) -> Self::Output;
+    fn run<A: Private, B: Private, C: Level>(self, caches: Hierarchy<'_, A, B, C>) -> Self::Output;
 }
 
 /// L1-D and L2 of one core.
@@ -172,7 +177,11 @@ impl PrivateCaches {
                 _ => run!(l1d, l2, llc),
             },
             Lines::Long(llc) => match (rows, llc.stride()) {
+                ((1, 1), 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<2, false>()),
                 ((1, 1), 3) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<3, false>()),
+                ((1, 2), 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
+                ((2, 2), 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
+                ((2, 3), 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<3, true>(), llc.shaped::<2, false>()),
                 _ => run!(l1d, l2, llc),
             },
         };
@@ -187,24 +196,6 @@ impl PrivateCaches {
     pub(crate) fn pays_level_by_level(&self, llc: &Llc, references: usize) -> bool {
         let copied = if llc.policy == LlcPolicy::Inclusive { self.l1d.set_count() + self.l2.set_count() } else { 0 };
         references >= copied / 4 + 32
-    }
-
-    /// Sends all `references`, of which the highest line is `highest`, through the caches [level by
-    /// level](crate::levels). False, and nothing has changed, where that cannot be done.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn level_by_level(
-        &mut self,
-        llc: &mut Llc,
-        levels: &mut crate::levels::Levels,
-        references: &[crate::tape::Reference],
-        highest: u64,
-    ) -> bool {
-        llc.fit(highest);
-        let done = levels.play((&mut self.l1d, &mut self.l2), llc, references);
-        if done {
-            self.heard = llc.evictions.count();
-        }
-        done
     }
 
     /// Hears of what an inclusive last level evicted since this core ran last.
@@ -246,7 +237,7 @@ mod tests {
     impl Task for Access {
         type Output = Served;
 
-        fn run<A: Level, B: Level, C: Level>(self, mut caches: Hierarchy<'_, A, B, C>) -> Served {
+        fn run<A: Private, B: Private, C: Level>(self, mut caches: Hierarchy<'_, A, B, C>) -> Served {
             caches.access(Plain, self.0)
         }
     }

@@ -36,7 +36,6 @@ mod hierarchy;
 mod key;
 mod latency;
 mod leaf;
-#[cfg(target_arch = "x86_64")]
 mod levels;
 mod llc;
 mod lru;
@@ -47,8 +46,6 @@ mod nested;
 mod play;
 mod processor;
 mod recent_pages;
-#[cfg(target_arch = "x86_64")]
-mod rows;
 mod run;
 mod segmented;
 mod segments;

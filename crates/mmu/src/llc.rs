@@ -62,6 +62,18 @@ impl Llc {
         }
     }
 
+    /// All lines by set, in each the most recently used first.
+    #[cfg(test)]
+    pub(crate) fn lines_in_order(&self) -> Vec<Vec<u64>> {
+        fn of<T: crate::simd::Tags>(cache: &Cache<T>) -> Vec<Vec<u64>> {
+            (0..cache.set_count()).map(|set| cache.lines_of(set).collect()).collect()
+        }
+        match &self.lines {
+            Lines::Short(cache) => of(cache),
+            Lines::Long(cache) => of(cache),
+        }
+    }
+
     /// Makes sure that tags are long enough for `line`.
     #[inline(always)]
     pub(crate) fn fit(&mut self, line: u64) {

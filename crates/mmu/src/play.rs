@@ -11,12 +11,12 @@ use crate::config::MmuConfig;
 use crate::counters::Counters;
 use crate::error::MmuError;
 use crate::events::{Served, WalkEvents};
-use crate::hierarchy::{Hierarchy, PrivateCaches, Task};
-#[cfg(target_arch = "x86_64")]
-use crate::levels::Levels;
+use crate::hierarchy::{Hierarchy, Private, PrivateCaches, Task};
+use crate::levels::{LevelByLevel, Levels};
 use crate::llc::Llc;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512, Plain, Simd};
+use crate::simd::Avx2;
+use crate::simd::{Plain, Simd};
 use crate::tape::{Reference, Tape, WalkSpan};
 
 /// References that are looked ahead.
@@ -29,10 +29,7 @@ pub(crate) struct Player {
     pub in_flight: InFlight,
     #[cfg(target_arch = "x86_64")]
     avx2: Option<Avx2>,
-    #[cfg(target_arch = "x86_64")]
-    pub avx512: Option<Avx512>,
-    #[cfg(target_arch = "x86_64")]
-    levels: Option<Box<Levels>>,
+    levels: Box<Levels>,
     /// What the references of a tape up to each took together.
     waited: Vec<Waited>,
 }
@@ -48,10 +45,7 @@ impl Player {
             in_flight: InFlight::new(miss_registers),
             #[cfg(target_arch = "x86_64")]
             avx2: Avx2::detect(),
-            #[cfg(target_arch = "x86_64")]
-            avx512: Avx512::detect(),
-            #[cfg(target_arch = "x86_64")]
-            levels: Levels::new().map(Box::new),
+            levels: Box::new(Levels::new()),
             waited: Vec::new(),
         })
     }
@@ -59,53 +53,26 @@ impl Player {
     /// Plays `tape` and clears it. If `P` never does anything there must be no prefetches on it.
     pub fn play<P: Accelerator>(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
         #[cfg(target_arch = "x86_64")]
-        if !P::ACTIVE && !P::WALKS && self.level_by_level(llc, tape, counters) {
-            tape.clear();
-            return;
-        }
-        tape.pad(AHEAD);
-        #[cfg(target_arch = "x86_64")]
-        match (self.avx512, self.avx2) {
-            (Some(avx512), _) => self.play_with::<_, P>(avx512, llc, tape, counters),
-            (None, Some(avx2)) => self.play_with::<_, P>(avx2, llc, tape, counters),
-            (None, None) => self.play_with::<_, P>(Plain, llc, tape, counters),
+        match self.avx2 {
+            Some(avx2) => self.play_with::<_, P>(avx2, llc, tape, counters),
+            None => self.play_with::<_, P>(Plain, llc, tape, counters),
         }
         #[cfg(not(target_arch = "x86_64"))]
         self.play_with::<_, P>(Plain, llc, tape, counters);
         tape.clear();
     }
 
-    /// Plays a tape without an aborted walk level by level. False, and nothing has changed, where
-    /// that cannot be done.
-    #[cfg(target_arch = "x86_64")]
-    fn level_by_level(&mut self, llc: &mut Llc, tape: &Tape, counters: &mut Counters) -> bool {
-        let (Some(levels), Some(avx2)) = (&mut self.levels, self.avx2) else { return false };
-        if tape.aborted.is_some() || !self.caches.pays_level_by_level(llc, tape.len()) {
-            return false;
-        }
-        let highest = avx2.apart(
-            #[inline(always)]
-            || tape.highest_line(),
-        );
-        let references = &tape.references()[..tape.len()];
-        let done = self.caches.level_by_level(llc, levels, references, highest);
-        if done {
-            let latencies = Served::ALL.map(|served| self.caches.latency(served));
-            avx2.apart(
-                #[inline(always)]
-                || count_served(tape, levels.served(), latencies, &mut self.waited, counters),
-            );
-        }
-        done
-    }
-
     #[inline(always)]
-    fn play_with<S: Simd, P: Accelerator>(&mut self, simd: S, llc: &mut Llc, tape: &Tape, counters: &mut Counters) {
-        let Self { caches, in_flight, .. } = self;
+    fn play_with<S: Simd, P: Accelerator>(&mut self, simd: S, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
         let highest = simd.apart(
             #[inline(always)]
             || tape.highest_line(),
         );
+        if !P::ACTIVE && !P::WALKS && self.level_by_level(simd, llc, (tape, highest), counters) {
+            return;
+        }
+        tape.pad(AHEAD);
+        let (Self { caches, in_flight, .. }, tape) = (self, &*tape);
         if P::ACTIVE {
             caches.with(llc, highest, Playing::<S, PREFETCH> { simd, tape, counters, in_flight });
         } else if P::WALKS {
@@ -114,11 +81,35 @@ impl Player {
             caches.with(llc, highest, Playing::<S, SERIAL> { simd, tape, counters, in_flight });
         }
     }
+
+    /// Plays a tape without an aborted walk, of which the highest line is given, level by level.
+    /// False, and nothing has changed, where that cannot be done or does not pay.
+    fn level_by_level<S: Simd>(
+        &mut self,
+        simd: S,
+        llc: &mut Llc,
+        (tape, highest): (&Tape, u64),
+        counters: &mut Counters,
+    ) -> bool {
+        let Self { caches, levels, waited, .. } = self;
+        if tape.aborted.is_some() || !caches.pays_level_by_level(llc, tape.len()) || !levels.are_due() {
+            return false;
+        }
+        let references = &tape.references()[..tape.len()];
+        let done = caches.with(llc, highest, LevelByLevel { simd, levels, references });
+        if done {
+            let latencies = Served::ALL.map(|served| caches.latency(served));
+            simd.apart(
+                #[inline(always)]
+                || count_served(tape, levels.served(), latencies, waited, counters),
+            );
+        }
+        done
+    }
 }
 
 /// Counts the references of `tape`; `served` says what served each. `waited` is scratch space for
 /// the prefix sums of latencies.
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn count_served(
     tape: &Tape,
@@ -184,7 +175,7 @@ impl<S: Simd, const KIND: u8> Task for Playing<'_, S, KIND> {
     type Output = ();
 
     #[inline(always)]
-    fn run<A: Level, B: Level, C: Level>(self, caches: Hierarchy<'_, A, B, C>) {
+    fn run<A: Private, B: Private, C: Level>(self, caches: Hierarchy<'_, A, B, C>) {
         // Apart, so that its loops have all registers.
         self.simd.apart(
             #[inline(always)]

@@ -600,19 +600,10 @@ impl<P: Accelerator> Core<P> {
         let Some(memo) = self.memo else { return };
         let prepared = &self.memos[memo];
         let ahead = Ahead { walker: &*walker, memo: Some(prepared), hints };
-        #[cfg(target_arch = "x86_64")]
-        let unmarked = match self.player.avx512 {
-            Some(avx512) => avx512.apart(
-                #[inline(always)]
-                || self.unit.run_stages(avx512, prepared, ahead),
-            ),
-            None => simd.apart(
-                #[inline(always)]
-                || self.unit.run_stages(simd, prepared, ahead),
-            ),
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        let unmarked = self.unit.run_stages(simd, prepared, ahead);
+        let unmarked = simd.apart(
+            #[inline(always)]
+            || self.unit.run_stages(simd, prepared, ahead),
+        );
         if unmarked {
             self.unit.unmarked().for_each(|node| walker.mark_node(&mut self.memos[memo], node));
         }

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rows as vectors of AVX2 and AVX-512.
+//! Rows as vectors of AVX2.
 
 use std::arch::x86_64::{
     __m256i, _mm_alignr_epi8, _mm_and_si128, _mm_andnot_si128, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_cvtsi32_si128,
     _mm_load_si128, _mm_movemask_ps, _mm_or_si128, _mm_set1_epi32, _mm_slli_si128, _mm_store_si128, _mm256_add_epi16,
-    _mm256_add_epi32, _mm256_alignr_epi8, _mm256_alignr_epi32, _mm256_and_si256, _mm256_blend_epi32,
-    _mm256_blendv_epi8, _mm256_castsi256_pd, _mm256_castsi256_ps, _mm256_cmpeq_epi16, _mm256_cmpeq_epi32,
-    _mm256_cmpeq_epi32_mask, _mm256_cmpeq_epi64, _mm256_cmpgt_epi16, _mm256_cmpgt_epi32, _mm256_load_si256,
-    _mm256_mask_mov_epi32, _mm256_movemask_epi8, _mm256_movemask_pd, _mm256_movemask_ps, _mm256_or_si256,
-    _mm256_packs_epi16, _mm256_permute2x128_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
-    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setr_epi16, _mm256_setr_epi32,
-    _mm256_setzero_si256, _mm256_sll_epi64, _mm256_store_si256, _mm512_alignr_epi8, _mm512_alignr_epi64,
-    _mm512_cmpeq_epi16_mask, _mm512_load_si512, _mm512_mask_mov_epi16, _mm512_set1_epi16, _mm512_store_si512,
+    _mm256_add_epi32, _mm256_alignr_epi8, _mm256_and_si256, _mm256_blend_epi32, _mm256_blendv_epi8,
+    _mm256_castsi256_pd, _mm256_castsi256_ps, _mm256_cmpeq_epi16, _mm256_cmpeq_epi32, _mm256_cmpeq_epi64,
+    _mm256_cmpgt_epi16, _mm256_cmpgt_epi32, _mm256_load_si256, _mm256_movemask_epi8, _mm256_movemask_pd,
+    _mm256_movemask_ps, _mm256_or_si256, _mm256_packs_epi16, _mm256_permute2x128_si256, _mm256_permute4x64_epi64,
+    _mm256_permutevar8x32_epi32, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setr_epi16,
+    _mm256_setr_epi32, _mm256_setzero_si256, _mm256_sll_epi64, _mm256_store_si256,
 };
 
 use super::{Keys, LongTags, NO_KEY, Pairs, ShortKeys, ShortTags, Simd, Tags};
@@ -80,7 +78,7 @@ unsafe fn store<T>(to: &mut T, vector: __m256i) {
 /// A row of one.
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn use_tag_in_one(tags: &mut LongTags, last: u64, tag: u32) -> bool {
+unsafe fn use_tag_in_one(tags: &mut LongTags, last: u64, tag: u32) -> u64 {
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let (wanted, old) = (_mm256_set1_epi32(tag as i32), load(tags));
@@ -88,14 +86,14 @@ unsafe fn use_tag_in_one(tags: &mut LongTags, last: u64, tag: u32) -> bool {
         let place = (there | last as u32).trailing_zeros() as usize;
         let moved = _mm256_permutevar8x32_epi32(old, load(&LONG_TAG_ORDERS[place & 7]));
         store(tags, _mm256_blend_epi32::<1>(moved, wanted));
-        there != 0
+        u64::from(there)
     }
 }
 
 /// `N` is the length of the row, or 0 if it is not known beforehand.
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn use_tag_in<const N: usize>(row: &mut [LongTags], last: u64, tag: u32) -> bool {
+unsafe fn use_tag_in<const N: usize>(row: &mut [LongTags], last: u64, tag: u32) -> u64 {
     let row = if N == 0 { row } else { &mut row[..N] };
     // SAFETY: the caller has seen to AVX2.
     unsafe {
@@ -117,6 +115,36 @@ unsafe fn use_tag_in<const N: usize>(row: &mut [LongTags], last: u64, tag: u32) 
             carry = turned;
             let stays = _mm256_cmpgt_epi32(place, end);
             store(tags, _mm256_blendv_epi8(moved, old, stays));
+            place = _mm256_add_epi32(place, _mm256_set1_epi32(8));
+        }
+        there
+    }
+}
+
+/// `N` as in [`use_tag_in`]. No branch on a hit.
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[inline]
+unsafe fn take_tag<const N: usize>(row: &mut [LongTags], tag: u32) -> bool {
+    let row = if N == 0 { row } else { &mut row[..N] };
+    // SAFETY: the caller has seen to AVX2.
+    unsafe {
+        let wanted = _mm256_set1_epi32(tag as i32);
+        let mut there = 0_u64;
+        for (index, tags) in row.iter().enumerate() {
+            let equal = _mm256_cmpeq_epi32(load(tags), wanted);
+            there |= (_mm256_movemask_ps(_mm256_castsi256_ps(equal)) as u64) << (index * 8);
+        }
+        // One beyond all places if it is not there.
+        let from = _mm256_set1_epi32(there.trailing_zeros() as i32);
+        let up_by_one = _mm256_setr_epi32(1, 2, 3, 4, 5, 6, 7, 0);
+        let mut place = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        for index in 0..row.len() {
+            let old = load(&row[index]);
+            // Its first lane comes into the last place.
+            let behind = row.get(index + 1).map_or(_mm256_set1_epi32(-1), |tags| load(tags));
+            let moved = _mm256_permutevar8x32_epi32(_mm256_blend_epi32::<1>(old, behind), up_by_one);
+            let stays = _mm256_cmpgt_epi32(from, place);
+            store(&mut row[index], _mm256_blendv_epi8(moved, old, stays));
             place = _mm256_add_epi32(place, _mm256_set1_epi32(8));
         }
         there != 0
@@ -172,7 +200,7 @@ unsafe fn shorts_moved(half: __m256i, before: __m256i) -> __m256i {
 
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn use_short(row: &mut [ShortTags], last: u64, tag: u16) -> bool {
+unsafe fn use_short(row: &mut [ShortTags], last: u64, tag: u16) -> u64 {
     // SAFETY: the caller has seen to AVX2; the stores are to where `halves` loads from.
     unsafe {
         let wanted = _mm256_set1_epi16(tag.cast_signed());
@@ -192,6 +220,43 @@ unsafe fn use_short(row: &mut [ShortTags], last: u64, tag: u16) -> bool {
                 place = _mm256_add_epi16(place, _mm256_set1_epi16(16));
             }
             before = high;
+        }
+        there
+    }
+}
+
+/// `half` moved up by one place; the first one of `behind` comes to the end.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn shorts_moved_up(half: __m256i, behind: __m256i) -> __m256i {
+    // The lane behind each quarter: the last quarter of `half`, and the first of `behind`.
+    let quarters = _mm256_permute2x128_si256::<0x21>(half, behind);
+    _mm256_alignr_epi8::<2>(quarters, half)
+}
+
+/// As [`take_tag`].
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[inline]
+unsafe fn take_short(row: &mut [ShortTags], tag: u16) -> bool {
+    // SAFETY: the caller has seen to AVX2; the stores are to where `halves` loads from.
+    unsafe {
+        let wanted = _mm256_set1_epi16(tag.cast_signed());
+        let mut there = 0_u64;
+        for (index, shorts) in row.iter().enumerate() {
+            there |= u64::from(short_places(shorts, wanted)) << (index * ShortTags::COUNT);
+        }
+        let from = _mm256_set1_epi16(there.trailing_zeros() as i16);
+        let mut place = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        for index in 0..row.len() {
+            let (low, high) = halves(&row[index]);
+            let behind = row.get(index + 1).map_or(_mm256_set1_epi16(-1), |shorts| halves(shorts).0);
+            let start = std::ptr::from_mut(&mut row[index]).cast::<__m256i>();
+            for (part, half, moved) in [(0, low, shorts_moved_up(low, high)), (1, high, shorts_moved_up(high, behind))]
+            {
+                let stays = _mm256_cmpgt_epi16(from, place);
+                _mm256_store_si256(start.add(part), _mm256_blendv_epi8(moved, half, stays));
+                place = _mm256_add_epi16(place, _mm256_set1_epi16(16));
+            }
         }
         there != 0
     }
@@ -330,70 +395,6 @@ unsafe fn put_in_front(row: &mut [Pairs], place: usize, key: u64, value: u64) ->
     }
 }
 
-/// The movement of one vector of tags with masks: where lanes of `old` come from the lane before,
-/// and `carry` before the first.
-#[target_feature(enable = "avx512f,avx512vl")]
-#[inline]
-unsafe fn moved(old: __m256i, carry: __m256i, lanes: u64) -> __m256i {
-    _mm256_mask_mov_epi32(old, lanes as u8, _mm256_alignr_epi32::<7>(old, carry))
-}
-
-/// As [`use_tag_in`], with a mask for each tags.
-#[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl")]
-#[inline]
-unsafe fn use_tag_masked<const N: usize>(row: &mut [LongTags], last: u64, tag: u32) -> bool {
-    let row = if N == 0 { row } else { &mut row[..N] };
-    // SAFETY: the caller has seen to AVX-512.
-    unsafe {
-        let wanted = _mm256_set1_epi32(tag as i32);
-        let mut there = 0_u64;
-        for (index, tags) in row.iter().enumerate() {
-            there |= u64::from(_mm256_cmpeq_epi32_mask(load(tags), wanted)) << (index * 8);
-        }
-        // All lanes up to the place.
-        let end = there | last;
-        let lanes = end ^ (end - 1);
-        let mut carry = wanted;
-        for (index, tags) in row.iter_mut().enumerate() {
-            let old = load(tags);
-            store(tags, moved(old, carry, lanes >> (index * 8)));
-            carry = old;
-        }
-        there != 0
-    }
-}
-
-/// As [`use_short`], with a mask for each line. `N` as in [`use_tag_in`].
-#[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
-#[inline]
-unsafe fn use_short_masked<const N: usize>(row: &mut [ShortTags], last: u64, tag: u16) -> bool {
-    let row = if N == 0 { row } else { &mut row[..N] };
-    // SAFETY: the caller has seen to AVX-512; each load and store covers one `ShortTags`, which is
-    // 64 bytes, aligned to as many.
-    unsafe {
-        let load = |from: &ShortTags| _mm512_load_si512(std::ptr::from_ref(from).cast());
-        let wanted = _mm512_set1_epi16(tag.cast_signed());
-        let mut there = 0_u64;
-        for (index, shorts) in row.iter().enumerate() {
-            there |= u64::from(_mm512_cmpeq_epi16_mask(load(shorts), wanted)) << (index * ShortTags::COUNT);
-        }
-        // All lanes up to the place.
-        let end = there | last;
-        let lanes = end ^ (end - 1);
-        let mut before = wanted;
-        for (index, shorts) in row.iter_mut().enumerate() {
-            let old = load(shorts);
-            // The lane before each quarter: the last quarter of `before`, and three of `old`.
-            let quarters = _mm512_alignr_epi64::<6>(old, before);
-            let moved = _mm512_alignr_epi8::<14>(old, quarters);
-            let new = _mm512_mask_mov_epi16(old, (lanes >> (index * ShortTags::COUNT)) as u32, moved);
-            _mm512_store_si512(std::ptr::from_mut(shorts).cast(), new);
-            before = old;
-        }
-        there != 0
-    }
-}
-
 /// For a last place, or 4 where nothing is to move: all ones in what stays in any case.
 static KEPT: [ShortKeys; 5] = [
     ShortKeys([0, u32::MAX, u32::MAX, u32::MAX]),
@@ -417,98 +418,9 @@ unsafe fn use_short_key(row: &mut ShortKeys, last: usize, key: u32, allowed: boo
         let kept = _mm_or_si128(_mm_slli_si128::<12>(equal), load(&KEPT[if allowed { last & 3 } else { 4 }]));
         let stays = _mm_or_si128(near, kept);
         let moved = _mm_alignr_epi8::<12>(old, wanted);
-        // No blend: with AVX-512 the compiler would make a mask for it, which takes longer.
         let new = _mm_or_si128(_mm_and_si128(stays, old), _mm_andnot_si128(stays, moved));
         _mm_store_si128(std::ptr::from_mut(row).cast(), new);
         _mm_movemask_ps(_mm_castsi128_ps(equal)) != 0
-    }
-}
-
-/// Tags with AVX-512's masks, the rest as [`Avx2`]. Only [`Avx512::detect`] makes one.
-#[derive(Clone, Copy, Debug)]
-pub struct Avx512(Avx2);
-
-impl Avx512 {
-    /// One, if this processor can.
-    pub(crate) fn detect() -> Option<Self> {
-        let can = std::is_x86_feature_detected!("avx512f")
-            && std::is_x86_feature_detected!("avx512vl")
-            && std::is_x86_feature_detected!("avx512bw");
-        Avx2::detect().filter(|_| can).map(Self)
-    }
-}
-
-#[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512vl,avx512bw")]
-#[inline(never)]
-unsafe fn apart_avx512<R>(work: impl FnOnce() -> R) -> R {
-    work()
-}
-
-// SAFETY of all that follows: a `Avx512` exists, so the processor has what these functions need.
-impl Simd for Avx512 {
-    #[inline(always)]
-    fn apart<R>(self, work: impl FnOnce() -> R) -> R {
-        // SAFETY: see above.
-        unsafe { apart_avx512(work) }
-    }
-
-    #[inline(always)]
-    fn use_tag(self, row: &mut [LongTags], last: u64, tag: u32) -> bool {
-        // SAFETY: see above.
-        unsafe {
-            match row {
-                [_] => use_tag_masked::<1>(row, last, tag),
-                [_, _] => use_tag_masked::<2>(row, last, tag),
-                [_, _, _] => use_tag_masked::<3>(row, last, tag),
-                _ => use_tag_masked::<0>(row, last, tag),
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn holds_tag(self, row: &[LongTags], tag: u32) -> bool {
-        self.0.holds_tag(row, tag)
-    }
-
-    #[inline(always)]
-    fn use_short(self, row: &mut [ShortTags], last: u64, tag: u16) -> bool {
-        // SAFETY: see above.
-        unsafe {
-            match row {
-                [_] => use_short_masked::<1>(row, last, tag),
-                _ => use_short_masked::<0>(row, last, tag),
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn holds_short(self, row: &[ShortTags], tag: u16) -> bool {
-        self.0.holds_short(row, tag)
-    }
-
-    #[inline(always)]
-    fn use_key(self, row: &mut [Keys], last: usize, key: u64) -> bool {
-        self.0.use_key(row, last, key)
-    }
-
-    #[inline(always)]
-    fn use_short_key_if(self, row: &mut ShortKeys, last: usize, key: u32, allowed: bool) -> bool {
-        self.0.use_short_key_if(row, last, key, allowed)
-    }
-
-    #[inline(always)]
-    fn find(self, row: &mut [Pairs], key: u64) -> Option<u64> {
-        self.0.find(row, key)
-    }
-
-    #[inline(always)]
-    fn place_where(self, row: &[Pairs], key: u64, mask: u64, bit: u32) -> Option<usize> {
-        self.0.place_where(row, key, mask, bit)
-    }
-
-    #[inline(always)]
-    fn put_in_front(self, row: &mut [Pairs], place: usize, key: u64, value: u64) -> u64 {
-        self.0.put_in_front(row, place, key, value)
     }
 }
 
@@ -521,7 +433,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn use_tag(self, row: &mut [LongTags], last: u64, tag: u32) -> bool {
+    fn use_tag(self, row: &mut [LongTags], last: u64, tag: u32) -> u64 {
         // SAFETY: see above.
         unsafe {
             // Rows of a known length become straight code.
@@ -541,7 +453,21 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn use_short(self, row: &mut [ShortTags], last: u64, tag: u16) -> bool {
+    fn take_tag(self, row: &mut [LongTags], tag: u32) -> bool {
+        // SAFETY: see above.
+        unsafe {
+            // As in `use_tag`.
+            match row {
+                [_] => take_tag::<1>(row, tag),
+                [_, _] => take_tag::<2>(row, tag),
+                [_, _, _] => take_tag::<3>(row, tag),
+                _ => take_tag::<0>(row, tag),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn use_short(self, row: &mut [ShortTags], last: u64, tag: u16) -> u64 {
         // SAFETY: see above.
         unsafe {
             match row {
@@ -555,6 +481,17 @@ impl Simd for Avx2 {
     fn holds_short(self, row: &[ShortTags], tag: u16) -> bool {
         // SAFETY: see above.
         unsafe { holds_short(row, tag) }
+    }
+
+    #[inline(always)]
+    fn take_short(self, row: &mut [ShortTags], tag: u16) -> bool {
+        // SAFETY: see above.
+        unsafe {
+            match row {
+                [shorts] => take_short(std::slice::from_mut(shorts), tag),
+                _ => take_short(row, tag),
+            }
+        }
     }
 
     #[inline(always)]
