@@ -194,6 +194,14 @@ type Tag<L> = <<L as Level>::Tags as Tags>::Tag;
 pub(crate) trait Level {
     /// What a row is made of.
     type Tags: Tags;
+    /// See [`Level::view`].
+    type View<'a>: Level<Tags = Self::Tags>
+    where
+        Self: 'a;
+
+    /// The same level, for a loop that does nothing else: what it says of itself can be in
+    /// registers.
+    fn view(&mut self) -> Self::View<'_>;
 
     /// Set and tag of `line`.
     fn place(&self, line: u64) -> (usize, Tag<Self>);
@@ -301,6 +309,15 @@ pub(crate) trait Level {
 
 impl<T: Tags> Level for &mut Cache<T> {
     type Tags = T;
+    type View<'a>
+        = &'a mut Cache<T>
+    where
+        Self: 'a;
+
+    #[inline(always)]
+    fn view(&mut self) -> &mut Cache<T> {
+        self
+    }
 
     #[inline(always)]
     fn place(&self, line: u64) -> (usize, T::Tag) {
@@ -350,6 +367,15 @@ pub(crate) struct Shaped<'a, T, const N: usize, const POWER: bool> {
 
 impl<T: Tags, const N: usize, const POWER: bool> Level for Shaped<'_, T, N, POWER> {
     type Tags = T;
+    type View<'a>
+        = Shaped<'a, T, N, POWER>
+    where
+        Self: 'a;
+
+    #[inline(always)]
+    fn view(&mut self) -> Shaped<'_, T, N, POWER> {
+        Shaped { sets: self.sets, ways: self.ways, last: self.last, rows: self.rows }
+    }
 
     #[inline(always)]
     fn place(&self, line: u64) -> (usize, T::Tag) {

@@ -82,7 +82,7 @@ const MISSED: u8 = u64::BITS as u8;
 /// Uses in the L1-D. How many missed.
 #[inline(always)]
 fn use_l1d<S: Simd>(simd: S, l1d: &mut impl Private, references: &[Reference], misses: &mut [Passed]) -> usize {
-    let misses = &mut misses[..references.len()];
+    let (mut l1d, misses) = (l1d.view(), &mut misses[..references.len()]);
     let mut count = 0;
     for (index, reference) in references.iter().enumerate() {
         let line = reference.line();
@@ -105,7 +105,7 @@ fn use_l2<S: Simd, const EXCLUSIVE: bool>(
     served: &mut [Served],
 ) -> usize {
     let (misses, victims) = (&mut misses[..passed.len()], &mut victims[..passed.len()]);
-    let mut count = 0;
+    let (mut l2, mut count) = (l2.view(), 0);
     for &reference in passed {
         let (there, victim) = if EXCLUSIVE {
             l2.touch_for(simd, reference.line())
@@ -138,6 +138,7 @@ fn serve(served: &mut [Served], reference: Passed, is_there: bool) {
 /// ahead.
 #[inline(always)]
 fn use_llc<S: Simd>(simd: S, llc: &mut impl Level, passed: &[Passed], served: &mut [Served]) {
+    let mut llc = llc.view();
     passed.iter().take(AHEAD).for_each(|reference| llc.hint(reference.line()));
     for passed in passed.windows(AHEAD + 1) {
         llc.hint(passed[AHEAD].line());
@@ -155,7 +156,7 @@ fn use_inclusive<S: Simd>(
     (places, victims): (&mut [u8], &mut [Victim]),
     (served, uses): (&mut [Served], &mut [u16; USE_COUNTS]),
 ) -> usize {
-    let count = passed.len() - AHEAD;
+    let (mut llc, count) = (llc.view(), passed.len() - AHEAD);
     let (places, victims) = (&mut places[..count], &mut victims[..count]);
     passed.iter().take(AHEAD).for_each(|reference| llc.hint(reference.line()));
     let mut missed = 0;
@@ -176,6 +177,7 @@ fn use_inclusive<S: Simd>(
 /// evicted for it comes in. Behind `victims`, too, there are [`AHEAD`] more.
 #[inline(always)]
 fn exchange<S: Simd>(simd: S, llc: &mut impl Level, passed: &[Passed], victims: &[Victim], served: &mut [Served]) {
+    let mut llc = llc.view();
     for (reference, victim) in passed.iter().zip(victims).take(AHEAD) {
         llc.hint(reference.line());
         llc.hint(victim.line());
