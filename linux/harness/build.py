@@ -288,10 +288,12 @@ def compiler(tree, out, base):
     """make and its environment, for a kernel of a tree into a folder. Equal files below the same paths from base on come from the compiler cache."""
     env = dict(os.environ, KBUILD_BUILD_USER="nestwalk", KBUILD_BUILD_HOST="nestwalk",
                KBUILD_BUILD_TIMESTAMP="2026-01-01 00:00:00 UTC")
-    env.setdefault("CCACHE_DIR", str(BUILD / "ccache"))
+    # Beyond the build folder, so that a new clone does not begin with an empty one.
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    env.setdefault("CCACHE_DIR", str(caches / "nestwalk" / "ccache"))
     env.setdefault("CCACHE_BASEDIR", str(base))
     env.setdefault("CCACHE_NOHASHDIR", "1")
-    env.setdefault("CCACHE_MAXSIZE", "3G")
+    env.setdefault("CCACHE_MAXSIZE", "5G")
     return ["nice", "-n", "10", "make", "-s", "-C", tree, f"O={out}"], env
 
 

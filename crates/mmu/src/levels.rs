@@ -80,22 +80,26 @@ pub(crate) struct Levels {
 const MISSED: u8 = u64::BITS as u8;
 
 /// Uses in the L1-D. How many missed.
-#[inline(always)]
 fn use_l1d<S: Simd>(simd: S, l1d: &mut impl Private, references: &[Reference], misses: &mut [Passed]) -> usize {
-    let (mut l1d, misses) = (l1d.view(), &mut misses[..references.len()]);
-    let mut count = 0;
-    for (index, reference) in references.iter().enumerate() {
-        let line = reference.line();
-        // SAFETY: at most one for each reference before.
-        unsafe { *misses.get_unchecked_mut(count) = Passed::new(line, index) };
-        count += usize::from(l1d.touch(simd, line) == 0);
-    }
-    count
+    // Each of these loops is a function of its own, which has all registers.
+    simd.apart(
+        #[inline(always)]
+        || {
+            let (mut l1d, misses) = (l1d.view(), &mut misses[..references.len()]);
+            let mut count = 0;
+            for (index, reference) in references.iter().enumerate() {
+                let line = reference.line();
+                // SAFETY: at most one for each reference before.
+                unsafe { *misses.get_unchecked_mut(count) = Passed::new(line, index) };
+                count += usize::from(l1d.touch(simd, line) == 0);
+            }
+            count
+        },
+    )
 }
 
 /// Uses in the L2. How many missed; with `EXCLUSIVE`, what it evicted with each miss goes into
 /// `victims`.
-#[inline(always)]
 fn use_l2<S: Simd, const EXCLUSIVE: bool>(
     simd: S,
     l2: &mut impl Private,
@@ -104,26 +108,31 @@ fn use_l2<S: Simd, const EXCLUSIVE: bool>(
     victims: &mut [Victim],
     served: &mut [Served],
 ) -> usize {
-    let (misses, victims) = (&mut misses[..passed.len()], &mut victims[..passed.len()]);
-    let (mut l2, mut count) = (l2.view(), 0);
-    for &reference in passed {
-        let (there, victim) = if EXCLUSIVE {
-            l2.touch_for(simd, reference.line())
-        } else {
-            (l2.touch(simd, reference.line()), Victim::default())
-        };
-        // SAFETY: `misses` and `victims` as in `use_l1d`; the index is that of a reference, of
-        // which `served` has as many.
-        unsafe {
-            *misses.get_unchecked_mut(count) = reference;
-            if EXCLUSIVE {
-                *victims.get_unchecked_mut(count) = victim;
+    simd.apart(
+        #[inline(always)]
+        || {
+            let (misses, victims) = (&mut misses[..passed.len()], &mut victims[..passed.len()]);
+            let (mut l2, mut count) = (l2.view(), 0);
+            for &reference in passed {
+                let (there, victim) = if EXCLUSIVE {
+                    l2.touch_for(simd, reference.line())
+                } else {
+                    (l2.touch(simd, reference.line()), Victim::default())
+                };
+                // SAFETY: `misses` and `victims` as in `use_l1d`; the index is that of a reference,
+                // of which `served` has as many.
+                unsafe {
+                    *misses.get_unchecked_mut(count) = reference;
+                    if EXCLUSIVE {
+                        *victims.get_unchecked_mut(count) = victim;
+                    }
+                    *served.get_unchecked_mut(reference.index()) = Served::L2;
+                }
+                count += usize::from(there == 0);
             }
-            *served.get_unchecked_mut(reference.index()) = Served::L2;
-        }
-        count += usize::from(there == 0);
-    }
-    count
+            count
+        },
+    )
 }
 
 /// Says what served a reference that the L2 missed.
@@ -136,19 +145,22 @@ fn serve(served: &mut [Served], reference: Passed, is_there: bool) {
 
 /// Uses in a non-inclusive last level. Behind the list `passed` there are [`AHEAD`] more to fetch
 /// ahead.
-#[inline(always)]
 fn use_llc<S: Simd>(simd: S, llc: &mut impl Level, passed: &[Passed], served: &mut [Served]) {
-    let mut llc = llc.view();
-    passed.iter().take(AHEAD).for_each(|reference| llc.hint(reference.line()));
-    for passed in passed.windows(AHEAD + 1) {
-        llc.hint(passed[AHEAD].line());
-        serve(served, passed[0], llc.touch(simd, passed[0].line()) != 0);
-    }
+    simd.apart(
+        #[inline(always)]
+        || {
+            let mut llc = llc.view();
+            passed.iter().take(AHEAD).for_each(|reference| llc.hint(reference.line()));
+            for passed in passed.windows(AHEAD + 1) {
+                llc.hint(passed[AHEAD].line());
+                serve(served, passed[0], llc.touch(simd, passed[0].line()) != 0);
+            }
+        },
+    );
 }
 
 /// The same of an inclusive one. How many missed; `places` say where the others were, `victims`
 /// what went with each miss, and `uses` how often sets were used.
-#[inline(always)]
 fn use_inclusive<S: Simd>(
     simd: S,
     llc: &mut impl Level,
@@ -156,40 +168,60 @@ fn use_inclusive<S: Simd>(
     (places, victims): (&mut [u8], &mut [Victim]),
     (served, uses): (&mut [Served], &mut [u16; USE_COUNTS]),
 ) -> usize {
-    let (mut llc, count) = (llc.view(), passed.len() - AHEAD);
-    let (places, victims) = (&mut places[..count], &mut victims[..count]);
-    passed.iter().take(AHEAD).for_each(|reference| llc.hint(reference.line()));
-    let mut missed = 0;
-    for (place, passed) in places.iter_mut().zip(passed.windows(AHEAD + 1)) {
-        llc.hint(passed[AHEAD].line());
-        let (there, victim) = llc.touch_for(simd, passed[0].line());
-        serve(served, passed[0], there != 0);
-        *place = there.trailing_zeros() as u8;
-        uses[llc.place(passed[0].line()).0 % USE_COUNTS] += 1;
-        // SAFETY: at most one for each reference before.
-        unsafe { *victims.get_unchecked_mut(missed) = victim };
-        missed += usize::from(there == 0);
-    }
-    missed
+    simd.apart(
+        #[inline(always)]
+        || {
+            let (mut llc, count) = (llc.view(), passed.len() - AHEAD);
+            let (places, victims) = (&mut places[..count], &mut victims[..count]);
+            passed.iter().take(AHEAD).for_each(|reference| llc.hint(reference.line()));
+            let mut missed = 0;
+            for (place, passed) in places.iter_mut().zip(passed.windows(AHEAD + 1)) {
+                llc.hint(passed[AHEAD].line());
+                let (there, victim) = llc.touch_for(simd, passed[0].line());
+                serve(served, passed[0], there != 0);
+                *place = there.trailing_zeros() as u8;
+                uses[llc.place(passed[0].line()).0 % USE_COUNTS] += 1;
+                // SAFETY: at most one for each reference before.
+                unsafe { *victims.get_unchecked_mut(missed) = victim };
+                missed += usize::from(there == 0);
+            }
+            missed
+        },
+    )
 }
 
 /// The same of an exclusive one: each line of `passed` leaves it for the L2, and what the L2
 /// evicted for it comes in. Behind `victims`, too, there are [`AHEAD`] more.
-#[inline(always)]
 fn exchange<S: Simd>(simd: S, llc: &mut impl Level, passed: &[Passed], victims: &[Victim], served: &mut [Served]) {
-    let mut llc = llc.view();
-    for (reference, victim) in passed.iter().zip(victims).take(AHEAD) {
-        llc.hint(reference.line());
-        llc.hint(victim.line());
-    }
-    for (passed, victims) in passed.windows(AHEAD + 1).zip(victims.windows(AHEAD + 1)) {
-        llc.hint(passed[AHEAD].line());
-        llc.hint(victims[AHEAD].line());
-        serve(served, passed[0], llc.take(simd, passed[0].line()));
-        if victims[0].is_real() {
-            llc.touch(simd, victims[0].line());
-        }
-    }
+    simd.apart(
+        #[inline(always)]
+        || {
+            let mut llc = llc.view();
+            for (reference, victim) in passed.iter().zip(victims).take(AHEAD) {
+                llc.hint(reference.line());
+                llc.hint(victim.line());
+            }
+            for (passed, victims) in passed.windows(AHEAD + 1).zip(victims.windows(AHEAD + 1)) {
+                llc.hint(passed[AHEAD].line());
+                llc.hint(victims[AHEAD].line());
+                serve(served, passed[0], llc.take(simd, passed[0].line()));
+                if victims[0].is_real() {
+                    llc.touch(simd, victims[0].line());
+                }
+            }
+        },
+    );
+}
+
+/// Whether one of `victims` is in `rows` of a private cache.
+fn any_held<S: Simd>(simd: S, cache: &mut impl Private, rows: &[LongTags], victims: &[Victim]) -> bool {
+    simd.apart(
+        #[inline(always)]
+        || {
+            let cache = cache.view();
+            victims.iter().fold(false, |held, gone| held | cache.held_in(simd, rows, gone.line()))
+        },
+    )
 }
 
 /// Takes all uses of an inclusive last level back, the latest first.
@@ -257,26 +289,16 @@ pub(crate) struct LevelByLevel<'a, S> {
 
 impl<S: Simd> LevelByLevel<'_, S> {
     /// The references that the private caches miss: how many.
-    #[inline(always)]
     fn private<const EXCLUSIVE: bool>(&mut self, l1d: &mut impl Private, l2: &mut impl Private) -> usize {
-        let (simd, references) = (self.simd, self.references);
         let Levels { l1d_misses, l2_misses, victims, served, .. } = &mut *self.levels;
-        // Each loop is a function of its own, which has all registers.
-        let count = simd.apart(
-            #[inline(always)]
-            || use_l1d(simd, l1d, references, l1d_misses),
-        );
+        let count = use_l1d(self.simd, l1d, self.references, l1d_misses);
         let passed = &l1d_misses[..count];
-        let count = simd.apart(
-            #[inline(always)]
-            || use_l2::<S, EXCLUSIVE>(simd, l2, passed, l2_misses, victims, served),
-        );
+        let count = use_l2::<S, EXCLUSIVE>(self.simd, l2, passed, l2_misses, victims, served);
         l2_misses[count..count + AHEAD].fill(Passed::default());
         count
     }
 
     /// Under an inclusive last level.
-    #[inline(always)]
     fn inclusive<A: Private, B: Private, C: Level>(mut self, caches: Hierarchy<'_, A, B, C>) -> bool {
         let Hierarchy { mut l1d, mut l2, mut llc, evictions, .. } = caches;
         let simd = self.simd;
@@ -287,23 +309,14 @@ impl<S: Simd> LevelByLevel<'_, S> {
         let count = self.private::<false>(&mut l1d, &mut l2);
         let Levels { l2_misses, victims, places, served, l1d_before, l2_before, uses, pause, paused, .. } = self.levels;
         let passed = &l2_misses[..count + AHEAD];
-        let missed = simd.apart(
-            #[inline(always)]
-            || use_inclusive(simd, &mut llc, passed, (places, victims), (served, uses)),
-        );
+        let missed = use_inclusive(simd, &mut llc, passed, (places, victims), (served, uses));
         let victims = &victims[..missed];
-        let held = simd.apart(
-            #[inline(always)]
-            || {
-                let held_before = |gone: &Victim| {
-                    l1d.held_in(simd, l1d_before, gone.line()) | l2.held_in(simd, l2_before, gone.line())
-                };
-                victims.iter().fold(false, |held, gone| held | held_before(gone))
-            },
-        );
         let most = uses.iter().fold(0, |most, &count| most.max(count));
         uses.fill(0);
-        if held || usize::from(most) >= llc.ways() {
+        if usize::from(most) >= llc.ways()
+            || any_held(simd, &mut l1d, l1d_before, victims)
+            || any_held(simd, &mut l2, l2_before, victims)
+        {
             take_back(&mut llc, &passed[..count], &places[..count], victims);
             l1d.rows().copy_from_slice(l1d_before);
             l2.rows().copy_from_slice(l2_before);
@@ -320,29 +333,21 @@ impl<S: Simd> LevelByLevel<'_, S> {
 impl<S: Simd> Task for LevelByLevel<'_, S> {
     type Output = bool;
 
-    #[inline(always)]
     fn run<A: Private, B: Private, C: Level>(mut self, mut caches: Hierarchy<'_, A, B, C>) -> bool {
         self.levels.begin(self.references.len());
-        let simd = self.simd;
         match caches.policy {
             LlcPolicy::Inclusive => return self.inclusive(caches),
             LlcPolicy::NonInclusive => {
                 let count = self.private::<false>(&mut caches.l1d, &mut caches.l2);
                 let Levels { l2_misses, served, .. } = self.levels;
-                simd.apart(
-                    #[inline(always)]
-                    || use_llc(simd, &mut caches.llc, &l2_misses[..count + AHEAD], served),
-                );
+                use_llc(self.simd, &mut caches.llc, &l2_misses[..count + AHEAD], served);
             }
             LlcPolicy::Exclusive => {
                 let count = self.private::<true>(&mut caches.l1d, &mut caches.l2);
                 let Levels { l2_misses, victims, served, .. } = self.levels;
                 victims[count..count + AHEAD].fill(Victim::default());
                 let (passed, victims) = (&l2_misses[..count + AHEAD], &victims[..count + AHEAD]);
-                simd.apart(
-                    #[inline(always)]
-                    || exchange(simd, &mut caches.llc, passed, victims, served),
-                );
+                exchange(self.simd, &mut caches.llc, passed, victims, served);
             }
         }
         true

@@ -51,35 +51,55 @@ impl Player {
     }
 
     /// Plays `tape` and clears it. If `P` never does anything there must be no prefetches on it.
+    #[inline]
     pub fn play<P: Accelerator>(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
-        #[cfg(target_arch = "x86_64")]
-        match self.avx2 {
-            Some(avx2) => self.play_with::<_, P>(avx2, llc, tape, counters),
-            None => self.play_with::<_, P>(Plain, llc, tape, counters),
+        // Functions without parameters: what they do is compiled here, and once.
+        if P::ACTIVE {
+            self.play_prefetching(llc, tape, counters);
+        } else if P::WALKS {
+            self.play_parallel(llc, tape, counters);
+        } else {
+            self.play_serial(llc, tape, counters);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        self.play_with::<_, P>(Plain, llc, tape, counters);
         tape.clear();
     }
 
+    #[inline(never)]
+    fn play_prefetching(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
+        self.play_as::<PREFETCH>(llc, tape, counters);
+    }
+
+    #[inline(never)]
+    fn play_parallel(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
+        self.play_as::<PARALLEL>(llc, tape, counters);
+    }
+
+    #[inline(never)]
+    fn play_serial(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
+        self.play_as::<SERIAL>(llc, tape, counters);
+    }
+
     #[inline(always)]
-    fn play_with<S: Simd, P: Accelerator>(&mut self, simd: S, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
+    fn play_as<const KIND: u8>(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(avx2) = self.avx2 {
+            return self.play_with::<_, KIND>(avx2, llc, tape, counters);
+        }
+        self.play_with::<_, KIND>(Plain, llc, tape, counters);
+    }
+
+    #[inline(always)]
+    fn play_with<S: Simd, const KIND: u8>(&mut self, simd: S, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
         let highest = simd.apart(
             #[inline(always)]
             || tape.highest_line(),
         );
-        if !P::ACTIVE && !P::WALKS && self.level_by_level(simd, llc, (tape, highest), counters) {
+        if KIND == SERIAL && self.level_by_level(simd, llc, (tape, highest), counters) {
             return;
         }
         tape.pad(AHEAD);
-        let (Self { caches, in_flight, .. }, tape) = (self, &*tape);
-        if P::ACTIVE {
-            caches.with(llc, highest, Playing::<S, PREFETCH> { simd, tape, counters, in_flight });
-        } else if P::WALKS {
-            caches.with(llc, highest, Playing::<S, PARALLEL> { simd, tape, counters, in_flight });
-        } else {
-            caches.with(llc, highest, Playing::<S, SERIAL> { simd, tape, counters, in_flight });
-        }
+        let Self { caches, in_flight, .. } = self;
+        caches.with(llc, highest, Playing::<S, KIND> { simd, tape, counters, in_flight });
     }
 
     /// Plays a tape without an aborted walk, of which the highest line is given, level by level.
