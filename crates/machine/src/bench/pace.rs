@@ -5,11 +5,15 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use super::median;
+
 /// Additions of one turn of a loop: more than any processor that is known here does at once.
 const TURN: usize = 8;
 
-/// Turns of each loop: some milliseconds.
-const TURNS: u64 = 1 << 22;
+/// Pairs of measurements, and turns of the loop of each: some tenths of a millisecond. What is
+/// shorter than a scheduler's time slice is mostly not interrupted.
+const PAIRS: usize = 31;
+const TURNS: u64 = 1 << 17;
 
 /// How fast a processor is.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -31,19 +35,26 @@ impl Pace {
     }
 }
 
-/// The pace now. `None` on processors for which it is not known how to measure it.
+/// The pace now: medians of short pairs, of which each is mostly at one clock, and whatever else
+/// wants the processor disturbs the fewest. `None` on processors for which it is not known how to
+/// measure it.
 pub(super) fn in_effect() -> Option<Pace> {
-    let chained = speed(TURNS, |sums, one| add_in_a_row(&mut sums[0], one))?;
-    let free = speed(TURNS, add_at_once)?;
-    Some(Pace { clock_ghz: chained / 1e9, width: free / chained })
+    let pair = || {
+        let chained = speed(TURNS, |sums, one| add_in_a_row(&mut sums[0], one))?;
+        Some((chained, speed(TURNS, add_at_once)?))
+    };
+    let pairs: Vec<(f64, f64)> = (0..PAIRS).map(|_| pair()).collect::<Option<_>>()?;
+    Some(Pace {
+        clock_ghz: median(pairs.iter().map(|(chained, _)| chained / 1e9))?,
+        width: median(pairs.iter().map(|(chained, free)| free / chained))?,
+    })
 }
 
 /// The clock, in GHz: the best of attempts that are shorter than a scheduler's time slice, so that
 /// a busy machine does not make the clock look slow.
 pub(super) fn clock_ghz() -> Option<f64> {
     const ATTEMPTS: usize = 64;
-    const TURNS: u64 = 1 << 14;
-    let attempts = (0..ATTEMPTS).map(|_| speed(TURNS, |sums, one| add_in_a_row(&mut sums[0], one)));
+    let attempts = (0..ATTEMPTS).map(|_| speed(TURNS / 8, |sums, one| add_in_a_row(&mut sums[0], one)));
     attempts.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::max).map(|best| best / 1e9)
 }
 
@@ -120,6 +131,8 @@ fn add_at_once(_: &mut [u64; TURN], _: u64) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -127,6 +140,26 @@ mod tests {
         let (mut sum, mut sums) = (34, [1, 2, 3, 4, 5, 6, 7, 8]);
         assert!(add_in_a_row(&mut sum, 1).is_none() || sum == 42);
         assert!(add_at_once(&mut sums, 10).is_none() || sums == [11, 12, 13, 14, 15, 16, 17, 18]);
+    }
+
+    #[test]
+    fn the_pace_of_a_busy_machine_is_that_of_an_idle_one() {
+        // Threads that leave each processor to others for half of the time.
+        let (stop, count) = (AtomicBool::new(false), std::thread::available_parallelism().map_or(2, usize::from));
+        let widths: Option<Vec<f64>> = std::thread::scope(|scope| {
+            for _ in 0..2 * count {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        black_box((0..1000_u64).sum::<u64>());
+                    }
+                });
+            }
+            let widths = (0..9).map(|_| in_effect().map(|pace| pace.width)).collect();
+            stop.store(true, Ordering::Relaxed);
+            widths
+        });
+        let Some(widths) = widths else { return };
+        assert!(widths.iter().all(|width| (0.5..16.0).contains(width)), "{widths:?}");
     }
 
     #[test]
