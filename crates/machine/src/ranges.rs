@@ -181,7 +181,7 @@ macro_rules! generator_keys {
             key(concat!($before, ".small_mappings"), 0, 10_000, "mappings", assumed("a sixth of vm.max_map_count")),
             key(concat!($before, ".passes"), 1, 1_000_000, "passes", REAL_PROGRAM),
             key(concat!($before, ".fanout"), 2, 1 << 20, "children", REAL_PROGRAM),
-            key(concat!($before, ".nuclides"), 1, 1 << 20, "nuclides", REAL_PROGRAM),
+            key(concat!($before, ".nuclides"), 68, 4096, "nuclides", assumed("eleven times as many as XSBench has")),
             key(concat!($before, ".degree"), 1, 1 << 20, "edges", REAL_PROGRAM),
             key(
                 concat!($before, ".locality"),

@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `energy_grid`: XSBench (Tramm, Siegel, Islam, Schulz, PHYSOR 2014), the macroscopic
-//! cross-section look-up of Monte Carlo neutron transport, with the unionised energy grid.
+//! cross-section look-up of Monte Carlo neutron transport, with the unionised energy grid, as its
+//! OpenMP version at commit ba08e52 does it by default (`-m history -G unionized`, gcc 12 -O3).
 //!
-//! Memory: the unionised energies (8 bytes a point), beside each an index into every nuclide's own
-//! grid (4 bytes a nuclide), and the nuclides' grids (48 bytes a point: energy and five
-//! cross-sections). A problem of `nuclides` with `n` points each has `nuclides * n` unionised
-//! points, so the index array is nearly all of the memory; `n` follows from the footprint.
+//! Memory (`GridInit.c`): three arrays by `malloc`, large enough to be mappings of their own, which
+//! one thread fills: the nuclides' grids (48 bytes a point: energy and five cross-sections; one
+//! nuclide after the other), the unionised energies (8 bytes a point), and for each of these a row
+//! of indices into the nuclides' grids (4 bytes a nuclide). With `nuclides` of `n` points there are
+//! `nuclides * n` unionised points, so the rows are nearly all of the memory; `n` follows from the
+//! footprint. Beside them small tables: each material's nuclides and concentrations.
 //!
-//! A look-up draws a material (with XSBench's shares; fuel has nearly all nuclides, the others
-//! between 4 and 27) and an energy, searches the unionised energies, and reads for each nuclide of
-//! the material its index and two neighbouring points of its grid.
+//! A look-up draws an energy and a material, searches the unionised energies, and for each nuclide
+//! of the material reads its concentration, its number, its index in the row found and two
+//! neighbouring points of its grid. All materials but the fuel share the first 68 nuclides, so what
+//! they read of a row are 5 lines of it, and of the grids those of these nuclides.
+//!
+//! Accesses to the stack are those of the compiled loop, on the lines that it uses, and so none are
+//! mixed in (`local_permille` is 0).
 
-use nestwalk_mem::{Access, Vpn};
+use std::ops::RangeInclusive;
+
+use nestwalk_mem::{Access, Gva, Vpn};
 
 use super::bijection::{Dice, mix, scale};
 use super::config::{impossible, parameters};
@@ -20,42 +29,86 @@ use super::memory::{Region, Sweep};
 use super::pattern::Pattern;
 use crate::stream::WorkloadError;
 
-/// Shares of the twelve materials in look-ups, in thousandths, and their nuclides at 355 in all
-/// (XSBench's `Materials.c`, "large").
-const MATERIALS: [(u64, u64); 12] = [
-    (140, 321),
-    (52, 5),
-    (275, 4),
-    (134, 4),
-    (154, 27),
-    (64, 21),
-    (66, 21),
-    (55, 21),
-    (8, 21),
-    (15, 21),
-    (25, 9),
-    (12, 9),
+/// What the twelve materials are made of (`Materials.c`), as ranges of nuclides, in their order.
+type Nuclides = &'static [RangeInclusive<u64>];
+/// The fuel's first 34 nuclides; it has those from [`SHARED`] on as well.
+const FUEL: Nuclides = &[
+    58..=61,
+    40..=40,
+    42..=46,
+    1..=3,
+    7..=10,
+    29..=29,
+    57..=57,
+    47..=48,
+    0..=0,
+    62..=62,
+    15..=15,
+    33..=34,
+    52..=56,
+    18..=18,
+    23..=23,
+    41..=41,
 ];
+const CLADDING: Nuclides = &[63..=67];
+const WATER: Nuclides = &[24..=24, 41..=41, 4..=5];
+const VESSEL: Nuclides = &[19..=22, 35..=39, 25..=25, 27..=32, 26..=26, 49..=51, 11..=14, 6..=6, 16..=17];
+const REFLECTOR: Nuclides = &[24..=24, 41..=41, 4..=5, 19..=22, 35..=39, 25..=25, 49..=51, 11..=14];
+const ASSEMBLY: Nuclides = &[24..=24, 41..=41, 4..=5, 63..=67];
+/// Materials with their shares of look-ups, in thousandths, as `pick_mat` draws them: the fuel has
+/// what the others leave.
+const MATERIALS: [(u64, Nuclides); 12] = [
+    (139, FUEL),
+    (52, CLADDING),
+    (275, WATER),
+    (134, WATER),
+    (154, VESSEL),
+    (64, REFLECTOR),
+    (66, REFLECTOR),
+    (55, REFLECTOR),
+    (8, REFLECTOR),
+    (15, REFLECTOR),
+    (25, ASSEMBLY),
+    (13, ASSEMBLY),
+];
+/// Nuclides that materials other than the fuel are made of.
+const SHARED: u64 = 68;
+/// Most nuclides of the fuel (the "large" problem's).
+const FUEL_MOST: usize = 321;
 /// Bytes of a nuclide's grid point.
 const POINT: u64 = 48;
 const ENERGY: u64 = 8;
 const INDEX: u64 = 4;
+/// `malloc`'s header before an array that is a mapping of its own.
+const HEADER: u64 = 16;
+/// Where the loop reads the two points, in its order (bytes behind the first one): before it stores
+/// the first two sums, and after that.
+const READS: ([u64; 10], [u64; 2]) = ([0x30, 0x38, 0x40, 0x08, 0x10, 0x18, 0x20, 0x00, 0x48, 0x50], [0x58, 0x28]);
+/// Accesses to stack and constants of a look-up besides its nuclides', from a capture's total
+/// (`docs/model.md`).
+const STACK_A_LOOKUP: u64 = 60;
 
 parameters! {
-    /// Cross-section look-ups over a unionised energy grid. Local accesses and instructions are
-    /// assumed to be those of the bundled BFS, a loop over arrays as this is.
-    EnergyGridConfig mixed(124, 4200, 12) {
-        /// Nuclides of the fuel and all others: 34 or more. XSBench's "large" has 355.
+    /// Cross-section look-ups over a unionised energy grid. Instructions from a capture.
+    EnergyGridConfig mixed(0, 2744, 12) {
+        /// Nuclides: 68 to 4096. XSBench has 68 ("small") or 355 ("large").
         nuclides: u64 = 355,
     }
 }
 
 pub(super) struct EnergyGrid {
     layout: Layout,
+    grids: Region,
     energies: Region,
     indices: Region,
-    grids: Region,
+    /// Concentrations (8 bytes), nuclides (4 bytes) and their number, of the materials.
+    tables: Region,
+    materials: Vec<Vec<u64>>,
+    /// Places of a material in the tables.
+    places: u64,
+    /// Points of the unionised grid, and of a nuclide's.
     points: u64,
+    own: u64,
     nuclides: u64,
     seed: u64,
     sweep: Sweep,
@@ -67,30 +120,89 @@ impl EnergyGrid {
         let name = Self::NAME;
         let mut layout = Layout::new(name, config.common(), config.mixture())?;
         let nuclides = config.nuclides;
-        if !(34..=4096).contains(&nuclides) {
-            return Err(impossible(name, format!("nuclides = {nuclides}: from 34 to 4096")));
+        if !(SHARED..=4096).contains(&nuclides) {
+            return Err(impossible(name, format!("nuclides = {nuclides}: from {SHARED} to 4096")));
         }
-        // Each of the three arrays ends within a page.
-        let bytes = (layout.left() - 3) * nestwalk_mem::addr::PAGE_BYTES;
-        let points = bytes / (ENERGY + INDEX * nuclides + POINT) / nuclides * nuclides;
-        if points < 2 * nuclides {
+        let materials: Vec<Vec<u64>> = MATERIALS
+            .iter()
+            .enumerate()
+            .map(|(material, &(_, ranges))| {
+                let listed = ranges.iter().cloned().flatten();
+                let more = if material == 0 { SHARED..nuclides } else { 0..0 };
+                listed.chain(more).take(FUEL_MOST).collect()
+            })
+            .collect();
+        let places = materials[0].len() as u64;
+        let covering = |bytes: u64| nestwalk_mem::PageCount::covering(bytes).0;
+        let table_pages = covering(MATERIALS.len() as u64 * (places * 12 + 4));
+        // Each of the three arrays has a header and ends within a page.
+        let bytes = (layout.left() - table_pages - 3) * nestwalk_mem::addr::PAGE_BYTES - 3 * HEADER;
+        let own = bytes / (ENERGY + INDEX * nuclides + POINT) / nuclides;
+        if own < 2 {
             return Err(impossible(name, "footprint: too small for two points a nuclide"));
         }
-        let pages = |each: u64| nestwalk_mem::PageCount::covering(points * each).0;
-        let energies = layout.map(pages(ENERGY));
-        let grids = layout.map(pages(POINT));
-        let indices = layout.map(layout.left());
+        let points = own * nuclides;
+        let grids = layout.map(covering(HEADER + points * POINT));
+        let energies = layout.map(covering(HEADER + points * ENERGY));
+        let indices = layout.map(layout.left() - table_pages);
+        layout.gap();
+        let tables = layout.map(table_pages);
         Ok(Self {
-            sweep: Sweep::new(vec![vec![grids], vec![energies], vec![indices]], config.threads),
+            // The first thread fills all of it.
+            sweep: Sweep::new(vec![vec![grids], vec![energies], vec![indices], vec![tables]], 1),
             layout,
+            grids,
             energies,
             indices,
-            grids,
+            tables,
+            materials,
+            places,
             points,
+            own,
             nuclides,
             seed: mix(config.seed),
             dice: Dice::of_threads(config.seed, config.threads),
         })
+    }
+
+    /// The point of `nuclide`'s own grid whose energy is the last one not above that of unionised
+    /// point `point`. Each run of `nuclides` unionised points has one of every nuclide, at a place
+    /// that a hash gives; really their number varies.
+    fn index(&self, point: u64, nuclide: u64) -> u64 {
+        let run = point / self.nuclides;
+        let place = scale(mix(self.seed ^ (run * self.nuclides + nuclide)), self.nuclides);
+        let not_above = run + u64::from(place <= point % self.nuclides);
+        not_above.saturating_sub(1).min(self.own - 2)
+    }
+
+    /// The binary search for the energy between unionised points `point` and `point + 1`.
+    fn search(&self, point: u64, accesses: &mut Vec<Access>) {
+        let (mut lower, mut upper) = (0, self.points - 1);
+        while upper - lower > 1 {
+            let middle = lower + (upper - lower) / 2;
+            accesses.push(Access::load(self.energies.at(HEADER + middle * ENERGY)));
+            if middle > point { upper = middle } else { lower = middle }
+        }
+    }
+
+    /// The accesses for place `nth` of material `material` at unionised point `point`.
+    fn cross_section(&self, point: u64, material: usize, nth: usize, stack: Gva, accesses: &mut Vec<Access>) {
+        let nuclide = self.materials[material][nth];
+        let place = material as u64 * self.places + nth as u64;
+        let numbers = MATERIALS.len() as u64 * self.places * 8;
+        let low = HEADER + (nuclide * self.own + self.index(point, nuclide)) * POINT;
+        let (spilt, sums) = (stack.0, stack.0 + 0xa0);
+        let read = |byte: u64| Access::load(self.grids.at(low + byte));
+        let store = |address: u64| Access::store(Gva(address));
+        accesses.push(Access::load(self.tables.at(place * 8)));
+        accesses.push(Access::load(self.tables.at(numbers + place * 4)));
+        accesses.push(Access::load(Gva(spilt + 8)));
+        accesses.push(Access::load(self.indices.at(HEADER + (point * self.nuclides + nuclide) * INDEX)));
+        accesses.push(store(spilt));
+        accesses.extend(READS.0.map(read));
+        accesses.extend([sums, sums + 8].map(store));
+        accesses.extend(READS.1.map(read));
+        accesses.extend([sums + 16, sums + 24, sums + 32].map(store));
     }
 }
 
@@ -102,37 +214,124 @@ impl Pattern for EnergyGrid {
     }
 
     fn touch(&mut self, thread: u16, touches: &mut Vec<(Vpn, bool)>, most: usize) {
-        self.sweep.touch(thread, touches, most);
+        if thread == 0 {
+            self.sweep.touch(0, touches, most);
+        }
     }
 
     fn operate(&mut self, thread: usize, accesses: &mut Vec<Access>) {
         let dice = &mut self.dice[thread];
+        let point = dice.below(self.points - 1);
         let mut drawn = dice.below(1000);
-        let material = MATERIALS.iter().position(|&(share, _)| {
+        let others = MATERIALS.iter().skip(1).position(|&(share, _)| {
             let here = drawn < share;
             drawn = drawn.saturating_sub(share);
             here
         });
-        let material = material.unwrap_or(0);
-        let count = (MATERIALS[material].1 * self.nuclides / 355).max(1);
-        let point = dice.below(self.points);
-        let (mut low, mut high) = (0, self.points);
-        while high - low > 1 {
-            let middle = (low + high) / 2;
-            accesses.push(Access::load(self.energies.at(middle * ENERGY)));
-            if middle <= point { low = middle } else { high = middle }
+        let material = others.map_or(0, |other| other + 1);
+        // Ten lines of the stack, which grows downwards.
+        let stack = Gva(self.layout.locals(thread).pages.end.address().0 - 640);
+        let other = (0..STACK_A_LOOKUP).map(|nth| Access::new(Gva(stack.0 + nth * 8), nth % 2 == 1));
+        accesses.extend(other);
+        self.search(point, accesses);
+        let number = MATERIALS.len() as u64 * self.places * 12 + material as u64 * 4;
+        accesses.push(Access::load(self.tables.at(number)));
+        for nth in 0..self.materials[material].len() {
+            self.cross_section(point, material, nth, stack, accesses);
         }
-        let own = self.points / self.nuclides;
-        for nth in 0..count {
-            // A material's nuclides are the same at every look-up; fuel has the first ones.
-            let nuclide =
-                if material == 0 { nth } else { scale(mix(self.seed ^ (material as u64) << 32 ^ nth), self.nuclides) };
-            accesses.push(Access::load(self.indices.at((point * self.nuclides + nuclide) * INDEX)));
-            // The nuclide's grid covers the same energies; its points near this one lie at about
-            // the same share of it.
-            let at = nuclide * own + (point / self.nuclides).min(own - 2);
-            let both = self.grids.at(at * POINT);
-            accesses.extend((0..2 * POINT).step_by(8).map(|byte| Access::load(nestwalk_mem::Gva(both.0 + byte))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid(nuclides: u64) -> EnergyGrid {
+        let config = EnergyGridConfig {
+            nuclides,
+            footprint: nestwalk_mem::PageCount(64 << 8),
+            small_mappings: 0,
+            ..EnergyGridConfig::default()
+        };
+        EnergyGrid::new(&config).unwrap()
+    }
+
+    #[test]
+    fn materials_are_those_of_the_source() {
+        let counts = |nuclides| grid(nuclides).materials.iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(counts(68), [34, 5, 4, 4, 27, 21, 21, 21, 21, 21, 9, 9]);
+        assert_eq!(counts(355), [321, 5, 4, 4, 27, 21, 21, 21, 21, 21, 9, 9]);
+        assert_eq!(MATERIALS.iter().map(|(share, _)| share).sum::<u64>(), 1000);
+        let large = grid(355);
+        for nuclides in &large.materials {
+            let distinct: std::collections::BTreeSet<_> = nuclides.iter().collect();
+            assert_eq!(distinct.len(), nuclides.len());
         }
+        assert_eq!(large.materials[0].iter().max(), Some(&354));
+        assert!(large.materials[1..].iter().flatten().all(|&nuclide| nuclide < SHARED));
+    }
+
+    /// 64 MiB are 16,384 pages, of which the stack has 105, the tables 2 (12 * 34 * 12 + 48 bytes)
+    /// and the ends of arrays 3. A unionised point takes 8 + 4 * 68 + 48 bytes.
+    #[test]
+    fn arrays_lie_below_each_other_behind_headers() {
+        let grid = grid(68);
+        assert_eq!(grid.tables.pages.len(), 2);
+        let bytes = (16_384 - 105 - 2 - 3) * 4096 - 48;
+        assert_eq!((grid.own, grid.points), (bytes / 328 / 68, bytes / 328 / 68 * 68));
+        assert_eq!(grid.energies.pages.end, grid.grids.pages.start);
+        assert_eq!(grid.indices.pages.end, grid.energies.pages.start);
+        assert_eq!(grid.grids.pages.len(), (16 + grid.points * 48).div_ceil(4096));
+    }
+
+    #[test]
+    fn a_search_halves_the_unionised_energies() {
+        let grid = grid(68);
+        let mut accesses = Vec::new();
+        grid.search(0, &mut accesses);
+        let mut upper = grid.points - 1;
+        for access in &accesses {
+            upper /= 2;
+            assert_eq!(*access, Access::load(grid.energies.at(16 + upper * 8)));
+        }
+        assert_eq!(upper, 1);
+        accesses.clear();
+        grid.search(grid.points - 2, &mut accesses);
+        let last = accesses.last().unwrap().gva();
+        assert!((grid.points - 3..grid.points).any(|point| last == grid.energies.at(16 + point * 8)));
+    }
+
+    #[test]
+    fn a_nuclides_index_rises_by_one_in_each_run_of_points() {
+        let grid = grid(68);
+        for nuclide in [0, 33, 67] {
+            let indices: Vec<u64> = (0..grid.points).map(|point| grid.index(point, nuclide)).collect();
+            assert!(indices.windows(2).all(|pair| pair[0] <= pair[1] && pair[1] - pair[0] <= 1));
+            assert!(indices.iter().zip(0..).all(|(&index, point)| index.abs_diff(point / 68) <= 1));
+            assert_eq!((indices[0], indices[indices.len() - 1]), (0, grid.own - 2));
+        }
+    }
+
+    /// Boron (nuclide 4) is the third of the water's.
+    #[test]
+    fn a_nuclide_takes_22_accesses() {
+        let grid = grid(68);
+        let stack = grid.layout.locals(0).at(0);
+        let mut accesses = Vec::new();
+        grid.cross_section(1000, 2, 2, stack, &mut accesses);
+        assert_eq!(accesses.len(), 22);
+        let place = 2 * 34 + 2;
+        assert_eq!(accesses[0], Access::load(grid.tables.at(place * 8)));
+        assert_eq!(accesses[1], Access::load(grid.tables.at(12 * 34 * 8 + place * 4)));
+        assert_eq!(accesses[3], Access::load(grid.indices.at(16 + (1000 * 68 + 4) * 4)));
+        let low = 16 + (4 * grid.own + grid.index(1000, 4)) * 48;
+        let mut read: Vec<u64> = accesses.iter().map(|access| access.gva().0).collect();
+        read.retain(|&address| grid.grids.pages.contains(Vpn(address >> 12)));
+        read.sort_unstable();
+        let start = grid.grids.pages.start.address().0 + low;
+        assert!(read.into_iter().eq((start..start + 96).step_by(8)));
+        let stored: Vec<u64> =
+            accesses.iter().filter(|access| access.is_store()).map(|a| a.gva().0 - stack.0).collect();
+        assert_eq!(stored, [0, 0xa0, 0xa8, 0xb0, 0xb8, 0xc0]);
     }
 }

@@ -14,6 +14,7 @@
 
 mod adjacency;
 pub(crate) mod bijection;
+mod btree;
 mod build;
 mod compiler;
 mod compute;
@@ -45,6 +46,7 @@ mod tree;
 mod zipf;
 
 pub use adjacency::GraphKind;
+pub use btree::BtreeConfig;
 pub use build::{BuildConfig, Heap};
 pub use compiler::CompilerConfig;
 pub use compute::ComputeConfig;
@@ -144,6 +146,9 @@ kinds! {
     /// A large B+-tree.
     Tree(TreeConfig) = "tree": "look-ups and updates in a B+-tree, with or without values",
         |c| mixed(c.common(), c.mixture(), tree::Tree::new(c)?)?;
+    /// Mitosis' BTree.
+    Btree(BtreeConfig) = "btree": "Mitosis' BTree: random look-ups in a B+-tree of order 6",
+        |c| mixed(c.common(), c.mixture(), btree::Btree::new(c)?)?;
     /// Transactions over many records.
     Transactions(TransactionsConfig) = "transactions": "transactions over records in a buffer pool or a heap",
         |c| mixed(c.common(), c.mixture(), transactions::Transactions::new(c)?)?;
