@@ -1264,6 +1264,8 @@ static void all_unmapped(void)
 #define MADV_SOFT_OFFLINE 101
 #endif
 
+#define SOFT_OFFLINE	"/sys/devices/system/memory/soft_offline_page"
+
 /* A page that is taken out of use is another frame from then on; its neighbours are where they were. */
 static void taken_out_of_use(void)
 {
@@ -1283,12 +1285,147 @@ static void taken_out_of_use(void)
 	EXPECT_EQ(*page(p, 8), 9);
 	EXPECT(frame_of(page(p, 8)) != frame);
 	EXPECT(in_place(p, 0, 3) && in_place(p, 4, 4) && !in_place(p, 0, 8));
+	/* A page that is reserved is left alone. */
+	EXPECT(!access(SOFT_OFFLINE, W_OK));
+	EXPECT(write_file(SOFT_OFFLINE, "%#lx", (frame + 1) << PAGE_SHIFT));
+	EXPECT_EQ(reserved(), 7);
 	for (i = 9; i < 16; i++)
 		*page(p, i) = 1 + i;
 	EXPECT_EQ(reserved(), 0);
 	EXPECT(in_place(page(p, 8), 1, 7));
 	for (i = 0; i < 16; i++)
 		EXPECT_EQ(*page(p, i), 1 + (long)i);
+}
+
+#ifndef MADV_HWPOISON
+#define MADV_HWPOISON 100
+#endif
+
+/* Of the kernel's injector of memory errors, by frame. */
+#define CORRUPT		"/sys/kernel/debug/hwpoison/corrupt-pfn"
+#define UNPOISON	"/sys/kernel/debug/hwpoison/unpoison-pfn"
+#define KPF_HWPOISON	19
+
+static bool has_error(uint64_t frame)
+{
+	uint64_t flags = 0;
+	int fd = open("/proc/kpageflags", O_RDONLY);
+
+	EXPECT(fd >= 0 && pread(fd, &flags, sizeof(flags), frame * sizeof(flags)) == sizeof(flags));
+	close(fd);
+	return flags >> KPF_HWPOISON & 1;
+}
+
+/* kB. */
+static long corrupted(void)
+{
+	return read_counter("/proc/meminfo", "HardwareCorrupted");
+}
+
+static int reads(char *p)
+{
+	signal(SIGBUS, SIG_DFL);
+	return *(volatile char *)p;
+}
+
+/* The memory of pages that are mapped fails: who reads these is killed, and the rest goes on. */
+static void poisoned(void)
+{
+	static const size_t bad[] = { 3, 9 };
+	long back = counter("ptemagnet_unmapped");
+	uint64_t frame[2];
+	char *p = map_aligned(HUGE);
+	long before = corrupted();
+	size_t i;
+
+	/* One group is mapped whole, the other in part. */
+	for (i = 0; i < 12; i++)
+		*page(p, i) = 1 + i;
+	EXPECT_EQ(reserved(), 4);
+	for (i = 0; i < 2; i++) {
+		frame[i] = frame_of(page(p, bad[i]));
+		if (madvise(page(p, bad[i]), PAGE, MADV_HWPOISON))
+			_exit(SKIP);
+		EXPECT(has_error(frame[i]));
+		EXPECT_EQ(in_child(reads, page(p, bad[i])), 128 + SIGBUS);
+	}
+	EXPECT_EQ(corrupted() - before, 8);
+	/* What was reserved beside the page has gone back, all of it. */
+	EXPECT_EQ(reserved(), 0);
+	EXPECT_EQ(counter("ptemagnet_unmapped") - back, 4);
+	EXPECT(in_place(p, 0, 3) && in_place(p, 4, 4));
+	EXPECT(in_place(page(p, 8), 0, 1) && in_place(page(p, 8), 2, 2));
+	for (i = 12; i < 24; i++)
+		*page(p, i) = 1 + i;
+	EXPECT(in_place(page(p, 16), 0, 8));
+	for (i = 0; i < 24; i++)
+		EXPECT(i == bad[0] || i == bad[1] || *page(p, i) == 1 + (long)i);
+	/* Given up and touched again: another frame. */
+	for (i = 0; i < 2; i++) {
+		EXPECT(!madvise(page(p, bad[i]), PAGE, MADV_DONTNEED));
+		EXPECT(zeroed(page(p, bad[i])));
+		*page(p, bad[i]) = 1;
+		EXPECT(frame_of(page(p, bad[i])) != frame[i]);
+		EXPECT(has_error(frame[i]));
+	}
+	munmap(p, HUGE);
+	EXPECT_EQ(reserved(), 0);
+	EXPECT_EQ(counter("ptemagnet_unmapped") - back, 4);
+	for (i = 0; i < 2; i++)
+		EXPECT(!write_file(UNPOISON, "%#lx", frame[i]));
+	EXPECT_EQ(corrupted(), before);
+}
+
+/*
+ * The memory of a page fails that is reserved, and so has no content: it is not handed
+ * out, and does not go to the buddy allocator with the others. Whether it is there is
+ * asked by an error in it, which the kernel mends where a page is free (it takes the
+ * page out of the buddy allocator), and not where it cannot tell what a page is for.
+ */
+static void poisoned_while_reserved(void)
+{
+	long wanted = counter("ptemagnet_reclaimed"), back = counter("ptemagnet_unmapped");
+	long before = corrupted();
+	char *p = map_aligned(HUGE);
+	uint64_t bad[2];
+	size_t i;
+
+	if (access(CORRUPT, W_OK))
+		_exit(SKIP);
+	*page(p, 0) = 1;
+	*page(p, 8) = 9;
+	/* In the middle of what go back as runs of four. */
+	bad[0] = frame_of(p) + 5;
+	bad[1] = frame_of(page(p, 8)) + 6;
+	for (i = 0; i < 2; i++) {
+		EXPECT(write_file(CORRUPT, "%#lx", bad[i]));
+		EXPECT(has_error(bad[i]));
+	}
+	EXPECT_EQ(corrupted() - before, 8);
+	EXPECT_EQ(reserved(), 14);
+	for (i = 1; i < 8; i++)
+		*page(p, i) = 1 + i;
+	EXPECT(in_place(p, 0, 5) && in_place(p, 6, 2));
+	EXPECT(frame_of(page(p, 5)) && frame_of(page(p, 5)) != bad[0]);
+	for (i = 0; i < 8; i++)
+		EXPECT_EQ(*page(p, i), 1 + (long)i);
+	EXPECT_EQ(reserved(), 8);
+	/* One group goes because its last page does, the other because memory is wanted. */
+	munmap(page(p, 8), 8 * PAGE);
+	EXPECT_EQ(reserved(), 1);
+	EXPECT_EQ(counter("ptemagnet_unmapped") - back, 6);
+	EXPECT(!write_file("/proc/sys/vm/drop_caches", "2\n"));
+	EXPECT_EQ(reserved(), 0);
+	EXPECT_EQ(counter("ptemagnet_reclaimed") - wanted, 0);
+	for (i = 0; i < 2; i++) {
+		EXPECT(has_error(bad[i]));
+		EXPECT(!write_file(UNPOISON, "%#lx", bad[i]));
+		EXPECT(!has_error(bad[i]));
+		EXPECT(write_file(CORRUPT, "%#lx", bad[i]));
+	}
+	for (i = 0; i < 2; i++)
+		EXPECT(!write_file(UNPOISON, "%#lx", bad[i]));
+	EXPECT_EQ(corrupted(), before);
 }
 
 static const struct {
@@ -1307,6 +1444,7 @@ static const struct {
 	T(kept_by_exec), T(switched_off), T(memcg_is_charged), T(memcg_limit),
 	T(memcg_pressure), T(memcg_single_leaf), T(memcg_statistic), T(chosen_by_memcg), T(locked_and_populated),
 	T(all_unmapped), T(folios_come_first), T(taken_out_of_use),
+	T(poisoned), T(poisoned_while_reserved),
 };
 
 static int run_one(size_t i)

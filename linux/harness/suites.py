@@ -50,15 +50,15 @@ def quarantine(kind):
 def kunit(kind):
     lines = boot(f"kunit-{kind}", build.kernel(kind), build.initramfs(), "kunit", cpus=2,
                  append=f"kunit.enable=1 nw.suites={KUNIT_SUITES} {quarantine(kind)}")
-    # The debug kernel has memory errors besides.
-    count_ok(lines, KUNIT_OK + (kind == "debug"), f"kunit {kind}")
+    # The debug kernel has memory errors besides, one test in each suite.
+    count_ok(lines, KUNIT_OK + 2 * (kind == "debug"), f"kunit {kind}")
 
 
 def ptemagnet(kind):
     lines = boot(f"ptemagnet-{kind}", build.kernel(kind), build.initramfs(), "ptemagnet", mem=1024,
                  append=quarantine(kind))
-    # Two nodes and compaction are other steps. The debug kernel can take pages out of use besides.
-    count_ok(lines, PTEMAGNET_OK + (kind == "debug"), f"ptemagnet {kind}")
+    # Two nodes and compaction are other steps. The debug kernel has memory errors besides: soft, in mapped pages, and in reserved ones.
+    count_ok(lines, PTEMAGNET_OK + 3 * (kind == "debug"), f"ptemagnet {kind}")
 
 
 def variant():
