@@ -98,9 +98,13 @@ pub(crate) trait Private: Level<Tags = LongTags> {}
 
 impl<L: Level<Tags = LongTags>> Private for L {}
 
-/// Work that goes through the caches: compiled for each common shape of them.
+/// Work that goes through the caches: compiled for each common shape of them, if it is
+/// [`Task::SHAPED`].
 pub(crate) trait Task {
     type Output;
+
+    /// Whether it gains from being compiled for a shape. Scalar code does not.
+    const SHAPED: bool;
 
     fn run<A: Private, B: Private, C: Level>(self, caches: Hierarchy<'_, A, B, C>) -> Self::Output;
 }
@@ -163,27 +167,34 @@ impl PrivateCaches {
             };
         }
         let rows = (l1d.stride_of_power_of_two(), l2.stride_of_power_of_two());
-        let output = match lines {
-            // Private caches of up to 8, 16 and 24 ways: Broadwell and Zen 4; Skylake; Sapphire
-            // Rapids; Ice Lake.
-            Lines::Short(llc) => match (rows, llc.stride()) {
-                ((1, 1), 1) if llc.stride_of_power_of_two() == 1 => {
-                    run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<1, true>())
-                }
-                ((1, 1), 1) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<1, false>()),
-                ((1, 2), 1) => run!(l1d.shaped::<1, true>(), l2.shaped::<2, true>(), llc.shaped::<1, false>()),
-                ((2, 2), 1) => run!(l1d.shaped::<2, true>(), l2.shaped::<2, true>(), llc.shaped::<1, false>()),
-                ((2, 3), 1) => run!(l1d.shaped::<2, true>(), l2.shaped::<3, true>(), llc.shaped::<1, false>()),
-                _ => run!(l1d, l2, llc),
-            },
-            Lines::Long(llc) => match (rows, llc.stride()) {
-                ((1, 1), 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<2, false>()),
-                ((1, 1), 3) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<3, false>()),
-                ((1, 2), 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
-                ((2, 2), 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
-                ((2, 3), 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<3, true>(), llc.shaped::<2, false>()),
-                _ => run!(l1d, l2, llc),
-            },
+        let output = if T::SHAPED {
+            match lines {
+                // Private caches of up to 8, 16 and 24 ways: Broadwell and Zen 4; Skylake; Sapphire
+                // Rapids; Ice Lake.
+                Lines::Short(llc) => match (rows, llc.stride()) {
+                    ((1, 1), 1) if llc.stride_of_power_of_two() == 1 => {
+                        run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<1, true>())
+                    }
+                    ((1, 1), 1) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<1, false>()),
+                    ((1, 2), 1) => run!(l1d.shaped::<1, true>(), l2.shaped::<2, true>(), llc.shaped::<1, false>()),
+                    ((2, 2), 1) => run!(l1d.shaped::<2, true>(), l2.shaped::<2, true>(), llc.shaped::<1, false>()),
+                    ((2, 3), 1) => run!(l1d.shaped::<2, true>(), l2.shaped::<3, true>(), llc.shaped::<1, false>()),
+                    _ => run!(l1d, l2, llc),
+                },
+                Lines::Long(llc) => match (rows, llc.stride()) {
+                    ((1, 1), 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<2, false>()),
+                    ((1, 1), 3) => run!(l1d.shaped::<1, true>(), l2.shaped::<1, true>(), llc.shaped::<3, false>()),
+                    ((1, 2), 2) => run!(l1d.shaped::<1, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
+                    ((2, 2), 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<2, true>(), llc.shaped::<2, false>()),
+                    ((2, 3), 2) => run!(l1d.shaped::<2, true>(), l2.shaped::<3, true>(), llc.shaped::<2, false>()),
+                    _ => run!(l1d, l2, llc),
+                },
+            }
+        } else {
+            match lines {
+                Lines::Short(llc) => run!(l1d, l2, llc),
+                Lines::Long(llc) => run!(l1d, l2, llc),
+            }
         };
         // These caches have heard of each eviction at once.
         *heard = evictions.count();
@@ -236,6 +247,8 @@ mod tests {
 
     impl Task for Access {
         type Output = Served;
+
+        const SHAPED: bool = true;
 
         fn run<A: Private, B: Private, C: Level>(self, mut caches: Hierarchy<'_, A, B, C>) -> Served {
             caches.access(Plain, self.0)

@@ -333,6 +333,8 @@ impl<S: Simd> LevelByLevel<'_, S> {
 impl<S: Simd> Task for LevelByLevel<'_, S> {
     type Output = bool;
 
+    const SHAPED: bool = S::VECTORS;
+
     fn run<A: Private, B: Private, C: Level>(mut self, mut caches: Hierarchy<'_, A, B, C>) -> bool {
         self.levels.begin(self.references.len());
         match caches.policy {
@@ -371,6 +373,8 @@ mod tests {
 
     impl Task for OneByOne<'_> {
         type Output = Vec<Served>;
+
+        const SHAPED: bool = false;
 
         fn run<A: Private, B: Private, C: Level>(self, mut caches: Hierarchy<'_, A, B, C>) -> Vec<Served> {
             self.0.iter().map(|reference| caches.access(Plain, reference.line())).collect()

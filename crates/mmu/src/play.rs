@@ -194,6 +194,8 @@ struct Playing<'a, S, const KIND: u8> {
 impl<S: Simd, const KIND: u8> Task for Playing<'_, S, KIND> {
     type Output = ();
 
+    const SHAPED: bool = S::VECTORS;
+
     #[inline(always)]
     fn run<A: Private, B: Private, C: Level>(self, caches: Hierarchy<'_, A, B, C>) {
         // Apart, so that its loops have all registers.

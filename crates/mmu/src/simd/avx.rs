@@ -426,6 +426,8 @@ unsafe fn use_short_key(row: &mut ShortKeys, last: usize, key: u32, allowed: boo
 
 // SAFETY of all that follows: a `Avx2` exists, so the processor has what these functions need.
 impl Simd for Avx2 {
+    const VECTORS: bool = true;
+
     #[inline(always)]
     fn apart<R>(self, work: impl FnOnce() -> R) -> R {
         // SAFETY: see above.

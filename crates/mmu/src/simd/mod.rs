@@ -180,6 +180,9 @@ pub struct ShortKeys(pub(crate) [u32; 4]);
 
 /// An instruction set: how rows are searched and reordered.
 pub trait Simd: Copy + Debug {
+    /// Whether it moves vectors, of which a row has a number that may be known beforehand.
+    const VECTORS: bool;
+
     /// Runs `work` in a function that is compiled with the target features of this instruction set.
     /// `work` must be `#[inline(always)]`. (In code that has these features already the call is
     /// inlined.)
@@ -273,6 +276,8 @@ impl Plain {
 }
 
 impl Simd for Plain {
+    const VECTORS: bool = false;
+
     #[inline(always)]
     fn apart<R>(self, work: impl FnOnce() -> R) -> R {
         work()

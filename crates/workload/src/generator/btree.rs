@@ -436,7 +436,7 @@ impl Pattern for Btree {
         // Ten lines of the stack, which grows downwards.
         let stack = self.layout.locals(thread).pages.end.address().0 - 640;
         accesses.extend((0..STACK_A_LOOKUP).map(|nth| Access::new(Gva(stack + nth * WORD), nth % 2 == 1)));
-        self.find(drawn / 2, drawn % 2 == 0, accesses);
+        self.find(drawn / 2, drawn.is_multiple_of(2), accesses);
     }
 }
 
