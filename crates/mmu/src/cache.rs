@@ -224,8 +224,8 @@ pub(crate) trait Level {
     /// The bit of a row's last place.
     fn last(&self) -> u64;
 
-    /// Accesses `line` and allocates it on a miss. Returns a bit for the place where it was, or 0 on
-    /// a miss.
+    /// Accesses `line` and allocates it on a miss. Returns a bit for the place where it was, or 0
+    /// on a miss.
     #[inline(always)]
     fn touch<S: Simd>(&mut self, simd: S, line: u64) -> u64 {
         let (set, tag) = self.place(line);

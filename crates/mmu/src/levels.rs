@@ -6,9 +6,9 @@
 //! What a level does depends only on the references that reach it, so for a last level that feeds
 //! nothing back this is the same as one reference after the other. That is so of an exclusive one,
 //! too: the L2 sends it what it evicts with each miss, and gets lines back, but does not ask
-//! whether it had them. An inclusive last level takes
-//! the lines that it evicts out of the private caches. That changes nothing unless such a line is
-//! in the core when it goes, and it can only be there in two cases:
+//! whether it had them. An inclusive last level takes the lines that it evicts out of the private
+//! caches. That changes nothing unless such a line is in the core when it goes, and it can only be
+//! there in two cases:
 //! - It was there before the tape began. The rows are copied first, and each evicted line is looked
 //!   up in the copies.
 //! - It came in meanwhile. Then it was the latest of its last-level set at that time, so that set
@@ -279,8 +279,8 @@ impl Levels {
     }
 }
 
-/// Sends `references` through the caches level by level. False, and nothing has changed, where lines
-/// may have been in the core when an inclusive last level evicted them.
+/// Sends `references` through the caches level by level. False, and nothing has changed, where
+/// lines may have been in the core when an inclusive last level evicted them.
 pub(crate) struct LevelByLevel<'a, S> {
     pub simd: S,
     pub levels: &'a mut Levels,
@@ -438,8 +438,8 @@ mod tests {
 
     proptest! {
         /// Two cores over one last level, tape by tape by turns, against the same one reference
-        /// after the other; rows of any length. Some tapes are so far that the last level needs long
-        /// tags from the first of them on.
+        /// after the other; rows of any length. Some tapes are so far that the last level needs
+        /// long tags from the first of them on.
         #[test]
         fn level_by_level_is_one_by_one(
             policy in prop::sample::select(vec![LlcPolicy::Inclusive, LlcPolicy::NonInclusive, LlcPolicy::Exclusive]),

@@ -9,8 +9,9 @@
 //! miss) move back by one, and the used element becomes the first. Whole vectors are compared,
 //! moved and stored. There is no branch on a hit, which would be unpredictable.
 //!
-//! [`Avx2`] uses AVX2, and [`Plain`] is scalar. Both give the same results. A value of [`Avx2`] exists
-//! only if the processor has the instructions, so holding one is the proof that they may be used.
+//! [`Avx2`] uses AVX2, and [`Plain`] is scalar. Both give the same results. A value of [`Avx2`]
+//! exists only if the processor has the instructions, so holding one is the proof that they may be
+//! used.
 
 use std::fmt::Debug;
 
