@@ -4,8 +4,8 @@
 
 use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
-    Accelerator, AcceleratorConfig, AcceleratorCounters, Accesses, Account, Asap, Asid, Core, Counters, Cuckoo, Llc,
-    MmuConfig, MmuError, Native, Nested, NoCoRunner, PomTlb, RandomCoRunner, RunEnd, Segmented,
+    Accelerator, AcceleratorConfig, AcceleratorCounters, Accesses, Account, Asap, Asid, Core, Counters, Cuckoo, Engine,
+    Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, PomTlb, RandomCoRunner, RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
@@ -378,7 +378,7 @@ struct How<'a> {
 }
 
 /// Runs `accesses` on `core`, whatever accelerator it has.
-fn run_on<P: Accelerator>(
+fn run_on<P: Engine>(
     core: &mut Core<P>,
     how: How<'_>,
     stack: &mut Stack,

@@ -7,6 +7,9 @@ use nestwalk_mem::Hpa;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
+use crate::engine::SeenBy;
+use crate::llc::Llc;
+
 /// Who else uses the core's data caches.
 pub trait CoRunner {
     /// Whether it ever does anything: `false` compiles it away.
@@ -15,6 +18,9 @@ pub trait CoRunner {
     /// Where its next access goes. Must lie above all physical memory, so that it cannot alias a
     /// real frame.
     fn next(&mut self) -> Hpa;
+
+    /// What sees the accesses of a core with `llc`: its caches, which this uses as well.
+    fn seen_by<'a>(&'a mut self, llc: &'a mut Llc) -> SeenBy<'a>;
 }
 
 /// No co-runner.
@@ -27,6 +33,10 @@ impl CoRunner for NoCoRunner {
     #[inline(always)]
     fn next(&mut self) -> Hpa {
         Hpa(0)
+    }
+
+    fn seen_by<'a>(&'a mut self, llc: &'a mut Llc) -> SeenBy<'a> {
+        SeenBy::Caches(llc)
     }
 }
 
@@ -64,6 +74,10 @@ impl CoRunner for RandomCoRunner {
     fn next(&mut self) -> Hpa {
         let scaled = u128::from(self.random.next_u64()) * u128::from(self.lines);
         Hpa((self.first_line + (scaled >> 64) as u64) << nestwalk_mem::addr::LINE_SHIFT)
+    }
+
+    fn seen_by<'a>(&'a mut self, llc: &'a mut Llc) -> SeenBy<'a> {
+        SeenBy::CachesBeside(llc, self)
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use nestwalk_mem::{Access, PageSize, Reuse};
 
-use crate::accelerator::Accelerator;
 use crate::corunner::CoRunner;
+use crate::engine::Engine;
 use crate::events::Served;
 use crate::llc::Llc;
 use crate::processor::{Core, RunEnd};
@@ -59,7 +59,7 @@ impl<'a> Accesses<'a> {
     }
 }
 
-impl<P: Accelerator> Core<P> {
+impl<P: Engine> Core<P> {
     /// Simulates filtered `accesses` in full, as [`Core::run`] does. All up to a fault are counted;
     /// which of the absorbed ones are stores is for [`Core::count_absorbed_stores`].
     ///

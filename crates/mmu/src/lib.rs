@@ -27,6 +27,7 @@ mod clustered;
 mod config;
 mod corunner;
 mod counters;
+mod engine;
 mod error;
 mod events;
 mod evictions;
@@ -73,6 +74,7 @@ pub use config::{
 };
 pub use corunner::{CoRunner, NoCoRunner, RandomCoRunner};
 pub use counters::{AcceleratorCounters, Counters};
+pub use engine::{Engine, SeenBy};
 pub use error::MmuError;
 pub use events::{Served, Table, WalkEvents};
 pub use filtered::Accesses;

@@ -20,8 +20,9 @@ use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize};
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Probe;
 use crate::clustered::Group;
-use crate::corunner::CoRunner;
+use crate::corunner::{CoRunner, NoCoRunner};
 use crate::counters::Counters;
+use crate::engine::{Engine, SeenBy};
 use crate::events::WalkEvents;
 use crate::llc::Llc;
 use crate::mapping::Mapping;
@@ -344,19 +345,39 @@ impl<P: Accelerator> Core<P> {
         walker: &mut W,
         accesses: &[Access],
         corunner: &mut C,
-    ) -> RunEnd {
-        self.player.caches.synchronise(llc);
-        self.run_in(walker, accesses, Full { llc, corunner })
+    ) -> RunEnd
+    where
+        P: Engine,
+    {
+        walker.run(self, accesses, corunner.seen_by(llc))
     }
 
     /// Lets only the TLBs see `accesses`: exact hits and misses ([`Counters::functional`]), no
     /// caches, no latencies. It keeps the TLBs' contents right over the stretches of a trace
     /// between the windows that are simulated in full.
-    pub fn run_functional<W: Walker>(&mut self, walker: &mut W, accesses: &[Access]) -> RunEnd {
-        self.run_in(walker, accesses, TlbOnly)
+    pub fn run_functional<W: Walker>(&mut self, walker: &mut W, accesses: &[Access]) -> RunEnd
+    where
+        P: Engine,
+    {
+        walker.run(self, accesses, SeenBy::Tlbs)
     }
 
-    fn run_in<W: Walker, D: Detail>(&mut self, walker: &mut W, accesses: &[Access], detail: D) -> RunEnd {
+    /// What [`Engine`] compiles.
+    pub(crate) fn run_in<W: Walker>(&mut self, walker: &mut W, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
+        match seen_by {
+            SeenBy::Tlbs => self.run_with(walker, accesses, TlbOnly),
+            SeenBy::Caches(llc) => {
+                self.player.caches.synchronise(llc);
+                self.run_with(walker, accesses, Full { llc, corunner: &mut NoCoRunner })
+            }
+            SeenBy::CachesBeside(llc, corunner) => {
+                self.player.caches.synchronise(llc);
+                self.run_with(walker, accesses, Full { llc, corunner })
+            }
+        }
+    }
+
+    fn run_with<W: Walker, D: Detail>(&mut self, walker: &mut W, accesses: &[Access], detail: D) -> RunEnd {
         #[cfg(target_arch = "x86_64")]
         if let Some(avx2) = crate::simd::Avx2::detect() {
             return avx2.apart(

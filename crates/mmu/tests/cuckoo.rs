@@ -10,8 +10,8 @@ mod common;
 use common::{TestTable, WRITABLE, machine};
 use nestwalk_mem::{Access, Entry, Frame, Geometry, Gva, Hpa, Level, PageSize, PageTable, Vpn, VpnRange};
 use nestwalk_mmu::{
-    Accelerator, AcceleratorCounters, Asid, Core, Counters, Cuckoo, CuckooConfig, CuckooCounters, Llc, Mapping,
-    MmuConfig, Native, Nested, NoAccelerator, NoCoRunner, RunEnd, Served, TlbConfig,
+    AcceleratorCounters, Asid, Core, Counters, Cuckoo, CuckooConfig, CuckooCounters, Engine, Llc, Mapping, MmuConfig,
+    Native, Nested, NoAccelerator, NoCoRunner, RunEnd, Served, TlbConfig,
 };
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ struct Rig<P> {
     host: Option<TestTable>,
 }
 
-impl<P: Accelerator<Counters: AcceleratorCounters>> Rig<P> {
+impl<P: Engine<Counters: AcceleratorCounters>> Rig<P> {
     fn new(config: &MmuConfig, hardware: P, own: TestTable, host: Option<TestTable>) -> Self {
         let mut core = Core::with_accelerator(config, hardware).unwrap();
         core.switch_to(Asid(1), Asid(3));

@@ -8,7 +8,7 @@ mod common;
 use common::{TestTable, WRITABLE, cycles_of_events, machine, machine_without_pwc};
 use nestwalk_mem::{Access, Entry, Geometry, Gva, Hpa, PageSize, Vpn, VpnRange};
 use nestwalk_mmu::{
-    Accelerator, AcceleratorCounters, Asid, Core, Counters, Fault, Llc, MmuConfig, Nested, NoAccelerator, NoCoRunner,
+    AcceleratorCounters, Asid, Core, Counters, Engine, Fault, Llc, MmuConfig, Nested, NoAccelerator, NoCoRunner,
     PomTlb, PomTlbConfig, PomTlbCounters, RunEnd, TlbConfig,
 };
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ struct Rig<P> {
     tables: (TestTable, TestTable),
 }
 
-impl<P: Accelerator<Counters: AcceleratorCounters>> Rig<P> {
+impl<P: Engine<Counters: AcceleratorCounters>> Rig<P> {
     fn new(config: &MmuConfig, hardware: P, tables: (TestTable, TestTable)) -> Self {
         let mut core = Core::with_accelerator(config, hardware).unwrap();
         core.switch_to(Asid(1), Asid(0));

@@ -6,7 +6,7 @@ mod common;
 
 use common::{TestTable, WRITABLE, machine};
 use nestwalk_mem::{Access, Geometry, Gpa, Gva, Hpa, PageSize};
-use nestwalk_mmu::{Accelerator, Core, Issue, Llc, Native, NoCoRunner, RunEnd};
+use nestwalk_mmu::{Accelerator, Core, Engine, Issue, Llc, Native, NoCoRunner, RunEnd};
 
 /// Knows where the PTE node is, as ASAP's range registers do.
 struct PteNode(Hpa);
@@ -24,6 +24,8 @@ impl Accelerator for PteNode {
         unreachable!("a native walk");
     }
 }
+
+impl Engine for PteNode {}
 
 #[test]
 fn a_walk_waits_for_what_is_left_of_a_prefetch() {

@@ -19,8 +19,8 @@ use common::{TestTable, WRITABLE, machine};
 use machine::{Machine, Tables, counted_by};
 use nestwalk_mem::{Access, Geometry, Gva, Hpa, PageCount, PageSize, Vpn, VpnRange};
 use nestwalk_mmu::{
-    Accelerator, AcceleratorCounters, Asid, CacheConfig, CoRunner, Core, Fault, Llc, LlcConfig, LlcPolicy, MmuConfig,
-    Native, Nested, NestedTlbConfig, NoAccelerator, NoCoRunner, PomTlb, PomTlbConfig, PwcConfig, PwcRules,
+    Accelerator, AcceleratorCounters, Asid, CacheConfig, CoRunner, Core, Engine, Fault, Llc, LlcConfig, LlcPolicy,
+    MmuConfig, Native, Nested, NestedTlbConfig, NoAccelerator, NoCoRunner, PomTlb, PomTlbConfig, PwcConfig, PwcRules,
     RandomCoRunner, RunEnd, TlbConfig, TlbReplacement, WaysConfig,
 };
 use pom::Pom;
@@ -155,7 +155,7 @@ impl Program {
     }
 
     /// Runs `accesses` on a core and on the model's.
-    fn run<P: Accelerator>(
+    fn run<P: Engine>(
         &mut self,
         rig: &mut Rig<P>,
         number: usize,
@@ -411,7 +411,7 @@ fn geometry() -> impl Strategy<Value = Geometry> {
 }
 
 /// Both cores learn what the last-level cache has evicted, here and in the reference model.
-fn hear_of_evictions<P: Accelerator>(rig: &mut Rig<P>) {
+fn hear_of_evictions<P: Engine>(rig: &mut Rig<P>) {
     let mut nothing = TestTable::new(Geometry::X86_4, HOST_NODES, 1).table;
     for core in &mut rig.cores {
         assert_eq!(core.run(&mut rig.llc, &mut Native { table: &mut nothing }, &[], &mut NoCoRunner), RunEnd::Done);
@@ -420,7 +420,7 @@ fn hear_of_evictions<P: Accelerator>(rig: &mut Rig<P>) {
 }
 
 /// Does all of `ops` on both, and checks that both have counted the same.
-fn check<P: Accelerator<Counters: AcceleratorCounters>>(
+fn check<P: Engine<Counters: AcceleratorCounters>>(
     rig: &mut Rig<P>,
     programs: &mut [Program],
     ops: &[Op],

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The loops of [`run`](crate::run) for each accelerator, compiled here and once.
+//!
+//! A core is generic over what it meets on its hot path: the way to translate, the accelerator, and
+//! who else uses the caches. A compiler makes such code where it is used: again in each test and
+//! each program, minutes of each build. So what a walker and a co-runner can be is closed, and an
+//! accelerator of this crate has functions without parameters, one for each walker.
+
+use nestwalk_mem::Access;
+
+use crate::accelerator::asap::Asap;
+use crate::accelerator::cuckoo::Cuckoo;
+use crate::accelerator::pom_tlb::PomTlb;
+use crate::accelerator::{Accelerator, NoAccelerator};
+use crate::corunner::RandomCoRunner;
+use crate::llc::Llc;
+use crate::native::Native;
+use crate::nested::Nested;
+use crate::processor::{Core, RunEnd};
+use crate::segmented::Segmented;
+
+/// What sees accesses besides the TLBs, and who else uses it.
+#[derive(Debug)]
+pub enum SeenBy<'a> {
+    /// Nothing: exact hits and misses of the TLBs, no latencies.
+    Tlbs,
+    /// The caches.
+    Caches(&'a mut Llc),
+    /// The caches, which a co-runner uses as well.
+    CachesBeside(&'a mut Llc, &'a mut RandomCoRunner),
+}
+
+/// An accelerator with the loops that run accesses through a core that has it. For an accelerator
+/// of another crate `impl Engine for ... {}` is enough: its loops are compiled there.
+pub trait Engine: Accelerator + Sized {
+    /// Runs `accesses` over one page table.
+    fn native(core: &mut Core<Self>, walker: &mut Native<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
+        core.run_in(walker, accesses, seen_by)
+    }
+
+    /// Runs `accesses` over a guest's table and its host's.
+    fn nested(core: &mut Core<Self>, walker: &mut Nested<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
+        core.run_in(walker, accesses, seen_by)
+    }
+
+    /// Runs `accesses` over a guest's table and segment registers.
+    fn segmented(
+        core: &mut Core<Self>,
+        walker: &mut Segmented<'_>,
+        accesses: &[Access],
+        seen_by: SeenBy<'_>,
+    ) -> RunEnd {
+        core.run_in(walker, accesses, seen_by)
+    }
+}
+
+/// The same functions, written out: a default would be compiled by each crate that calls it.
+macro_rules! compiled {
+    ($($accelerator:ty),*) => {$(
+        impl Engine for $accelerator {
+            fn native(core: &mut Core<Self>, walker: &mut Native<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
+                core.run_in(walker, accesses, seen_by)
+            }
+
+            fn nested(core: &mut Core<Self>, walker: &mut Nested<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
+                core.run_in(walker, accesses, seen_by)
+            }
+
+            fn segmented(
+                core: &mut Core<Self>,
+                walker: &mut Segmented<'_>,
+                accesses: &[Access],
+                seen_by: SeenBy<'_>,
+            ) -> RunEnd {
+                core.run_in(walker, accesses, seen_by)
+            }
+        }
+    )*};
+}
+
+compiled!(NoAccelerator, Asap, PomTlb, Cuckoo);
