@@ -4,8 +4,8 @@
 
 use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
-    Accelerator, AcceleratorConfig, AcceleratorCounters, Accesses, Account, Asap, Asid, Core, Counters, Cuckoo, Engine,
-    Llc, MmuConfig, MmuError, Native, Nested, NoCoRunner, PomTlb, RandomCoRunner, RunEnd, Segmented,
+    Accelerator, AcceleratorConfig, AcceleratorCounters, Accesses, Account, Asap, Asid, CoRunner, Core, Counters,
+    Cuckoo, Engine, Llc, MmuConfig, MmuError, Native, Nested, PomTlb, RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
@@ -153,7 +153,7 @@ pub struct Hardware {
     /// Of each core.
     uses: Vec<Use>,
     llc: Llc,
-    corunner: Option<RandomCoRunner>,
+    corunner: Option<CoRunner>,
     /// By address-space number.
     users: Vec<User>,
 }
@@ -187,9 +187,9 @@ impl Hardware {
             CoRunnerConfig::None => None,
             // As much memory as the machine has: far more than any cache holds, which is all that
             // matters.
-            CoRunnerConfig::Random => Some(RandomCoRunner::new(memory_end, memory_end.0, seed)),
+            CoRunnerConfig::Random => Some(CoRunner::new(memory_end, memory_end.0, seed)),
         };
-        config.validate_memory(corunner.as_ref().map_or(memory_end, RandomCoRunner::end))?;
+        config.validate_memory(corunner.as_ref().map_or(memory_end, CoRunner::end))?;
         let cores = match accelerator {
             AnyAccelerator::None => Cores::Plain(Vec::new()),
             AnyAccelerator::Asap(asap) => Cores::Asap(Vec::new(), asap),
@@ -374,7 +374,7 @@ enum Forget {
 struct How<'a> {
     detail: Detail,
     llc: &'a mut Llc,
-    corunner: Option<&'a mut RandomCoRunner>,
+    corunner: Option<&'a mut CoRunner>,
 }
 
 /// Runs `accesses` on `core`, whatever accelerator it has.
@@ -388,13 +388,11 @@ fn run_on<P: Engine>(
     let (How { detail, llc, corunner }, Accesses { all, absorbed, .. }) = (how, accesses);
     macro_rules! with_walker {
         ($walker:expr) => {
-            match (detail, corunner, absorbed.is_empty()) {
-                (Detail::TlbOnly, _, true) => core.run_functional($walker, all),
-                (Detail::TlbOnly, _, false) => core.run_functional_filtered($walker, all, absorbed),
-                (Detail::Full, None, true) => core.run(llc, $walker, all, &mut NoCoRunner),
-                (Detail::Full, None, false) => core.run_filtered(llc, $walker, accesses, &mut NoCoRunner),
-                (Detail::Full, Some(corunner), true) => core.run(llc, $walker, all, corunner),
-                (Detail::Full, Some(corunner), false) => core.run_filtered(llc, $walker, accesses, corunner),
+            match (detail, absorbed.is_empty()) {
+                (Detail::TlbOnly, true) => core.run_functional($walker, all),
+                (Detail::TlbOnly, false) => core.run_functional_filtered($walker, all, absorbed),
+                (Detail::Full, true) => core.run(llc, $walker, all, corunner),
+                (Detail::Full, false) => core.run_filtered(llc, $walker, accesses, corunner),
             }
         };
     }

@@ -7,48 +7,16 @@ use nestwalk_mem::Hpa;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use crate::engine::SeenBy;
-use crate::llc::Llc;
-
-/// Who else uses the core's data caches.
-pub trait CoRunner {
-    /// Whether it ever does anything: `false` compiles it away.
-    const ACTIVE: bool;
-
-    /// Where its next access goes. Must lie above all physical memory, so that it cannot alias a
-    /// real frame.
-    fn next(&mut self) -> Hpa;
-
-    /// What sees the accesses of a core with `llc`: its caches, which this uses as well.
-    fn seen_by<'a>(&'a mut self, llc: &'a mut Llc) -> SeenBy<'a>;
-}
-
-/// No co-runner.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoCoRunner;
-
-impl CoRunner for NoCoRunner {
-    const ACTIVE: bool = false;
-
-    #[inline(always)]
-    fn next(&mut self) -> Hpa {
-        Hpa(0)
-    }
-
-    fn seen_by<'a>(&'a mut self, llc: &'a mut Llc) -> SeenBy<'a> {
-        SeenBy::Caches(llc)
-    }
-}
-
-/// Uniformly random lines of a space that begins where physical memory ends.
+/// Uniformly random lines of a space that begins where physical memory ends, so that none of them
+/// aliases a real frame.
 #[derive(Clone, Debug)]
-pub struct RandomCoRunner {
+pub struct CoRunner {
     first_line: u64,
     lines: u64,
     random: Xoshiro256PlusPlus,
 }
 
-impl RandomCoRunner {
+impl CoRunner {
     /// A co-runner with a data set of `bytes` at `memory_end`, the end of physical memory.
     ///
     /// # Panics
@@ -65,19 +33,12 @@ impl RandomCoRunner {
     pub fn end(&self) -> Hpa {
         Hpa((self.first_line + self.lines) << nestwalk_mem::addr::LINE_SHIFT)
     }
-}
 
-impl CoRunner for RandomCoRunner {
-    const ACTIVE: bool = true;
-
+    /// Where its next access goes.
     #[inline]
-    fn next(&mut self) -> Hpa {
+    pub fn next_access(&mut self) -> Hpa {
         let scaled = u128::from(self.random.next_u64()) * u128::from(self.lines);
         Hpa((self.first_line + (scaled >> 64) as u64) << nestwalk_mem::addr::LINE_SHIFT)
-    }
-
-    fn seen_by<'a>(&'a mut self, llc: &'a mut Llc) -> SeenBy<'a> {
-        SeenBy::CachesBeside(llc, self)
     }
 }
 
@@ -88,10 +49,10 @@ mod tests {
     #[test]
     fn the_co_runner_never_touches_physical_memory() {
         let memory_end = Hpa((1 << 30) + 4096);
-        let mut corunner = RandomCoRunner::new(memory_end, 1 << 20, 7);
+        let mut corunner = CoRunner::new(memory_end, 1 << 20, 7);
         let end = corunner.end();
         for _ in 0..100_000 {
-            let hpa = corunner.next();
+            let hpa = corunner.next_access();
             assert!(memory_end <= hpa && hpa < end, "{hpa:?} lies outside {memory_end:?}..{end:?}");
         }
     }

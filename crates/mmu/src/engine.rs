@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The loops of [`run`](crate::run) for each accelerator, compiled here and once.
 //!
-//! A core is generic over what it meets on its hot path: the way to translate, the accelerator, and
-//! who else uses the caches. A compiler makes such code where it is used: again in each test and
-//! each program, minutes of each build. So what a walker and a co-runner can be is closed, and an
-//! accelerator of this crate has functions without parameters, one for each walker.
+//! A core is generic over what it meets on its hot path: the way to translate and the accelerator. A compiler makes such code where it is used: again in each test and
+//! each program, minutes of each build. So what a walker can be is closed, and an accelerator of this crate has functions without parameters, one for each walker.
 
 use nestwalk_mem::Access;
 
@@ -12,7 +10,7 @@ use crate::accelerator::asap::Asap;
 use crate::accelerator::cuckoo::Cuckoo;
 use crate::accelerator::pom_tlb::PomTlb;
 use crate::accelerator::{Accelerator, NoAccelerator};
-use crate::corunner::RandomCoRunner;
+use crate::corunner::CoRunner;
 use crate::llc::Llc;
 use crate::native::Native;
 use crate::nested::Nested;
@@ -24,10 +22,8 @@ use crate::segmented::Segmented;
 pub enum SeenBy<'a> {
     /// Nothing: exact hits and misses of the TLBs, no latencies.
     Tlbs,
-    /// The caches.
-    Caches(&'a mut Llc),
-    /// The caches, which a co-runner uses as well.
-    CachesBeside(&'a mut Llc, &'a mut RandomCoRunner),
+    /// The caches, which a co-runner may use as well.
+    Caches(&'a mut Llc, Option<&'a mut CoRunner>),
 }
 
 /// An accelerator with the loops that run accesses through a core that has it. For an accelerator

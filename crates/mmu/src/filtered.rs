@@ -65,24 +65,24 @@ impl<P: Engine> Core<P> {
     ///
     /// # Panics
     /// When their two slices have different lengths.
-    pub fn run_filtered<W: Walker, C: CoRunner>(
+    pub fn run_filtered<W: Walker>(
         &mut self,
         llc: &mut Llc,
         walker: &mut W,
         accesses: Accesses<'_>,
-        corunner: &mut C,
+        corunner: Option<&mut CoRunner>,
     ) -> RunEnd {
         let Accesses { all: accesses, absorbed, reuse } = accesses;
         assert_eq!(accesses.len(), absorbed.len(), "a number for each access");
         let before = self.unit.counters.tlb;
         let data_before = self.unit.data_served();
-        let end = if C::ACTIVE {
-            self.run_beside(llc, walker, accesses, absorbed, corunner)
-        } else {
-            self.run(llc, walker, accesses, corunner)
+        let is_beside = corunner.is_some();
+        let end = match corunner {
+            Some(corunner) => self.run_beside(llc, walker, accesses, absorbed, corunner),
+            None => self.run(llc, walker, accesses, None),
         };
         let count = sum(&absorbed[..done(end, accesses)]);
-        if C::ACTIVE {
+        if is_beside {
             self.count_absorbed_data(count, reuse, data_before);
         } else {
             self.unit.same_data(count);
@@ -128,19 +128,19 @@ impl<P: Engine> Core<P> {
 
     /// In turn: accesses up to one after which others were absorbed, and what the co-runner does
     /// meanwhile.
-    fn run_beside<W: Walker, C: CoRunner>(
+    fn run_beside<W: Walker>(
         &mut self,
         llc: &mut Llc,
         walker: &mut W,
         accesses: &[Access],
         absorbed: &[u32],
-        corunner: &mut C,
+        corunner: &mut CoRunner,
     ) -> RunEnd {
         let mut done = 0;
         while done < accesses.len() {
             let alone = absorbed[done..].iter().take_while(|&&absorbed| absorbed == 0).count();
             let until = accesses.len().min(done + alone + 1);
-            if let RunEnd::Fault { index, fault } = self.run(llc, walker, &accesses[done..until], corunner) {
+            if let RunEnd::Fault { index, fault } = self.run(llc, walker, &accesses[done..until], Some(corunner)) {
                 return RunEnd::Fault { index: done + index, fault };
             }
             self.run_corunner(llc, absorbed[until - 1], corunner);
@@ -149,11 +149,11 @@ impl<P: Engine> Core<P> {
         RunEnd::Done
     }
 
-    fn run_corunner<C: CoRunner>(&mut self, llc: &mut Llc, accesses: u32, corunner: &mut C) {
+    fn run_corunner(&mut self, llc: &mut Llc, accesses: u32, corunner: &mut CoRunner) {
         let mut left = accesses as usize;
         while left > 0 {
             let now = left.min(Tape::BATCH);
-            (0..now).for_each(|_| self.unit.tape.corunner(corunner.next()));
+            (0..now).for_each(|_| self.unit.tape.corunner(corunner.next_access()));
             self.player.play::<P>(llc, &mut self.unit.tape, &mut self.unit.counters);
             left -= now;
         }

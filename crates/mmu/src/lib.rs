@@ -72,7 +72,7 @@ pub use config::{
     CacheConfig, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, PwcConfig, PwcRules, TlbConfig, TlbReplacement,
     WaysConfig,
 };
-pub use corunner::{CoRunner, NoCoRunner, RandomCoRunner};
+pub use corunner::CoRunner;
 pub use counters::{AcceleratorCounters, Counters};
 pub use engine::{Engine, SeenBy};
 pub use error::MmuError;

@@ -20,7 +20,7 @@ use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize};
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Probe;
 use crate::clustered::Group;
-use crate::corunner::{CoRunner, NoCoRunner};
+use crate::corunner::CoRunner;
 use crate::counters::Counters;
 use crate::engine::{Engine, SeenBy};
 use crate::events::WalkEvents;
@@ -109,7 +109,7 @@ trait Detail {
     fn tlb(counters: &mut Counters) -> &mut TlbCounters;
 
     /// Whether `access`, right after `last`, is only to be counted.
-    fn only_counts(last: &Last, access: Access) -> bool;
+    fn only_counts(&self, last: &Last, access: Access) -> bool;
 
     /// Where the co-runner refers to, if there is one.
     fn corunner(&mut self) -> Option<Hpa>;
@@ -119,12 +119,12 @@ trait Detail {
 }
 
 /// All of it.
-struct Full<'a, C> {
+struct Full<'a> {
     llc: &'a mut Llc,
-    corunner: &'a mut C,
+    corunner: Option<&'a mut CoRunner>,
 }
 
-impl<C: CoRunner> Detail for Full<'_, C> {
+impl Detail for Full<'_> {
     const FULL: bool = true;
 
     #[inline(always)]
@@ -133,15 +133,15 @@ impl<C: CoRunner> Detail for Full<'_, C> {
     }
 
     #[inline(always)]
-    fn only_counts(last: &Last, access: Access) -> bool {
+    fn only_counts(&self, last: &Last, access: Access) -> bool {
         // The co-runner comes between any two accesses: then the line before need not be there any
         // more.
-        !C::ACTIVE && last.same_line(access)
+        self.corunner.is_none() && last.same_line(access)
     }
 
     #[inline(always)]
     fn corunner(&mut self) -> Option<Hpa> {
-        C::ACTIVE.then(|| self.corunner.next())
+        self.corunner.as_mut().map(|corunner| corunner.next_access())
     }
 
     #[inline(always)]
@@ -162,7 +162,7 @@ impl Detail for TlbOnly {
     }
 
     #[inline(always)]
-    fn only_counts(last: &Last, access: Access) -> bool {
+    fn only_counts(&self, last: &Last, access: Access) -> bool {
         last.same_page(access)
     }
 
@@ -258,7 +258,7 @@ fn first_level_hits<const N: usize, P: Accelerator, S: Simd, D: Detail>(
 ) -> (usize, Next) {
     let mut hits = 0;
     for &access in accesses {
-        if D::only_counts(last, access) {
+        if detail.only_counts(last, access) {
             return (hits, Next::Easy);
         }
         let Some(mapping) = pages.find(simd, access.gva().page()) else { return (hits, Next::NotSmall) };
@@ -339,17 +339,17 @@ impl<P: Accelerator> WalkUnit<P> {
 
 impl<P: Accelerator> Core<P> {
     /// Simulates `accesses` in full, in order, up to the first that needs a page fault.
-    pub fn run<W: Walker, C: CoRunner>(
+    pub fn run<W: Walker>(
         &mut self,
         llc: &mut Llc,
         walker: &mut W,
         accesses: &[Access],
-        corunner: &mut C,
+        corunner: Option<&mut CoRunner>,
     ) -> RunEnd
     where
         P: Engine,
     {
-        walker.run(self, accesses, corunner.seen_by(llc))
+        walker.run(self, accesses, SeenBy::Caches(llc, corunner))
     }
 
     /// Lets only the TLBs see `accesses`: exact hits and misses ([`Counters::functional`]), no
@@ -366,11 +366,7 @@ impl<P: Accelerator> Core<P> {
     pub(crate) fn run_in<W: Walker>(&mut self, walker: &mut W, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
         match seen_by {
             SeenBy::Tlbs => self.run_with(walker, accesses, TlbOnly),
-            SeenBy::Caches(llc) => {
-                self.player.caches.synchronise(llc);
-                self.run_with(walker, accesses, Full { llc, corunner: &mut NoCoRunner })
-            }
-            SeenBy::CachesBeside(llc, corunner) => {
+            SeenBy::Caches(llc, corunner) => {
                 self.player.caches.synchronise(llc);
                 self.run_with(walker, accesses, Full { llc, corunner })
             }
@@ -443,9 +439,9 @@ impl<P: Accelerator> Core<P> {
         let mut walks = 0;
         let mut index = 0;
         while let Some(&access) = batch.get(index) {
-            if D::only_counts(last, access) {
+            if detail.only_counts(last, access) {
                 let before = *last;
-                let run = batch[index..].iter().take_while(|&&access| D::only_counts(&before, access)).count();
+                let run = batch[index..].iter().take_while(|&&access| detail.only_counts(&before, access)).count();
                 D::tlb(&mut self.unit.counters).l1_hits[last.size as usize] += run as u64;
                 if D::FULL {
                     self.unit.same_data(run as u64);

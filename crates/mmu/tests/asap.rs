@@ -7,7 +7,7 @@ mod common;
 
 use common::{TestTable, WRITABLE, machine};
 use nestwalk_mem::{Access, Frame, Geometry, Gva, Level, PageSize, Vpn, VpnRange};
-use nestwalk_mmu::{Asap, Core, Counters, Levels, Llc, MmuConfig, Native, Nested, NoCoRunner, RunEnd, SortedNodes};
+use nestwalk_mmu::{Asap, Core, Counters, Levels, Llc, MmuConfig, Native, Nested, RunEnd, SortedNodes};
 
 const MEMORY: u64 = 191;
 const L1D: u64 = 4;
@@ -34,7 +34,7 @@ impl Rig {
     fn native(&mut self, table: &mut TestTable, page: u64) -> Counters {
         let before = self.core.counters();
         let mut walker = Native { table: &mut table.table };
-        let end = self.core.run(&mut self.llc, &mut walker, &[Access::load(Gva(page << 12))], &mut NoCoRunner);
+        let end = self.core.run(&mut self.llc, &mut walker, &[Access::load(Gva(page << 12))], None);
         assert_eq!(end, RunEnd::Done);
         self.core.check_invariants();
         self.core.counters().minus(&before)
@@ -43,7 +43,7 @@ impl Rig {
     fn nested(&mut self, (guest, host): &mut (TestTable, TestTable), page: u64) -> Counters {
         let before = self.core.counters();
         let mut walker = Nested { guest: &mut guest.table, host: &mut host.table, base: Vpn(0) };
-        let end = self.core.run(&mut self.llc, &mut walker, &[Access::load(Gva(page << 12))], &mut NoCoRunner);
+        let end = self.core.run(&mut self.llc, &mut walker, &[Access::load(Gva(page << 12))], None);
         assert_eq!(end, RunEnd::Done);
         self.core.check_invariants();
         self.core.counters().minus(&before)
@@ -227,7 +227,7 @@ fn walks_in_stages_ask_for_the_same_lines_at_the_same_times() {
             rig.core.accelerator_mut().load(&guest_nodes, &host_nodes, Vpn(0));
             let (mut guest, mut host) = (guest.table.clone(), host.table.clone());
             let mut walker = Nested { guest: &mut guest, host: &mut host, base: Vpn(0) };
-            assert_eq!(rig.core.run(&mut rig.llc, &mut walker, &accesses, &mut NoCoRunner), RunEnd::Done);
+            assert_eq!(rig.core.run(&mut rig.llc, &mut walker, &accesses, None), RunEnd::Done);
             rig.core.check_invariants();
             rig.core.counters()
         };

@@ -11,7 +11,7 @@ use common::{TestTable, WRITABLE, machine};
 use nestwalk_mem::{Access, Entry, Frame, Geometry, Gva, Hpa, Level, PageSize, PageTable, Vpn, VpnRange};
 use nestwalk_mmu::{
     AcceleratorCounters, Asid, Core, Counters, Cuckoo, CuckooConfig, CuckooCounters, Engine, Llc, Mapping, MmuConfig,
-    Native, Nested, NoAccelerator, NoCoRunner, RunEnd, Served, TlbConfig,
+    Native, Nested, NoAccelerator, RunEnd, Served, TlbConfig,
 };
 use proptest::prelude::*;
 
@@ -39,10 +39,10 @@ impl<P: Engine<Counters: AcceleratorCounters>> Rig<P> {
 
     fn run(&mut self, accesses: &[Access]) -> RunEnd {
         match &mut self.host {
-            None => self.core.run(&mut self.llc, &mut Native { table: &mut self.own.table }, accesses, &mut NoCoRunner),
+            None => self.core.run(&mut self.llc, &mut Native { table: &mut self.own.table }, accesses, None),
             Some(host) => {
                 let mut walker = Nested { guest: &mut self.own.table, host: &mut host.table, base: Vpn(BASE_PAGE) };
-                self.core.run(&mut self.llc, &mut walker, accesses, &mut NoCoRunner)
+                self.core.run(&mut self.llc, &mut walker, accesses, None)
             }
         }
     }

@@ -117,7 +117,7 @@ fn accessed_and_dirty_bits_are_set_in_guest_and_host() {
             let end = if functional {
                 rig.core.run_functional(&mut walker, &[access])
             } else {
-                rig.core.run(&mut rig.llc, &mut walker, &[access], &mut nestwalk_mmu::NoCoRunner)
+                rig.core.run(&mut rig.llc, &mut walker, &[access], None)
             };
             assert_eq!(end, RunEnd::Done);
             let flags = |table: &TestTable, page| {

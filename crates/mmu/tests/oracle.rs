@@ -7,7 +7,7 @@ mod common;
 use common::{Rig, TestTable, WRITABLE, cycles_of_events, machine, machine_with_nested_tlb, machine_without_pwc};
 use nestwalk_mem::{Access, Entry, Frame, Geometry, Gpa, Gva, NodeId, PageSize, PageTable, Vpn};
 use nestwalk_mmu::{
-    Counters, Fault, LlcPolicy, MmuConfig, Native, Nested, NoCoRunner, PwcConfig, RunEnd, Served, Table, WaysConfig,
+    Counters, Fault, LlcPolicy, MmuConfig, Native, Nested, PwcConfig, RunEnd, Served, Table, WaysConfig,
 };
 use proptest::prelude::*;
 
@@ -408,13 +408,9 @@ fn a_co_runner_takes_cache_but_no_tlb_entries() {
         let mut rig = Rig::new(&config);
         let mut walker = Nested { guest: &mut guest, host: &mut host, base: Vpn(0) };
         let accesses = bursts(2, 5000);
-        let mut corunner = nestwalk_mmu::RandomCoRunner::new(nestwalk_mem::Hpa(1 << 34), 1 << 30, 3);
+        let mut corunner = nestwalk_mmu::CoRunner::new(nestwalk_mem::Hpa(1 << 34), 1 << 30, 3);
         config.validate_memory(corunner.end()).unwrap();
-        let end = if beside {
-            rig.core.run(&mut rig.llc, &mut walker, &accesses, &mut corunner)
-        } else {
-            rig.core.run(&mut rig.llc, &mut walker, &accesses, &mut NoCoRunner)
-        };
+        let end = rig.core.run(&mut rig.llc, &mut walker, &accesses, beside.then_some(&mut corunner));
         assert_eq!(end, RunEnd::Done);
         rig.core.counters()
     };

@@ -8,8 +8,8 @@ mod common;
 use common::{TestTable, WRITABLE, cycles_of_events, machine, machine_without_pwc};
 use nestwalk_mem::{Access, Entry, Geometry, Gva, Hpa, PageSize, Vpn, VpnRange};
 use nestwalk_mmu::{
-    AcceleratorCounters, Asid, Core, Counters, Engine, Fault, Llc, MmuConfig, Nested, NoAccelerator, NoCoRunner,
-    PomTlb, PomTlbConfig, PomTlbCounters, RunEnd, TlbConfig,
+    AcceleratorCounters, Asid, Core, Counters, Engine, Fault, Llc, MmuConfig, Nested, NoAccelerator, PomTlb,
+    PomTlbConfig, PomTlbCounters, RunEnd, TlbConfig,
 };
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ impl<P: Engine<Counters: AcceleratorCounters>> Rig<P> {
         if functional {
             return self.core.run_functional(&mut walker, &[access]);
         }
-        self.core.run(&mut self.llc, &mut walker, &[access], &mut NoCoRunner)
+        self.core.run(&mut self.llc, &mut walker, &[access], None)
     }
 
     /// What a load adds to the counters. The TLBs have nothing before.

@@ -6,7 +6,7 @@ mod common;
 
 use common::{TestTable, WRITABLE, machine};
 use nestwalk_mem::{Access, Geometry, Gpa, Gva, Hpa, PageSize};
-use nestwalk_mmu::{Accelerator, Core, Engine, Issue, Llc, Native, NoCoRunner, RunEnd};
+use nestwalk_mmu::{Accelerator, Core, Engine, Issue, Llc, Native, RunEnd};
 
 /// Knows where the PTE node is, as ASAP's range registers do.
 struct PteNode(Hpa);
@@ -39,7 +39,7 @@ fn a_walk_waits_for_what_is_left_of_a_prefetch() {
         let before = core.counters();
         let access = [Access::load(Gva(page << 12))];
         let mut walker = Native { table: &mut table.table };
-        assert_eq!(core.run(&mut llc, &mut walker, &access, &mut NoCoRunner), RunEnd::Done);
+        assert_eq!(core.run(&mut llc, &mut walker, &access, None), RunEnd::Done);
         let counters = core.counters().minus(&before);
         assert_eq!((counters.prefetch.issued, counters.prefetch.useful), (1, 1));
         counters.walk_cycles

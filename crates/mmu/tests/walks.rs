@@ -9,8 +9,8 @@ use common::{
 };
 use nestwalk_mem::{Access, Geometry, Gpa, Gva, Level, PageSize, Pfn, Vpn};
 use nestwalk_mmu::{
-    Fault, MmuConfig, Nested, NoCoRunner, PwcRules, RunEnd, Segmented, Segments, Served, Table, TlbConfig,
-    TlbReplacement, Walker, WaysConfig,
+    Fault, MmuConfig, Nested, PwcRules, RunEnd, Segmented, Segments, Served, Table, TlbConfig, TlbReplacement, Walker,
+    WaysConfig,
 };
 
 const MEMORY: u64 = 191;
@@ -233,7 +233,7 @@ fn a_cold_walk_with_segment_registers_is_4_references() {
     let mut rig = Rig::new(&machine_without_pwc());
     let mut walker = Segmented { guest: &mut guest.table, segments: &two_segments() };
     let load = [Access::load(Gva(0x1234 << 12))];
-    assert_eq!(rig.core.run(&mut rig.llc, &mut walker, &load, &mut NoCoRunner), RunEnd::Done);
+    assert_eq!(rig.core.run(&mut rig.llc, &mut walker, &load, None), RunEnd::Done);
     let counters = rig.core.counters();
     assert_eq!(counters.walk_events.total_references(), 4);
     assert_eq!(counters.walk_events.of_table(Table::Host), [0; 4]);
@@ -249,7 +249,7 @@ fn a_guest_table_that_points_beyond_the_memory_is_a_boundary_violation() {
     guest.map(0x1234, 0x2200, PageSize::Small, WRITABLE);
     let mut rig = Rig::new(&machine());
     let mut walker = Segmented { guest: &mut guest.table, segments: &two_segments() };
-    let end = rig.core.run(&mut rig.llc, &mut walker, &[Access::load(Gva(0x0123_4010))], &mut NoCoRunner);
+    let end = rig.core.run(&mut rig.llc, &mut walker, &[Access::load(Gva(0x0123_4010))], None);
     assert_eq!(end, RunEnd::Fault { index: 0, fault: Fault::Boundary { gpa: Gpa(0x2200 << 12 | 0x10) } });
     let counters = rig.core.counters();
     assert_eq!((counters.aborted_walks, counters.aborted_references, counters.tlb.walks()), (1, 4, 0));

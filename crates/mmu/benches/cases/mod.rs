@@ -3,7 +3,7 @@
 //! tables. Its pages and page-table nodes are scattered over guest and host memory.
 
 use nestwalk_mem::{Access, Entry, Frame, Geometry, Gva, PageSize, PageTable, Vpn};
-use nestwalk_mmu::{Core, Llc, MmuConfig, Nested, NoCoRunner, RunEnd};
+use nestwalk_mmu::{Core, Llc, MmuConfig, Nested, RunEnd};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -109,7 +109,7 @@ impl Machine {
     pub fn run(&mut self, accesses: &[Access]) {
         let mut walker = Nested { guest: &mut self.guest, host: &mut self.host, base: BASE };
         for batch in accesses.chunks(1 << 14) {
-            assert_eq!(self.core.run(&mut self.llc, &mut walker, batch, &mut NoCoRunner), RunEnd::Done);
+            assert_eq!(self.core.run(&mut self.llc, &mut walker, batch, None), RunEnd::Done);
         }
     }
 }

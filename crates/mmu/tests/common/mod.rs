@@ -4,9 +4,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 use nestwalk_mem::{Access, Entry, Frame, Geometry, Gva, Level, PageSize, PageTable, Vpn};
-use nestwalk_mmu::{
-    Core, Counters, Llc, MmuConfig, Native, Nested, NestedTlbConfig, NoCoRunner, PwcConfig, RunEnd, Served, Table,
-};
+use nestwalk_mmu::{Core, Counters, Llc, MmuConfig, Native, Nested, NestedTlbConfig, PwcConfig, RunEnd, Served, Table};
 
 /// The machine of `tests/machine.toml`.
 pub fn machine() -> MmuConfig {
@@ -63,11 +61,11 @@ impl Rig {
     }
 
     pub fn native(&mut self, table: &mut PageTable, accesses: &[Access]) -> RunEnd {
-        self.core.run(&mut self.llc, &mut Native { table }, accesses, &mut NoCoRunner)
+        self.core.run(&mut self.llc, &mut Native { table }, accesses, None)
     }
 
     pub fn nested(&mut self, guest: &mut PageTable, host: &mut PageTable, accesses: &[Access]) -> RunEnd {
-        self.core.run(&mut self.llc, &mut Nested { guest, host, base: Vpn(0) }, accesses, &mut NoCoRunner)
+        self.core.run(&mut self.llc, &mut Nested { guest, host, base: Vpn(0) }, accesses, None)
     }
 }
 

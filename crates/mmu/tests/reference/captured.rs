@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use nestwalk_mem::{Access, Geometry};
-use nestwalk_mmu::{MmuConfig, NoCoRunner};
+use nestwalk_mmu::MmuConfig;
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Batch, Phase, Step, Workload};
 
@@ -36,7 +36,7 @@ fn run(config: &MmuConfig, accesses: &[Access], nested: bool) -> Counted {
     let host = nested.then(|| table(HOST_NODES));
     let mut program = Program::over((1, 1), table(if nested { GUEST_NODES } else { HOST_NODES }), host);
     let mut rig = Rig::new(config);
-    program.run(&mut rig, 0, accesses, true, &mut NoCoRunner);
+    program.run(&mut rig, 0, accesses, true, None);
     let found = counted_by(&rig.cores[0].counters());
     assert_same(&found, &rig.reference.counted(0), 0);
     program.assert_same_bits();

@@ -408,7 +408,7 @@ impl Machine {
         tables: &mut Tables,
         access: Access,
         detail: bool,
-        corunner: &mut impl CoRunner,
+        corunner: Option<&mut CoRunner>,
     ) -> Result<(), Fault> {
         let page = access.gva().page().0;
         let mode = if detail { "full" } else { "functional" };
@@ -473,8 +473,7 @@ impl Machine {
         if detail {
             let served = self.caches.refer(core, mapping.frame_of(page) << 12 | access.gva().page_offset());
             count(&mut self.cores[core].counted, format!("data {served:?}"), 1);
-            let Hpa(beside) = corunner.next();
-            if beside != 0 {
+            if let Some(Hpa(beside)) = corunner.map(CoRunner::next_access) {
                 let served = self.caches.refer(core, beside);
                 count(&mut self.cores[core].counted, format!("co-runner {served:?}"), 1);
             }

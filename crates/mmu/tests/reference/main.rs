@@ -20,8 +20,8 @@ use machine::{Machine, Tables, counted_by};
 use nestwalk_mem::{Access, Geometry, Gva, Hpa, PageCount, PageSize, Vpn, VpnRange};
 use nestwalk_mmu::{
     Accelerator, AcceleratorCounters, Asid, CacheConfig, CoRunner, Core, Engine, Fault, Llc, LlcConfig, LlcPolicy,
-    MmuConfig, Native, Nested, NestedTlbConfig, NoAccelerator, NoCoRunner, PomTlb, PomTlbConfig, PwcConfig, PwcRules,
-    RandomCoRunner, RunEnd, TlbConfig, TlbReplacement, WaysConfig,
+    MmuConfig, Native, Nested, NestedTlbConfig, NoAccelerator, PomTlb, PomTlbConfig, PwcConfig, PwcRules, RunEnd,
+    TlbConfig, TlbReplacement, WaysConfig,
 };
 use pom::Pom;
 use proptest::prelude::*;
@@ -161,10 +161,10 @@ impl Program {
         number: usize,
         accesses: &[Access],
         detail: bool,
-        corunner: &mut (impl CoRunner + Clone),
+        mut corunner: Option<&mut CoRunner>,
     ) {
         let mut rest = accesses;
-        let mut beside = corunner.clone();
+        let mut beside = corunner.as_deref().cloned();
         rig.cores[number].switch_to(Asid(self.asid.0), Asid(self.asid.1));
         rig.reference.switch_to(number, self.asid.0, self.asid.1);
         loop {
@@ -173,7 +173,7 @@ impl Program {
                 None => {
                     let mut walker = Native { table: &mut self.own.table };
                     if detail {
-                        core.run(&mut rig.llc, &mut walker, rest, corunner)
+                        core.run(&mut rig.llc, &mut walker, rest, corunner.as_deref_mut())
                     } else {
                         core.run_functional(&mut walker, rest)
                     }
@@ -181,14 +181,14 @@ impl Program {
                 Some(host) => {
                     let mut walker = Nested { guest: &mut self.own.table, host: &mut host.table, base: Vpn(0) };
                     if detail {
-                        core.run(&mut rig.llc, &mut walker, rest, corunner)
+                        core.run(&mut rig.llc, &mut walker, rest, corunner.as_deref_mut())
                     } else {
                         core.run_functional(&mut walker, rest)
                     }
                 }
             };
             let expected = rest.iter().enumerate().find_map(|(index, &access)| {
-                let fault = rig.reference.access(number, &mut self.model, access, detail, &mut beside).err()?;
+                let fault = rig.reference.access(number, &mut self.model, access, detail, beside.as_mut()).err()?;
                 Some(RunEnd::Fault { index, fault })
             });
             assert_eq!(end, expected.unwrap_or(RunEnd::Done));
@@ -414,7 +414,7 @@ fn geometry() -> impl Strategy<Value = Geometry> {
 fn hear_of_evictions<P: Engine>(rig: &mut Rig<P>) {
     let mut nothing = TestTable::new(Geometry::X86_4, HOST_NODES, 1).table;
     for core in &mut rig.cores {
-        assert_eq!(core.run(&mut rig.llc, &mut Native { table: &mut nothing }, &[], &mut NoCoRunner), RunEnd::Done);
+        assert_eq!(core.run(&mut rig.llc, &mut Native { table: &mut nothing }, &[], None), RunEnd::Done);
     }
     rig.reference.hear_of_evictions();
 }
@@ -424,7 +424,7 @@ fn check<P: Engine<Counters: AcceleratorCounters>>(
     rig: &mut Rig<P>,
     programs: &mut [Program],
     ops: &[Op],
-    corunner: Option<RandomCoRunner>,
+    corunner: Option<CoRunner>,
 ) {
     let mut corunner = corunner;
     for op in ops {
@@ -433,10 +433,7 @@ fn check<P: Engine<Counters: AcceleratorCounters>>(
                 hear_of_evictions(rig);
                 let program = &mut programs[program];
                 let accesses = bursts(&program.places, count, seed);
-                match &mut corunner {
-                    Some(corunner) => program.run(rig, core, &accesses, detail, corunner),
-                    None => program.run(rig, core, &accesses, detail, &mut NoCoRunner),
-                }
+                program.run(rig, core, &accesses, detail, corunner.as_mut());
             }
             Op::Invalidate { core, ref place, pages } => {
                 let places = &programs[0].places;
@@ -489,7 +486,7 @@ proptest! {
         let mut programs = [Program::new((1, 1), geometries, &mut random), Program::new((2, 1), geometries, &mut random)];
         // Programs of one VM share their host's table; here each VM has one program.
         programs[1].asid.1 = 2;
-        let corunner = beside.map(|seed| RandomCoRunner::new(MEMORY_END, 1 << 16, seed));
+        let corunner = beside.map(|seed| CoRunner::new(MEMORY_END, 1 << 16, seed));
         match pom {
             Some(size) => check(&mut Rig::with_pom(&config, size), &mut programs, &ops, corunner),
             None => check(&mut Rig::new(&config), &mut programs, &ops, corunner),
