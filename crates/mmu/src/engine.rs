@@ -26,52 +26,49 @@ pub enum SeenBy<'a> {
     Caches(&'a mut Llc, Option<&'a mut CoRunner>),
 }
 
+/// The functions of [`Engine`], which compile the loops where they are written out.
+macro_rules! loops {
+    () => {
+        /// Runs `accesses` over one page table.
+        fn native(core: &mut Core<Self>, walker: &mut Native<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
+            core.run_in(walker, accesses, seen_by)
+        }
+
+        /// Runs `accesses` over a guest's table and its host's.
+        fn nested(core: &mut Core<Self>, walker: &mut Nested<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
+            core.run_in(walker, accesses, seen_by)
+        }
+
+        /// Runs `accesses` over a guest's table and segment registers.
+        fn segmented(
+            core: &mut Core<Self>,
+            walker: &mut Segmented<'_>,
+            accesses: &[Access],
+            seen_by: SeenBy<'_>,
+        ) -> RunEnd {
+            core.run_in(walker, accesses, seen_by)
+        }
+    };
+}
+
 /// An accelerator with the loops that run accesses through a core that has it. For an accelerator
 /// of another crate `impl Engine for ... {}` is enough: its loops are compiled there.
 pub trait Engine: Accelerator + Sized {
-    /// Runs `accesses` over one page table.
-    fn native(core: &mut Core<Self>, walker: &mut Native<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
-        core.run_in(walker, accesses, seen_by)
-    }
-
-    /// Runs `accesses` over a guest's table and its host's.
-    fn nested(core: &mut Core<Self>, walker: &mut Nested<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
-        core.run_in(walker, accesses, seen_by)
-    }
-
-    /// Runs `accesses` over a guest's table and segment registers.
-    fn segmented(
-        core: &mut Core<Self>,
-        walker: &mut Segmented<'_>,
-        accesses: &[Access],
-        seen_by: SeenBy<'_>,
-    ) -> RunEnd {
-        core.run_in(walker, accesses, seen_by)
-    }
+    loops!();
 }
 
-/// The same functions, written out: a default would be compiled by each crate that calls it.
-macro_rules! compiled {
-    ($($accelerator:ty),*) => {$(
-        impl Engine for $accelerator {
-            fn native(core: &mut Core<Self>, walker: &mut Native<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
-                core.run_in(walker, accesses, seen_by)
-            }
-
-            fn nested(core: &mut Core<Self>, walker: &mut Nested<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
-                core.run_in(walker, accesses, seen_by)
-            }
-
-            fn segmented(
-                core: &mut Core<Self>,
-                walker: &mut Segmented<'_>,
-                accesses: &[Access],
-                seen_by: SeenBy<'_>,
-            ) -> RunEnd {
-                core.run_in(walker, accesses, seen_by)
-            }
-        }
-    )*};
+impl Engine for NoAccelerator {
+    loops!();
 }
 
-compiled!(NoAccelerator, Asap, PomTlb, Cuckoo);
+impl Engine for Asap {
+    loops!();
+}
+
+impl Engine for PomTlb {
+    loops!();
+}
+
+impl Engine for Cuckoo {
+    loops!();
+}

@@ -90,6 +90,21 @@ unsafe fn use_tag_in_one(tags: &mut LongTags, last: u64, tag: u32) -> u64 {
     }
 }
 
+/// A bit for each of the row's tags that is `wanted`.
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[inline]
+unsafe fn places_in(row: &[LongTags], wanted: __m256i) -> u64 {
+    // SAFETY: the caller has seen to AVX2.
+    unsafe {
+        let mut there = 0_u64;
+        for (index, tags) in row.iter().enumerate() {
+            let equal = _mm256_cmpeq_epi32(load(tags), wanted);
+            there |= (_mm256_movemask_ps(_mm256_castsi256_ps(equal)) as u64) << (index * 8);
+        }
+        there
+    }
+}
+
 /// `N` is the length of the row, or 0 if it is not known beforehand.
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
@@ -98,11 +113,7 @@ unsafe fn use_tag_in<const N: usize>(row: &mut [LongTags], last: u64, tag: u32) 
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let wanted = _mm256_set1_epi32(tag as i32);
-        let mut there = 0_u64;
-        for (index, tags) in row.iter().enumerate() {
-            let equal = _mm256_cmpeq_epi32(load(tags), wanted);
-            there |= (_mm256_movemask_ps(_mm256_castsi256_ps(equal)) as u64) << (index * 8);
-        }
+        let there = places_in(row, wanted);
         let end = _mm256_set1_epi32((there | last).trailing_zeros() as i32);
         let back_by_one = _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6);
         let mut place = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -129,11 +140,7 @@ unsafe fn take_tag<const N: usize>(row: &mut [LongTags], tag: u32) -> bool {
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let wanted = _mm256_set1_epi32(tag as i32);
-        let mut there = 0_u64;
-        for (index, tags) in row.iter().enumerate() {
-            let equal = _mm256_cmpeq_epi32(load(tags), wanted);
-            there |= (_mm256_movemask_ps(_mm256_castsi256_ps(equal)) as u64) << (index * 8);
-        }
+        let there = places_in(row, wanted);
         // One beyond all places if it is not there.
         let from = _mm256_set1_epi32(there.trailing_zeros() as i32);
         let up_by_one = _mm256_setr_epi32(1, 2, 3, 4, 5, 6, 7, 0);
@@ -189,6 +196,20 @@ unsafe fn short_places(shorts: &ShortTags, wanted: __m256i) -> u32 {
     }
 }
 
+/// The same of a row.
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[inline]
+unsafe fn short_places_in(row: &[ShortTags], wanted: __m256i) -> u64 {
+    // SAFETY: the caller has seen to AVX2.
+    unsafe {
+        let mut there = 0_u64;
+        for (index, shorts) in row.iter().enumerate() {
+            there |= u64::from(short_places(shorts, wanted)) << (index * ShortTags::COUNT);
+        }
+        there
+    }
+}
+
 /// `half` moved back by one place; the last one of `before` comes to the front.
 #[target_feature(enable = "avx2")]
 #[inline]
@@ -204,10 +225,7 @@ unsafe fn use_short(row: &mut [ShortTags], last: u64, tag: u16) -> u64 {
     // SAFETY: the caller has seen to AVX2; the stores are to where `halves` loads from.
     unsafe {
         let wanted = _mm256_set1_epi16(tag.cast_signed());
-        let mut there = 0_u64;
-        for (index, shorts) in row.iter().enumerate() {
-            there |= u64::from(short_places(shorts, wanted)) << (index * ShortTags::COUNT);
-        }
+        let there = short_places_in(row, wanted);
         let end = _mm256_set1_epi16((there | last).trailing_zeros() as i16);
         let mut place = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let mut before = wanted;
@@ -241,10 +259,7 @@ unsafe fn take_short(row: &mut [ShortTags], tag: u16) -> bool {
     // SAFETY: the caller has seen to AVX2; the stores are to where `halves` loads from.
     unsafe {
         let wanted = _mm256_set1_epi16(tag.cast_signed());
-        let mut there = 0_u64;
-        for (index, shorts) in row.iter().enumerate() {
-            there |= u64::from(short_places(shorts, wanted)) << (index * ShortTags::COUNT);
-        }
+        let there = short_places_in(row, wanted);
         let from = _mm256_set1_epi16(there.trailing_zeros() as i16);
         let mut place = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         for index in 0..row.len() {

@@ -140,6 +140,16 @@ impl Broadcast {
         if self.followers.is_empty() { Err(interrupted(Path::new("capture"))) } else { Ok(()) }
     }
 
+    /// The simulation's thread for one of the program's.
+    fn core_of(&self, thread: ThreadId) -> ThreadId {
+        ThreadId(thread.0 % self.options.threads.max(1))
+    }
+
+    /// Sends first touches, if there are any.
+    fn send_touches(&mut self, thread: ThreadId, touches: Vec<(Vpn, bool)>) -> Result<(), WorkloadError> {
+        if touches.is_empty() { Ok(()) } else { self.send(Piece::Touches { thread: self.core_of(thread), touches }) }
+    }
+
     fn begin(&mut self) -> Result<(), WorkloadError> {
         if std::mem::replace(&mut self.begun, true) { Ok(()) } else { self.send(Piece::Begin) }
     }
@@ -172,16 +182,16 @@ impl Sink for Told<'_> {
             this.begin()?;
         }
         this.position += accesses.len() as u64;
-        let core = ThreadId(thread.0 % this.options.threads.max(1));
         let noted = accesses.iter().filter_map(|access| {
             let page = access.address().page();
             (this.pages.note(page, access.is_store()) != Novelty::Known).then(|| (page, access.is_store()))
         });
         let touches: Vec<_> = noted.collect();
         if this.begun {
-            return this.send(Piece::Accesses { thread: core, accesses: accesses.to_vec(), more });
+            let thread = this.core_of(thread);
+            return this.send(Piece::Accesses { thread, accesses: accesses.to_vec(), more });
         }
-        if touches.is_empty() { Ok(()) } else { this.send(Piece::Touches { thread: core, touches }) }
+        this.send_touches(thread, touches)
     }
 
     fn event(&mut self, event: &TraceEvent) -> Result<(), WorkloadError> {
@@ -204,10 +214,9 @@ impl Sink for Told<'_> {
 
     fn copies(&mut self, thread: ThreadId, pages: &[(Vpn, bool)]) -> Result<(), WorkloadError> {
         let this = &mut *self.broadcast;
-        let core = ThreadId(thread.0 % this.options.threads.max(1));
         let mut touches = pages.to_vec();
         touches.retain(|&(page, store)| this.pages.note(page, store) != Novelty::Known);
-        if touches.is_empty() { Ok(()) } else { this.send(Piece::Touches { thread: core, touches }) }
+        this.send_touches(thread, touches)
     }
 }
 
