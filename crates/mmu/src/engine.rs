@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The loops of [`run`](crate::run) for each accelerator, compiled here and once.
 //!
-//! A core is generic over what it meets on its hot path: the way to translate and the accelerator. A compiler makes such code where it is used: again in each test and
-//! each program, minutes of each build. So what a walker can be is closed, and an accelerator of this crate has functions without parameters, one for each walker.
+//! A core is generic over what it meets on its hot path: the way to translate and the accelerator.
+//! A compiler makes such code where it is used, again in each test and each program, for minutes.
+//! So what a walker can be is closed, and an accelerator of this crate has functions without
+//! parameters, one for each walker.
 
 use nestwalk_mem::Access;
 
@@ -16,6 +18,7 @@ use crate::native::Native;
 use crate::nested::Nested;
 use crate::processor::{Core, RunEnd};
 use crate::segmented::Segmented;
+use crate::walker::Walker;
 
 /// What sees accesses besides the TLBs, and who else uses it.
 #[derive(Debug)]
@@ -71,4 +74,28 @@ impl Engine for PomTlb {
 
 impl Engine for Cuckoo {
     loops!();
+}
+
+/// A walker for which an [`Engine`] has loops.
+pub trait EngineWalker: Walker {
+    /// Runs `accesses` through `core`.
+    fn run<P: Engine>(&mut self, core: &mut Core<P>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd;
+}
+
+impl EngineWalker for Native<'_> {
+    fn run<P: Engine>(&mut self, core: &mut Core<P>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
+        P::native(core, self, accesses, seen_by)
+    }
+}
+
+impl EngineWalker for Nested<'_> {
+    fn run<P: Engine>(&mut self, core: &mut Core<P>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
+        P::nested(core, self, accesses, seen_by)
+    }
+}
+
+impl EngineWalker for Segmented<'_> {
+    fn run<P: Engine>(&mut self, core: &mut Core<P>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
+        P::segmented(core, self, accesses, seen_by)
+    }
 }

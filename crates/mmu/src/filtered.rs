@@ -10,13 +10,12 @@ use std::sync::Arc;
 use nestwalk_mem::{Access, PageSize, Reuse};
 
 use crate::corunner::CoRunner;
-use crate::engine::Engine;
+use crate::engine::{Engine, EngineWalker};
 use crate::events::Served;
 use crate::llc::Llc;
 use crate::processor::{Core, RunEnd};
 use crate::tape::Tape;
 use crate::tlb::TlbCounters;
-use crate::walker::Walker;
 
 /// Accesses of a thread, one after the other.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +64,7 @@ impl<P: Engine> Core<P> {
     ///
     /// # Panics
     /// When their two slices have different lengths.
-    pub fn run_filtered<W: Walker>(
+    pub fn run_filtered<W: EngineWalker>(
         &mut self,
         llc: &mut Llc,
         walker: &mut W,
@@ -96,7 +95,7 @@ impl<P: Engine> Core<P> {
     ///
     /// # Panics
     /// When the two slices have different lengths.
-    pub fn run_functional_filtered<W: Walker>(
+    pub fn run_functional_filtered<W: EngineWalker>(
         &mut self,
         walker: &mut W,
         accesses: &[Access],
@@ -128,7 +127,7 @@ impl<P: Engine> Core<P> {
 
     /// In turn: accesses up to one after which others were absorbed, and what the co-runner does
     /// meanwhile.
-    fn run_beside<W: Walker>(
+    fn run_beside<W: EngineWalker>(
         &mut self,
         llc: &mut Llc,
         walker: &mut W,

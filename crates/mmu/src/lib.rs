@@ -74,7 +74,7 @@ pub use config::{
 };
 pub use corunner::CoRunner;
 pub use counters::{AcceleratorCounters, Counters};
-pub use engine::{Engine, SeenBy};
+pub use engine::{Engine, EngineWalker, SeenBy};
 pub use error::MmuError;
 pub use events::{Served, Table, WalkEvents};
 pub use filtered::Accesses;

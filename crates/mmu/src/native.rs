@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A native walk: one table, whose nodes and pages lie in physical memory.
 
-use nestwalk_mem::{Access, Gva, PageTable, Va};
+use nestwalk_mem::{Gva, PageTable, Va};
 
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
-use crate::engine::{Engine, SeenBy};
 use crate::events::{Table, WalkEvents};
 use crate::leaf::{Found, group_around, hint_leaf, leaf_of, set_dirty};
 use crate::mapping::Mapping;
 use crate::memo::Memo;
-use crate::processor::{Core, RunEnd};
 use crate::simd::Simd;
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Walker, descend};
@@ -33,10 +31,6 @@ impl Native<'_> {
 
 impl Walker for Native<'_> {
     type Hint = ();
-
-    fn run<P: Engine>(&mut self, core: &mut Core<P>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
-        P::native(core, self, accesses, seen_by)
-    }
 
     #[inline(always)]
     fn walk<P: Accelerator, S: Simd>(

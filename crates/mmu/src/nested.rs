@@ -7,17 +7,15 @@
 //! that is 24 references with four levels on both sides and 35 with five. The TLBs get the combined
 //! translation, of the smaller one of the two leaves.
 
-use nestwalk_mem::{Access, Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
+use nestwalk_mem::{Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
 
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
-use crate::engine::{Engine, SeenBy};
 use crate::events::{Table, WalkEvents};
 use crate::leaf::{Found, group_around, hint_leaf, index_of, leaf_of, set_dirty};
 use crate::mapping::Mapping;
 use crate::memo::{Memo, Prepared};
-use crate::processor::{Core, RunEnd};
 use crate::simd::Simd;
 use crate::stages::ROOT;
 use crate::walk_unit::WalkUnit;
@@ -215,10 +213,6 @@ impl Nested<'_> {
 
 impl Walker for Nested<'_> {
     type Hint = NestedHint;
-
-    fn run<P: Engine>(&mut self, core: &mut Core<P>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
-        P::nested(core, self, accesses, seen_by)
-    }
 
     #[inline(always)]
     fn walk<P: Accelerator, S: Simd>(

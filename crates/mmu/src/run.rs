@@ -22,7 +22,7 @@ use crate::accelerator::tables::Probe;
 use crate::clustered::Group;
 use crate::corunner::CoRunner;
 use crate::counters::Counters;
-use crate::engine::{Engine, SeenBy};
+use crate::engine::{Engine, EngineWalker, SeenBy};
 use crate::events::WalkEvents;
 use crate::llc::Llc;
 use crate::mapping::Mapping;
@@ -339,7 +339,7 @@ impl<P: Accelerator> WalkUnit<P> {
 
 impl<P: Accelerator> Core<P> {
     /// Simulates `accesses` in full, in order, up to the first that needs a page fault.
-    pub fn run<W: Walker>(
+    pub fn run<W: EngineWalker>(
         &mut self,
         llc: &mut Llc,
         walker: &mut W,
@@ -355,7 +355,7 @@ impl<P: Accelerator> Core<P> {
     /// Lets only the TLBs see `accesses`: exact hits and misses ([`Counters::functional`]), no
     /// caches, no latencies. It keeps the TLBs' contents right over the stretches of a trace
     /// between the windows that are simulated in full.
-    pub fn run_functional<W: Walker>(&mut self, walker: &mut W, accesses: &[Access]) -> RunEnd
+    pub fn run_functional<W: EngineWalker>(&mut self, walker: &mut W, accesses: &[Access]) -> RunEnd
     where
         P: Engine,
     {

@@ -3,17 +3,15 @@
 //! [segment registers](crate::segments).
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Access, Gpa, Gva, Hpa, PageSize, PageTable, Va};
+use nestwalk_mem::{Gpa, Gva, Hpa, PageSize, PageTable, Va};
 
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
-use crate::engine::{Engine, SeenBy};
 use crate::events::{Table, WalkEvents};
 use crate::leaf::{Found, group_around, hint_leaf, leaf_of, set_dirty};
 use crate::mapping::Mapping;
 use crate::memo::Memo;
-use crate::processor::{Core, RunEnd};
 use crate::segments::Segments;
 use crate::simd::Simd;
 use crate::walk_unit::WalkUnit;
@@ -43,10 +41,6 @@ impl Segmented<'_> {
 
 impl Walker for Segmented<'_> {
     type Hint = ();
-
-    fn run<P: Engine>(&mut self, core: &mut Core<P>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
-        P::segmented(core, self, accesses, seen_by)
-    }
 
     #[inline(always)]
     fn walk<P: Accelerator, S: Simd>(

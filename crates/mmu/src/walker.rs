@@ -2,17 +2,15 @@
 //! The seam between a core and a way to translate.
 
 use nestwalk_mem::addr::ENTRY_BYTES;
-use nestwalk_mem::{Access, Gpa, Gva, Level, NodeId, Pa, PageTable, Vpn};
+use nestwalk_mem::{Gpa, Gva, Level, NodeId, Pa, PageTable, Vpn};
 
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
-use crate::engine::{Engine, SeenBy};
 use crate::events::Table;
 use crate::leaf::{Found, INDEX_BITS, index_of};
 use crate::mapping::Mapping;
 use crate::memo::{Memo, Prepared};
-use crate::processor::{Core, RunEnd};
 use crate::simd::Simd;
 use crate::walk_unit::WalkUnit;
 
@@ -99,9 +97,6 @@ pub trait Walker {
     /// Addresses in the simulation's own memory that the next walk needs: the state between the
     /// stages of a hint.
     type Hint: Copy + Default;
-
-    /// Runs `accesses` through `core`, as [`Core::run`] and [`Core::run_functional`] do.
-    fn run<P: Engine>(&mut self, core: &mut Core<P>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd;
 
     /// Walks for `gva`: every reference goes to `unit`.
     ///
