@@ -109,7 +109,7 @@ trait Detail {
     fn tlb(counters: &mut Counters) -> &mut TlbCounters;
 
     /// Whether `access`, right after `last`, is only to be counted.
-    fn only_counts(&self, last: &Last, access: Access) -> bool;
+    fn only_counts(last: &Last, access: Access) -> bool;
 
     /// Where the co-runner refers to, if there is one.
     fn corunner(&mut self) -> Option<Hpa>;
@@ -118,13 +118,13 @@ trait Detail {
     fn finish<P: Accelerator>(&mut self, core: &mut Core<P>);
 }
 
-/// All of it.
-struct Full<'a> {
+/// All of it, with a co-runner or (then its code is compiled away) without.
+struct Full<'a, const BESIDE: bool> {
     llc: &'a mut Llc,
     corunner: Option<&'a mut CoRunner>,
 }
 
-impl Detail for Full<'_> {
+impl<const BESIDE: bool> Detail for Full<'_, BESIDE> {
     const FULL: bool = true;
 
     #[inline(always)]
@@ -133,15 +133,15 @@ impl Detail for Full<'_> {
     }
 
     #[inline(always)]
-    fn only_counts(&self, last: &Last, access: Access) -> bool {
+    fn only_counts(last: &Last, access: Access) -> bool {
         // The co-runner comes between any two accesses: then the line before need not be there any
         // more.
-        self.corunner.is_none() && last.same_line(access)
+        !BESIDE && last.same_line(access)
     }
 
     #[inline(always)]
     fn corunner(&mut self) -> Option<Hpa> {
-        self.corunner.as_mut().map(|corunner| corunner.next_access())
+        if BESIDE { self.corunner.as_mut().map(|corunner| corunner.next_access()) } else { None }
     }
 
     #[inline(always)]
@@ -162,7 +162,7 @@ impl Detail for TlbOnly {
     }
 
     #[inline(always)]
-    fn only_counts(&self, last: &Last, access: Access) -> bool {
+    fn only_counts(last: &Last, access: Access) -> bool {
         last.same_page(access)
     }
 
@@ -258,7 +258,7 @@ fn first_level_hits<const N: usize, P: Accelerator, S: Simd, D: Detail>(
 ) -> (usize, Next) {
     let mut hits = 0;
     for &access in accesses {
-        if detail.only_counts(last, access) {
+        if D::only_counts(last, access) {
             return (hits, Next::Easy);
         }
         let Some(mapping) = pages.find(simd, access.gva().page()) else { return (hits, Next::NotSmall) };
@@ -368,7 +368,10 @@ impl<P: Accelerator> Core<P> {
             SeenBy::Tlbs => self.run_with(walker, accesses, TlbOnly),
             SeenBy::Caches(llc, corunner) => {
                 self.player.caches.synchronise(llc);
-                self.run_with(walker, accesses, Full { llc, corunner })
+                match corunner {
+                    None => self.run_with(walker, accesses, Full::<false> { llc, corunner }),
+                    Some(_) => self.run_with(walker, accesses, Full::<true> { llc, corunner }),
+                }
             }
         }
     }
@@ -439,9 +442,9 @@ impl<P: Accelerator> Core<P> {
         let mut walks = 0;
         let mut index = 0;
         while let Some(&access) = batch.get(index) {
-            if detail.only_counts(last, access) {
+            if D::only_counts(last, access) {
                 let before = *last;
-                let run = batch[index..].iter().take_while(|&&access| detail.only_counts(&before, access)).count();
+                let run = batch[index..].iter().take_while(|&&access| D::only_counts(&before, access)).count();
                 D::tlb(&mut self.unit.counters).l1_hits[last.size as usize] += run as u64;
                 if D::FULL {
                     self.unit.same_data(run as u64);
