@@ -275,6 +275,7 @@ def test_quicksilver_s_redis_is_its_preset_s_and_waits_in_the_faults() -> None:
     assert written["fill_requests"] == quicksilver_redis.REQUESTS
     assert written["fill_keys"] == quicksilver_redis.KEYS
     assert written["value_bytes"] == quicksilver_redis.VALUE_BYTES
+    assert written["footprint"] == f"{quicksilver_redis.FOOTPRINT_MIB >> 10} GiB"
     plan = papers.plan("quicksilver", quick=True)
     wanted = {f"redis-cold-frag100-{name}": name for name in ("linux", "linux-4-kib", "sync-1")}
     results = execute([run for run in plan.experiment.runs if run.name in wanted], Means(jobs=2), Silent())

@@ -5,7 +5,7 @@
 //! The time of a request is that of its instructions and of the kernels' work in it, and what it
 //! waits for data and walks. Of a request whose pages are only touched, the last is not known: it
 //! takes the mean of the last requests in a row that were simulated in full. What daemons do
-//! between requests is nobody's, as they run on other processors.
+//! meanwhile is in no request, as they run on other processors.
 
 use nestwalk_mem::Cycles;
 use nestwalk_mmu::Counters;

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 PRESET = "redis-cold"
 REQUESTS = 7_600_000
 KEYS = 5_000_000
-"""Of the preset; both are divided as its footprint is."""
+FOOTPRINT_MIB = 21 << 10
+"""Of the preset; all three are divided as other programs' footprints are."""
 VALUE_BYTES = 4096
 NEED_MIB = 16 << 10
 """8192 superpages, as the paper says."""
@@ -34,7 +35,7 @@ def run(machine: str, scale: Scale, name: str, title: str, kernel: Mapping[str, 
     divisor = scale.divide_footprint
     preset = {
         "name": PRESET,
-        "divide_footprint": divisor,
+        "footprint": f"{FOOTPRINT_MIB // divisor} MiB",
         "fill_requests": REQUESTS // divisor,
         "fill_keys": KEYS // divisor,
     }
