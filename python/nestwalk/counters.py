@@ -820,6 +820,39 @@ class References(TypedDict):
     """`guest` (the only table, when native) or `host`."""
 
 
+class Requests(TypedDict):
+    """The requests of a server: how long it took for each, waiting in a queue not included."""
+
+    count: int
+    """All that were measured."""
+
+    cycles: int
+    """Their time together."""
+
+    cycles_max: int
+    """The longest time of one."""
+
+    cycles_p50: int
+    """The time that half of them do not exceed."""
+
+    cycles_p95: int
+    """The time that 95 % of them do not exceed."""
+
+    cycles_p99: int
+    """The time that 99 % of them do not exceed."""
+
+    detailed: int
+    """Those of them that were simulated in full. The others' pages were touched, and they waited for data and walks
+    as the last of these did on average.
+    """
+
+    series_cycles: list[int]
+    """The time of so many requests in a row, from the first to the last."""
+
+    series_requests: int
+    """How many requests each element of `series_cycles` has; the last one may have fewer."""
+
+
 class ReservedPoint(TypedDict):
     """The state at one moment."""
 
@@ -927,6 +960,9 @@ class Statistics(TypedDict):
 
     refused_events: int
     """Memory events that the kernel refused, because the trace does not know what they refer to."""
+
+    requests: NotRequired[Requests | None]
+    """The requests of a server that tells them apart."""
 
     reserved: Reserved
     """Frames that the program's kernel held in reserve, over the time of the run."""

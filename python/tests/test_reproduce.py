@@ -18,7 +18,7 @@ from nestwalk import reproduce as papers
 from nestwalk.conduct import Means
 from nestwalk.errors import NestwalkError
 from nestwalk.pool import Silent
-from nestwalk.reproduce import compromis_mmu, hugegpt, paper, pictures, queueing, quicksilver
+from nestwalk.reproduce import compromis_mmu, hugegpt, paper, pictures, queueing, quicksilver, quicksilver_redis
 from nestwalk.reproduce.plan import execute
 
 MACHINES = {
@@ -244,7 +244,7 @@ def test_what_cannot_be_known_is_a_sentence(command: Command) -> None:
 
 def test_requests_queue_as_theory_says() -> None:
     seldom = queueing.responses([100] * 1000, 1e9, seed=1)
-    assert seldom == queueing.Responses(100, 100, 100), "nobody waits"
+    assert seldom == queueing.Responses(100, 100, 100, 100), "nobody waits"
     # M/D/1 at load 0.5: the mean wait is half a service time (Pollaczek and Khinchine).
     found = queueing.responses([100] * 400_000, 200, seed=1)
     assert found is not None
@@ -255,6 +255,42 @@ def test_requests_queue_as_theory_says() -> None:
     assert half is not None
     assert half.average < found.average / 2
     assert queueing.responses([], 200, seed=1) is None
+
+
+def test_a_request_waits_for_all_that_are_under_way() -> None:
+    assert queueing.closed_loop([128] * 100, 128, 1280) == queueing.Responses(1280, 1280, 1280, 1280)
+    # One request in the middle takes 1000 more: so do the ten ends of its neighbours that it was in the queue with.
+    late = queueing.closed_loop([128] * 50 + [1128] + [128] * 49, 128, 1280)
+    assert late is not None
+    assert (late.p50, late.p99) == (1280, 2280)
+    assert late.average == pytest.approx(1280 + 1000 * 10 / 91)
+    assert queueing.closed_loop([128] * 9, 128, 1280) is None, "the queue was never full"
+    with pytest.raises(ValueError, match="in_flight = 1300"):
+        queueing.closed_loop([128] * 9, 128, 1300)
+
+
+def test_quicksilver_s_redis_is_its_preset_s_and_waits_in_the_faults() -> None:
+    folder = Path(__file__).parents[2] / "scenarios" / "workloads"
+    written = tomllib.loads((folder / f"{quicksilver_redis.PRESET}.toml").read_text(encoding="utf-8"))["generator"]
+    assert written["fill_requests"] == quicksilver_redis.REQUESTS
+    assert written["fill_keys"] == quicksilver_redis.KEYS
+    assert written["value_bytes"] == quicksilver_redis.VALUE_BYTES
+    assert written["footprint"] == f"{quicksilver_redis.FOOTPRINT_MIB >> 10} GiB"
+    plan = papers.plan("quicksilver", quick=True)
+    wanted = {f"redis-cold-frag100-{name}": name for name in ("linux", "linux-4-kib", "sync-1")}
+    results = execute([run for run in plan.experiment.runs if run.name in wanted], Means(jobs=2), Silent())
+    found = quicksilver_redis.values(results, {name: run for run, name in wanted.items()})
+    for name in wanted.values():
+        per_second, p95 = found[f"redis-{name}"], found[f"p95-{name}"]
+        assert isinstance(per_second, float)
+        assert isinstance(p95, float)
+        # A closed loop: as many requests as are under way, at this rate, take about as long.
+        mean_ms = quicksilver_redis.IN_FLIGHT * quicksilver_redis.VALUE_BYTES / per_second / 1e6
+        assert 0.9 * mean_ms < p95 < 3 * mean_ms
+    requests = {name: results[run].statistics["requests"] for run, name in wanted.items()}
+    assert {one["count"] for one in requests.values()} == {quicksilver_redis.REQUESTS // 8}
+    # Linux compacts in the fault, and 4 KiB pages never wait for that.
+    assert requests["linux"]["cycles_max"] > 5 * requests["linux-4-kib"]["cycles_p99"]
 
 
 def test_compromis_counts_the_exits_of_filling_memory() -> None:

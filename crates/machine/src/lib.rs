@@ -45,6 +45,7 @@ mod process_family;
 mod progress;
 mod range_registers;
 pub mod ranges;
+pub mod requests;
 pub mod reserved;
 mod restore;
 pub mod result;

@@ -211,19 +211,31 @@ impl Machine {
     /// # Errors
     /// As [`Machine::step`].
     pub fn step_measured(&mut self, id: TenantId, detail: Detail) -> Result<StepOutcome, MachineError> {
+        Ok(self.step_measured_within(id, Budget::alone(detail))?.0)
+    }
+
+    /// The same with a part of at most `most` touches or accesses, and what its instructions and
+    /// the kernel work in it cost.
+    ///
+    /// # Errors
+    /// As [`Machine::step`].
+    pub fn step_measured_within(&mut self, id: TenantId, most: Budget) -> Result<(StepOutcome, Cycles), MachineError> {
         self.prepare(id)?;
         if !self.is_shared() {
-            let (outcome, cycles) = self.step(id, 0, Budget::alone(detail))?;
+            let (outcome, cycles) = self.step(id, 0, most)?;
             self.clock.advance(cycles, self.frequency_mhz);
-            return Ok(outcome);
+            return Ok((outcome, cycles));
         }
-        while self.step_next(detail)?.is_some() {}
-        let (outcome, cycles) = self.step(id, 0, Budget::slice(detail))?;
+        while self.step_next(most.detail)?.is_some() {}
+        let slice = Budget::slice(most.detail);
+        let budget =
+            Budget { touches: slice.touches.min(most.touches), accesses: slice.accesses.min(most.accesses), ..slice };
+        let (outcome, cycles) = self.step(id, 0, budget)?;
         if let Some(turns) = &mut self.turns {
             turns.charge(id, cycles);
             self.clock.advance_to(turns.schedule.now(), self.frequency_mhz);
         }
-        Ok(outcome)
+        Ok((outcome, cycles))
     }
 
     /// The measured tenant's next step as a whole.

@@ -155,6 +155,11 @@ impl<'a> Observer<'a> {
         }
     }
 
+    /// What comes is not measured as accesses are.
+    pub fn pause(&mut self, machine: &Machine) {
+        self.end_piece(machine);
+    }
+
     /// The run has ended.
     pub fn finish(mut self, machine: &Machine) -> Observed {
         self.end_piece(machine);

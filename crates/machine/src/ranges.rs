@@ -205,15 +205,24 @@ macro_rules! generator_keys {
             key(concat!($before, ".records"), 1, 1 << 20, "records", REAL_PROGRAM),
             key(concat!($before, ".touches"), 1, 1 << 44, "pages", YEARS),
             key(concat!($before, ".units"), 1, 1 << 32, "units", YEARS),
+            key(concat!($before, ".fill_requests"), 1, 1 << 36, "requests", YEARS),
+            key(concat!($before, ".fill_keys"), 1, 1 << 36, "keys", REAL_PROGRAM),
+            key(
+                concat!($before, ".network_instructions"),
+                0,
+                1_000_000_000,
+                "instructions",
+                assumed("a tenth of a second and more"),
+            ),
         ]
     };
 }
 
-const GENERATOR: [Key; 28] = generator_keys!("workload.generator");
-const PRESET: [Key; 28] = generator_keys!("workload.preset");
-const COLOCATED_GENERATOR: [Key; 28] = generator_keys!("colocated[].workload.generator");
-const COLOCATED_PRESET: [Key; 28] = generator_keys!("colocated[].workload.preset");
-const PRESET_FILE: [Key; 28] = generator_keys!("generator");
+const GENERATOR: [Key; 31] = generator_keys!("workload.generator");
+const PRESET: [Key; 31] = generator_keys!("workload.preset");
+const COLOCATED_GENERATOR: [Key; 31] = generator_keys!("colocated[].workload.generator");
+const COLOCATED_PRESET: [Key; 31] = generator_keys!("colocated[].workload.preset");
+const PRESET_FILE: [Key; 31] = generator_keys!("generator");
 
 /// The numbers of a scenario that are in no kernel and no generator.
 const SCENARIO: &[Key] = &[

@@ -13,6 +13,7 @@ use crate::by_name::{ByName, OwnCounters};
 use crate::configuration::Configuration;
 use crate::contiguity::Contiguity;
 use crate::estimate::{Estimate, ratio};
+use crate::requests::Requests;
 use crate::reserved::Reserved;
 use crate::warm_up::WarmUp;
 use crate::whole::WholeRun;
@@ -122,6 +123,9 @@ pub struct Statistics {
     pub reserved: Reserved,
     /// Each measured window.
     pub windows: Vec<Window>,
+    /// The requests of a server that tells them apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Requests>,
     /// Accesses that only warmed TLBs and caches.
     pub warm_accesses: u64,
     /// Pages that were brought in by first touches of stretches that the trace skips.

@@ -129,6 +129,21 @@ impl Stream {
         self.batch.represented()
     }
 
+    /// Requests that end in the batch, and its accesses or touches before the end of each.
+    pub fn requests(&self) -> &[u64] {
+        &self.batch.requests
+    }
+
+    /// Instructions of the whole batch.
+    pub fn instructions(&self) -> u64 {
+        self.batch.instructions
+    }
+
+    /// Accesses of the program that the stretches cut off so far stand for.
+    pub fn represented_so_far(&self) -> u64 {
+        self.of_batch.done
+    }
+
     /// Whether something of the batch is left.
     pub fn has_more(&self) -> bool {
         self.pending.is_some() && self.done < self.length()

@@ -16,6 +16,7 @@ use crate::error::MachineError;
 use crate::machine::{Machine, TenantId};
 use crate::observer::Observed;
 use crate::paging::VmPaging;
+use crate::requests::Requests;
 use crate::reserved::Reserved;
 use crate::result::{
     self, ColocatedStatistics, Fragmentation, KernelStatistics, References, RunResult, SCHEMA, Statistics,
@@ -32,6 +33,7 @@ pub(crate) struct Outcome {
     pub id: TenantId,
     pub observed: Observed,
     pub reserved: Reserved,
+    pub requests: Option<Requests>,
     pub whole_run: WholeRun,
     pub contiguity: Vec<Contiguity>,
 }
@@ -41,7 +43,7 @@ pub(crate) struct Outcome {
 /// # Errors
 /// When a process of the outcome has exited.
 pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> Result<RunResult, MachineError> {
-    let Outcome { machine, id, observed, reserved, whole_run, contiguity } = outcome;
+    let Outcome { machine, id, observed, reserved, requests, whole_run, contiguity } = outcome;
     let Observed { measured, warm_accesses, warm_up } = observed;
     let tenant = machine.tenant(id);
     let (stack, chain) = (&machine.platform.stack, tenant.family.chain());
@@ -64,6 +66,7 @@ pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> Resul
         reserved,
         colocated: colocated(&configuration, &machine).map_err(gone)?,
         windows: measured.windows,
+        requests,
         warm_accesses,
         populated_pages: tenant.tally.touches,
         adopted_pages: tenant.family.adopted_pages(),

@@ -59,6 +59,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "pieces",
             "populated",
             "progress",
+            "requests",
             "result",
             "run",
             "sampler",

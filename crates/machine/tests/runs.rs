@@ -518,6 +518,51 @@ fn a_warm_up_ends_when_nothing_drifts_and_not_before() {
     assert!(off(&short) > 0.1, "{} {}", latency(&short), latency(&long));
 }
 
+/// A native redis of which clients fill 64 MiB, under a manager.
+fn fill(manager: &str, more: &str) -> RunResult {
+    let program = format!(
+        "[workload.generator]\nkind = 'key_value'\nfootprint = '96 MiB'\nvalue_bytes = 4096\nkey_bytes = 15\n\
+         fill_requests = 20000\nfill_keys = 14000\n{more}"
+    );
+    run_text(&scenario(&program, &[&format!("memory = '256 MiB'\nmanager = {manager}")], ""))
+}
+
+#[test]
+fn a_server_that_is_filled_says_how_long_each_request_took() {
+    let (small, huge) = (fill("{ kind = 'linux4k' }", ""), fill("{ kind = 'thp', enabled = 'always' }", ""));
+    let [few, many] = [&huge, &small].map(|result| result.statistics.requests.as_ref().unwrap());
+    for requests in [few, many] {
+        assert_eq!((requests.count, requests.detailed), (20_000, 20 * 16));
+        assert_eq!(requests.series_cycles.len(), 20_000_usize.div_ceil(128));
+        assert_eq!(requests.series_cycles.iter().sum::<u64>(), requests.cycles);
+        assert!(requests.cycles_p50 <= requests.cycles_p95 && requests.cycles_p99 <= requests.cycles_max);
+    }
+    // A huge page is zeroed in one request; with small pages many take a fault or two.
+    assert!(few.cycles_max > 3 * many.cycles_p99, "{} and {}", few.cycles_max, many.cycles_p99);
+    assert!(few.cycles < many.cycles, "{} and {}", few.cycles, many.cycles);
+    // All kernel work of filling is in some request, and the network is in each.
+    let kernel: u64 = small.whole_run.cycles.values().sum();
+    let least = small.configuration.machine.timing.base_cycles_per_kiloinstruction * 5;
+    assert!(many.cycles > kernel + 20_000 * least, "{} and {kernel}", many.cycles);
+    let networked = fill("{ kind = 'linux4k' }", "network_instructions = 100000");
+    let more = networked.statistics.requests.as_ref().unwrap().cycles_p50 - many.cycles_p50;
+    let network = small.configuration.machine.timing.base_cycles_per_kiloinstruction * 100;
+    assert!(more.abs_diff(network) * 50 < network, "{more} and {network}");
+    // Windows are those of what was simulated in full.
+    assert!(small.statistics.total.accesses < 20 * 16 * 5000, "{}", small.statistics.total.accesses);
+}
+
+#[test]
+fn requests_of_a_steady_server_take_the_time_of_its_windows() {
+    let made = store("warm_accesses = 0\nnetwork_instructions = 5000", "");
+    let requests = made.statistics.requests.as_ref().unwrap();
+    let cycles = made.statistics.total.cycles.total();
+    // All but the request that is under way at the end.
+    assert!(requests.cycles <= cycles && cycles - requests.cycles < cycles / 50, "{} of {cycles}", requests.cycles);
+    assert_eq!(requests.count, requests.detailed);
+    assert!(store("warm_accesses = 0", "").statistics.requests.is_none());
+}
+
 #[test]
 fn a_warm_up_that_is_bounded_says_that_it_was_not_reached() {
     let bounded = store("", "warm_accesses_max = 1000000");

@@ -146,6 +146,10 @@ pub struct Batch {
     pub instructions: u64,
     /// For [`Step::Touches`]: page, and whether the first touch is a store.
     pub touches: Vec<(Vpn, bool)>,
+    /// Of a server whose requests are told apart: for each request that ends in the batch, how many
+    /// accesses (those that were left out included) or touches of the batch come before its end.
+    /// Touches are those of whole requests, of which each has the same share of the instructions.
+    pub requests: Vec<u64>,
 }
 
 impl Batch {
@@ -165,6 +169,7 @@ impl Batch {
         self.absorbed_stores = 0;
         self.reuse = None;
         self.touches.clear();
+        self.requests.clear();
         self.instructions = 0;
     }
 }

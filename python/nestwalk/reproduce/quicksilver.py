@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nestwalk.counted import named
 from nestwalk.counters import OsCounters
+from nestwalk.reproduce import quicksilver_redis
 from nestwalk.reproduce.paper import TOLERANCE
 from nestwalk.reproduce.plan import UNAVAILABLE, Drawing, Experiment, Results, Run, Scale, Value, program
 
@@ -61,9 +62,8 @@ WARM_ACCESSES_MAX = {True: 20_000_000, False: 100_000_000}
 """Of a quick and of a full run. The last-level cache has 131,072 lines."""
 NEAR = 0.1
 TWICE = 2
-REDIS = ("Linux 4 KiB", *MANAGERS)
-
-NO_REDIS = UNAVAILABLE + "most of a request is the kernel's work for the network, which is not simulated"
+REDIS: dict[str, dict[str, Any]] = {"Linux 4 KiB": {"kind": "linux4k"}, **MANAGERS}
+"""Managers under which redis ran."""
 
 BUILD_MANAGERS = ("Linux", "FreeBSD", "Sync-1", "Sync-64")
 JOBS = 9
@@ -95,6 +95,7 @@ def experiment(paper: Paper, scale: Scale) -> Experiment:
         _run(paper, scale, "gups-8g", 100, "Sync-1", mark="nowait", wait_ms=0),
     ]
     runs += [_build(paper, scale, percent, manager) for percent in PERCENTS for manager in BUILD_MANAGERS]
+    runs += [_redis(paper, scale, percent, manager) for percent in PERCENTS for manager in REDIS]
     drawings = tuple(
         Drawing(f"frag-{percent}", f"speed relative to Linux, Frag-{percent}", "times", _speeds(percent, scale))
         for percent in PERCENTS
@@ -159,6 +160,18 @@ def _build(paper: Paper, scale: Scale, percent: int, manager: str) -> Run:
         "sampling": {"warm_accesses_max": WARM_ACCESSES_MAX[scale.quick]},
     }
     return Run(key, f"buildkernel, Frag-{percent}, {manager}", table)
+
+
+def _redis(paper: Paper, scale: Scale, percent: int, manager: str) -> Run:
+    """A redis that clients fill."""
+    need = quicksilver_redis.NEED_MIB // scale.divide_footprint
+    kernel = {
+        "memory": f"{MEMORY_MIB // scale.divide_footprint} MiB",
+        "manager": dict(REDIS[manager]),
+        "start": {"kind": "frag", "percent": percent, "need": f"{need} MiB", "wait_ms": WAIT_MS},
+    }
+    key = _name(quicksilver_redis.PRESET, percent, manager)
+    return quicksilver_redis.run(paper.machine, scale, key, f"redis, cold, Frag-{percent}, {manager}", kernel)
 
 
 def _name(preset: str, percent: int, manager: str, mark: str = "") -> str:
@@ -255,10 +268,12 @@ def _measure(results: Results, paper: Paper, scale: Scale) -> dict[str, Value]:
             values[f"made-{percent}-{manager.lower()}"] = sum(map(_superpages, made)) / 1000
             values[f"faults-{percent}-{manager.lower()}"] = sum(one.whole_run["faults"] for one in made) / 1000
     values |= _of_build(results, scale)
-    for percent in PERCENTS:
-        for manager in REDIS:
-            key = manager.lower().replace(" ", "-")
-            values[f"redis-{percent}-{key}"] = values[f"p95-{percent}-{key}"] = NO_REDIS
+    redis = {
+        f"{percent}-{manager.lower().replace(' ', '-')}": _name(quicksilver_redis.PRESET, percent, manager)
+        for percent in PERCENTS
+        for manager in REDIS
+    }
+    values |= quicksilver_redis.values(results, redis)
     return values | _experiments(results, scale)
 
 

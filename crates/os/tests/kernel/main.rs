@@ -5,6 +5,7 @@ mod contents;
 mod contract;
 mod facts;
 mod frozen;
+mod long;
 mod nesting;
 mod oracle;
 mod strategy;

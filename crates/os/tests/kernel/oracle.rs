@@ -41,8 +41,8 @@ impl Page {
 type Space = BTreeMap<Vpn, Page>;
 
 /// A machine under test: one kernel, or a guest on a host.
-struct Machine {
-    kernel: Kernel,
+pub struct Machine {
+    pub kernel: Kernel,
     host: Option<(Kernel, ProcessId, Vpn)>,
     metal: Metal,
     /// The upper kernel's swap.
@@ -52,7 +52,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn alone(config: &KernelConfig) -> Self {
+    pub fn alone(config: &KernelConfig) -> Self {
         let metal = Metal::default();
         let (swap, disk) = (metal.swap.clone(), metal.disk.clone());
         Self { kernel: Kernel::new(config).unwrap(), host: None, metal, swap, disk }
@@ -67,7 +67,7 @@ impl Machine {
     }
 
     /// Does `what` with the upper kernel and what lies below it.
-    fn with<T>(&mut self, what: impl FnOnce(&mut Kernel, &mut dyn Below) -> T) -> T {
+    pub fn with<T>(&mut self, what: impl FnOnce(&mut Kernel, &mut dyn Below) -> T) -> T {
         match &mut self.host {
             None => what(&mut self.kernel, &mut self.metal),
             Some((host, vm, base)) => {
@@ -124,8 +124,8 @@ impl Machine {
 }
 
 /// The machine and the model, side by side.
-struct Pair {
-    machine: Machine,
+pub struct Pair {
+    pub machine: Machine,
     model: BTreeMap<ProcessId, Space>,
     heaps: BTreeMap<ProcessId, (Vpn, Vpn)>,
     /// What was stored to files.
@@ -134,14 +134,14 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(mut machine: Machine) -> Self {
+    pub fn new(mut machine: Machine) -> Self {
         for name in 0..3 {
             machine.kernel.open_file(FileName(name), FILE_PAGES);
         }
         Self { machine, model: BTreeMap::new(), heaps: BTreeMap::new(), files: BTreeMap::new(), next_token: 1 }
     }
 
-    fn step(&mut self, op: &Op) {
+    pub fn step(&mut self, op: &Op) {
         let process = op.process(&self.machine.kernel);
         let result = self.machine.with(|kernel, below| op.apply(kernel, below));
         let Some(process) = process else {
@@ -309,7 +309,7 @@ impl Pair {
     }
 
     /// Everything that the program could read is what it wrote, and both kernels are sound.
-    fn check(&mut self) {
+    pub fn check(&mut self) {
         let alive: Vec<ProcessId> = self.machine.kernel.processes().collect();
         assert_eq!(alive, self.model.keys().copied().collect::<Vec<_>>());
         for (&process, space) in &mut self.model {

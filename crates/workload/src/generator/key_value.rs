@@ -140,20 +140,34 @@ parameters! {
         instructions_per_kiloaccess: Option<u32> = None,
         /// Mappings of code, libraries and their data.
         small_mappings: u16 = 6,
+        /// redis alone, of one thread: it is empty when the run begins, and so many updates of
+        /// keys that are drawn evenly among `fill_keys` are the run. 16 of 1024 requests are made
+        /// in full, and of the others the pages are touched. `skew`, `set_permille`,
+        /// `warm_accesses` and `measured_accesses` do not matter then.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fill_requests: Option<u64> = None,
+        /// Keys that the clients draw from while they fill the server.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fill_keys: Option<u64> = None,
+        /// Instructions of the kernel for the network, a request. With this key, or
+        /// `fill_requests`, requests are told apart (`statistics.requests`).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        network_instructions: Option<u64> = None,
     }
 }
 
 impl KeyValueConfig {
     /// Local accesses and instructions: as configured, or as counted in the server.
     pub(super) fn mixture(&self) -> Mixture {
-        let sets = u64::from(self.set_permille.min(1000));
+        let sets = if self.fill_requests.is_some() { 1000 } else { u64::from(self.set_permille.min(1000)) };
         let [get, set] = self.server.requests();
         let average = |get: u64, set: u64| get * (1000 - sets) + set * sets;
         let data = average(self.data_accesses(false), self.data_accesses(true));
         let locals = average(get.locals, set.locals);
         // A value is copied 32 bytes at a time: a load and a store of four words each.
         let copied = average(self.copied_words(false), self.copied_words(true)) / 2;
-        let instructions = average(get.instructions, set.instructions) + copied;
+        let network = 1000 * self.network_instructions.unwrap_or(0);
+        let instructions = average(get.instructions, set.instructions) + copied + network;
         let permille = (locals * 1000 + (locals + data) / 2) / (locals + data);
         Mixture {
             local_permille: self.local_permille.unwrap_or(permille.min(995) as u16),
@@ -162,6 +176,21 @@ impl KeyValueConfig {
                 .unwrap_or((instructions * 1000 / (locals + data)) as u32),
             small_mappings: self.small_mappings,
         }
+    }
+
+    /// Instructions of an update, those of the network included.
+    fn instructions_of_update(&self) -> u64 {
+        let [_, set] = self.server.requests();
+        let accesses = set.locals + self.data_accesses(true);
+        accesses * u64::from(self.mixture().instructions_per_kiloaccess) / 1000
+    }
+
+    /// How many different keys a server has that was filled as configured: what it has on average,
+    /// and 6 standard deviations of it at the most.
+    fn filled_keys_max(&self) -> u64 {
+        let (keys, requests) = (self.fill_keys.unwrap_or(0), self.fill_requests.unwrap_or(0));
+        let average = keys as f64 * (1.0 - libm::exp(-(requests as f64) / keys.max(1) as f64));
+        ((average + 6.0 * libm::sqrt(average)) as u64 + 1).min(keys).min(requests)
     }
 
     /// Of a thousand accesses, those to locals.
@@ -277,6 +306,11 @@ impl KeyValue {
         }
         let groups_per_stretch = groups.div_ceil(config.stretches);
         let keys = groups * slabs.group_keys();
+        let wanted = config.filled_keys_max();
+        if keys < wanted {
+            let what = format!("footprint: has room for {keys} keys of the {wanted} by which the server may be filled");
+            return Err(impossible(name, what));
+        }
         let buffers = layout.map(buffers);
         let table = layout.map(layout.left() - groups * pages);
         let records = (slabs.record_pages() > 0).then(|| layout.map(groups * slabs.record_pages()));
@@ -294,7 +328,7 @@ impl KeyValue {
         let dice = Dice::of_threads(config.seed, config.threads);
         let begun = |(thread, dice)| Thread {
             dice,
-            freed: scale(mix(config.seed ^ thread as u64), keys),
+            freed: if config.fill_requests.is_some() { 0 } else { scale(mix(config.seed ^ thread as u64), keys) },
             head: scale(mix(config.seed ^ thread as u64 ^ 0x4ead), keys),
             surplus: Vec::new(),
         };
@@ -356,13 +390,19 @@ impl KeyValue {
         sizes(&self.config, self.slabs.draw(group, within))
     }
 
+    /// Keys that the server has.
+    fn known(&self) -> u64 {
+        if self.config.fill_requests.is_some() { self.filling.next_key } else { self.keys }
+    }
+
     /// The keys in the slot of `key` that are looked at before it: those that came later, of as
-    /// many as share a slot by chance.
+    /// many as share a slot by chance when the server has all its keys.
     fn passed(&self, key: u64) -> impl Iterator<Item = u64> + use<> {
         let draw = mix(key ^ self.config.seed.rotate_left(16));
         let others = self.sharing.iter().filter(|&&most| draw as u32 >= most).count() as u64;
-        let keys = self.keys;
-        (0..scale(mix(draw), others + 1)).map(move |nth| scale(mix(key ^ 0xc4a1 ^ nth << 48), keys))
+        let (keys, known) = (self.keys, self.known());
+        let all = (0..scale(mix(draw), others + 1)).map(move |nth| scale(mix(key ^ 0xc4a1 ^ nth << 48), keys));
+        all.filter(move |&other| other < known)
     }
 
     /// The value of `key` and its bytes.
@@ -445,6 +485,52 @@ impl KeyValue {
         let (old, _) = self.value(key);
         accesses.extend([object, plus(object, redis::OBJECT_POINTER), old].map(Access::load));
         accesses.extend([size_of_value, size_of_value, size_of_object, size_of_object].map(Access::load));
+    }
+
+    /// `setKey` of a key that is not there yet: `lookupKeyWrite` finds nothing, and `dbAdd` adds a
+    /// copy of the key and an entry.
+    fn redis_add(&self, key: u64, thread: usize, accesses: &mut Vec<Access>) {
+        let object = self.object(key, redis::OBJECT);
+        let (value, bytes) = self.value(key);
+        // `processMultibulkBuffer`, as for a key that is there.
+        accesses.extend([Access::load(self.size_of(key, redis::OBJECT + self.own_value())), Access::store(value)]);
+        copy(self.buffer(key, thread, false), value, bytes, accesses);
+        accesses.push(Access::load(self.size_of(key, redis::OBJECT)));
+        accesses.extend([0, redis::OBJECT_POINTER].map(|field| Access::store(plus(object, field))));
+        // `dictFind`, and `_dictKeyIndex` of `dictAddRaw`.
+        for _ in 0..2 {
+            accesses.push(Access::load(self.slot(key)));
+            for other in self.passed(key) {
+                accesses.push(Access::load(self.object(other, redis::ENTRY)));
+                words(self.object(other, redis::KEY), self.config.key_bytes, false, accesses);
+                accesses.push(Access::load(plus(self.object(other, redis::ENTRY), redis::ENTRY_NEXT)));
+            }
+        }
+        accesses.push(Access::load(self.size_of(key, redis::KEY)));
+        words(self.object(key, redis::KEY), self.config.key_bytes, true, accesses);
+        let entry = self.object(key, redis::ENTRY);
+        accesses.push(Access::load(self.size_of(key, redis::ENTRY)));
+        accesses.extend([0, redis::ENTRY_VALUE, redis::ENTRY_NEXT].map(|field| Access::store(plus(entry, field))));
+        accesses.push(Access::store(self.slot(key)));
+    }
+
+    /// The key of the next request that fills the server, if it has it already. A key that it has
+    /// not is the next, as it does not matter which one it is.
+    fn draw_known(&mut self, thread: usize) -> Option<u64> {
+        let drawn = self.threads[thread].dice.below(self.config.fill_keys.unwrap_or(1));
+        (drawn < self.filling.next_key || self.filling.next_key >= self.keys).then_some(drawn.min(self.keys - 1))
+    }
+
+    /// The accesses of the next request that fills the server.
+    fn fill_one(&mut self, thread: usize, accesses: &mut Vec<Access>) {
+        if let Some(key) = self.draw_known(thread) {
+            return self.redis(key, true, thread, accesses);
+        }
+        let key = self.filling.next_key;
+        let mut touches = Vec::new();
+        self.insert(&mut touches);
+        accesses.extend(touches.iter().map(|&(page, store)| Access::new(Gva(page.address().0), store)));
+        self.redis_add(key, thread, accesses);
     }
 
     /// 1 if a key's value is an object of the allocator's own, and not part of the `robj`.
@@ -536,7 +622,12 @@ impl KeyValue {
         let key = self.filling.next_key;
         // The table got its present size when the one of half as many slots was full; then new keys
         // and moved ones fill it at random places.
-        let full = if self.config.server == Server::Redis { self.slots / 2 } else { self.slots / 4 * 3 };
+        // While clients fill the server, it has that size from the beginning.
+        let full = match self.config.server {
+            Server::Redis if self.config.fill_requests.is_some() => 0,
+            Server::Redis => self.slots / 2,
+            Server::Memcached => self.slots / 4 * 3,
+        };
         if key >= full.min(self.keys - 1) {
             let page = (self.slot(key).0 - self.table.at(0).0) / PAGE_BYTES;
             let word = &mut self.filling.table[(page / 64) as usize];
@@ -586,6 +677,13 @@ fn check(config: &KeyValueConfig) -> Result<(), WorkloadError> {
     if !(config.skew > 0.0 && config.skew <= 5.0) {
         return Err(impossible(name, format!("skew = {}: above 0 and at most 5", config.skew)));
     }
+    let fills = config.fill_requests.is_some();
+    if fills != config.fill_keys.is_some() || config.fill_requests == Some(0) || config.fill_keys == Some(0) {
+        return Err(impossible(name, "fill_requests and fill_keys: give both, each at least 1, or none"));
+    }
+    if fills && (config.server != Server::Redis || config.threads > 1) {
+        return Err(impossible(name, "fill_requests: only for server = \"redis\" with threads = 1"));
+    }
     if config.set_permille > 1000 || !(1..=64).contains(&config.stretches) {
         return Err(impossible(name, "set_permille is at most 1000 and stretches from 1 to 64"));
     }
@@ -622,6 +720,9 @@ impl Pattern for KeyValue {
             touches.push((self.buffers.pages.start + self.filling.buffers, true));
             self.filling.buffers += 1;
         }
+        if self.filling() > 0 {
+            return;
+        }
         while self.filling.next_key < self.keys && touches.len() < most {
             self.insert(touches);
         }
@@ -639,7 +740,34 @@ impl Pattern for KeyValue {
         }
     }
 
+    fn tells_requests(&self) -> bool {
+        self.config.network_instructions.is_some()
+    }
+
+    fn filling(&self) -> u64 {
+        self.config.fill_requests.unwrap_or(0)
+    }
+
+    fn touch_request(&mut self, touches: &mut Vec<(Vpn, bool)>) -> u64 {
+        let key = match self.draw_known(0) {
+            // An update's value goes where the last one freed one.
+            Some(key) => std::mem::replace(&mut self.threads[0].freed, key),
+            None => {
+                let key = self.filling.next_key;
+                self.insert(touches);
+                key
+            }
+        };
+        let (value, bytes) = self.value(key);
+        let pages = value.0 / PAGE_BYTES..=(value.0 + bytes - 1) / PAGE_BYTES;
+        touches.extend(pages.map(|page| (Vpn(page), true)));
+        self.config.instructions_of_update()
+    }
+
     fn operate(&mut self, thread: usize, accesses: &mut Vec<Access>) {
+        if self.filling() > 0 {
+            return self.fill_one(thread, accesses);
+        }
         let dice = &mut self.threads[thread].dice;
         let key = self.scramble.apply(self.popularity.sample(&mut dice.0) - 1);
         let set = dice.chance(self.config.set_permille.into());

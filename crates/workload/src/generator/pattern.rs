@@ -10,6 +10,7 @@ use super::layout::Layout;
 use super::locals::Locals;
 use super::memory::Region;
 use super::program::Program;
+use crate::stream::Batch;
 
 /// What an algorithm does to its data structures.
 pub(super) trait Pattern: Send {
@@ -26,12 +27,29 @@ pub(super) trait Pattern: Send {
     /// Appends the accesses of the next operation of `thread`: at least one, at most some
     /// thousands.
     fn operate(&mut self, thread: usize, accesses: &mut Vec<Access>);
+
+    /// Whether its operations are requests of a server that are told apart.
+    fn tells_requests(&self) -> bool {
+        false
+    }
+
+    /// See [`Program::filling`].
+    fn filling(&self) -> u64 {
+        0
+    }
+
+    /// See [`Program::touch_request`].
+    fn touch_request(&mut self, _touches: &mut Vec<(Vpn, bool)>) -> u64 {
+        0
+    }
 }
 
 /// A [`Pattern`] with local accesses.
 pub(super) struct Mixed<P> {
     pattern: P,
     mixture: Mixture,
+    /// Local accesses, in thousandths, that come with each access to a data structure.
+    each: u64,
     threads: Vec<Thread>,
 }
 
@@ -58,7 +76,49 @@ impl<P: Pattern> Mixed<P> {
             touched: false,
         };
         let threads = (0..usize::from(common.threads)).map(thread).collect();
-        Self { pattern, mixture, threads }
+        let local = u64::from(mixture.local_permille);
+        Self { pattern, mixture, each: local * 1000 / (1000 - local), threads }
+    }
+
+    /// Appends the local accesses that are due, or an access to a data structure.
+    #[inline]
+    fn go_on(&mut self, index: u16, accesses: &mut Vec<Access>, most: usize) {
+        let thread = &mut self.threads[usize::from(index)];
+        if thread.due >= 1000 {
+            let count = (thread.due / 1000).min((most - accesses.len()) as u64);
+            thread.locals.take(count as usize, accesses);
+            thread.due -= count * 1000;
+            return;
+        }
+        if thread.out == thread.operation.len() {
+            thread.clear();
+            self.pattern.operate(usize::from(index), &mut thread.operation);
+            debug_assert!(!thread.operation.is_empty());
+        }
+        accesses.push(thread.operation[thread.out]);
+        thread.out += 1;
+        thread.due += self.each;
+    }
+
+    /// Instructions that come with so many accesses.
+    fn instructions_of(&mut self, index: u16, accesses: u64) -> u64 {
+        let thread = &mut self.threads[usize::from(index)];
+        thread.instructions += accesses * u64::from(self.mixture.instructions_per_kiloaccess);
+        let whole = thread.instructions / 1000;
+        thread.instructions %= 1000;
+        whole
+    }
+}
+
+impl Thread {
+    /// Whether the operation under way is out, with its local accesses.
+    fn has_ended(&self) -> bool {
+        !self.operation.is_empty() && self.out == self.operation.len() && self.due < 1000
+    }
+
+    fn clear(&mut self) {
+        self.operation.clear();
+        self.out = 0;
     }
 }
 
@@ -83,31 +143,45 @@ impl<P: Pattern> Program for Mixed<P> {
     }
 
     fn fill(&mut self, index: u16, accesses: &mut Vec<Access>, most: usize) -> u64 {
-        let thread = &mut self.threads[usize::from(index)];
-        let local = u64::from(self.mixture.local_permille);
-        // Local accesses, in thousandths, that come with each access to a data structure.
-        let each = local * 1000 / (1000 - local);
         let room = (most - accesses.len()) as u64;
         while accesses.len() < most {
-            if thread.due >= 1000 {
-                let count = (thread.due / 1000).min((most - accesses.len()) as u64);
-                thread.locals.take(count as usize, accesses);
-                thread.due -= count * 1000;
-                continue;
-            }
-            if thread.out == thread.operation.len() {
-                thread.operation.clear();
-                thread.out = 0;
-                self.pattern.operate(usize::from(index), &mut thread.operation);
-                debug_assert!(!thread.operation.is_empty());
-            }
-            accesses.push(thread.operation[thread.out]);
-            thread.out += 1;
-            thread.due += each;
+            self.go_on(index, accesses, most);
         }
-        thread.instructions += room * u64::from(self.mixture.instructions_per_kiloaccess);
-        let whole = thread.instructions / 1000;
-        thread.instructions %= 1000;
-        whole
+        self.instructions_of(index, room)
+    }
+
+    fn fill_requests(&mut self, index: u16, batch: &mut Batch, most: usize) {
+        if !self.pattern.tells_requests() {
+            batch.instructions = self.fill(index, &mut batch.accesses, most);
+            return;
+        }
+        while batch.accesses.len() < most {
+            self.go_on(index, &mut batch.accesses, most);
+            if self.threads[usize::from(index)].has_ended() {
+                batch.requests.push(batch.accesses.len() as u64);
+                self.threads[usize::from(index)].clear();
+            }
+        }
+        batch.instructions = self.instructions_of(index, most as u64);
+    }
+
+    fn filling(&self) -> u64 {
+        self.pattern.filling()
+    }
+
+    fn touch_request(&mut self, touches: &mut Vec<(Vpn, bool)>) -> u64 {
+        self.pattern.touch_request(touches)
+    }
+
+    fn serve(&mut self, accesses: &mut Vec<Access>, most: usize) -> (u64, bool) {
+        let mut ended = false;
+        while accesses.len() < most && !ended {
+            self.go_on(0, accesses, most);
+            ended = self.threads[0].has_ended();
+        }
+        if ended {
+            self.threads[0].clear();
+        }
+        (self.instructions_of(0, accesses.len() as u64), ended)
     }
 }

@@ -13,6 +13,12 @@ const ACCESS_TURN: usize = 4096;
 /// of the kernel's allocator (63 frames) the length of turns makes no difference to which frames a
 /// thread gets.
 const TOUCH_TURN: usize = 32;
+/// Of so many requests that fill a server, the first [`FILL_DETAILED`] are made in full.
+const FILL_PERIOD: u64 = 1024;
+/// See [`FILL_PERIOD`].
+const FILL_DETAILED: u64 = 16;
+/// Requests in a batch of those that are not.
+const FILL_BATCH: u64 = 64;
 
 /// A made-up program.
 pub(super) trait Program: Send {
@@ -32,6 +38,28 @@ pub(super) trait Program: Send {
     /// Appends accesses of `thread` until there are `most`, and says how many instructions it
     /// executed for them.
     fn fill(&mut self, thread: u16, accesses: &mut Vec<Access>, most: usize) -> u64;
+
+    /// The same, with the places where its requests end, if it is a server that tells them apart.
+    fn fill_requests(&mut self, thread: u16, batch: &mut Batch, most: usize) {
+        batch.instructions = self.fill(thread, &mut batch.accesses, most);
+    }
+
+    /// Requests by which it fills its memory, in the place of first touches and a steady phase.
+    fn filling(&self) -> u64 {
+        0
+    }
+
+    /// Appends the pages that the next of those requests uses, at least one, and says how many
+    /// instructions it executes.
+    fn touch_request(&mut self, _touches: &mut Vec<(Vpn, bool)>) -> u64 {
+        0
+    }
+
+    /// Appends accesses of the next of those requests until there are `most` or it ends. Its
+    /// instructions, and whether it has ended.
+    fn serve(&mut self, _accesses: &mut Vec<Access>, _most: usize) -> (u64, bool) {
+        (0, true)
+    }
 }
 
 /// What comes next.
@@ -52,6 +80,11 @@ enum Stage {
     Accesses {
         phase: Phase,
         left: u64,
+    },
+    BeginFilling,
+    /// So many requests are done.
+    Fill {
+        done: u64,
     },
     End,
 }
@@ -101,8 +134,34 @@ impl<P: Program> Driver<P> {
             }
             done += 1;
         }
-        self.stage = Stage::BeginAccesses { phase: Phase::Warm };
+        let fills = self.program.filling() > 0;
+        self.stage = if fills { Stage::BeginFilling } else { Stage::BeginAccesses { phase: Phase::Warm } };
         None
+    }
+
+    /// The next requests that fill a server, or a part of one.
+    fn serve(&mut self, done: u64, batch: &mut Batch) -> Step {
+        let all = self.program.filling();
+        if done >= all {
+            self.stage = Stage::End;
+            return Step::End;
+        }
+        batch.thread = ThreadId(0);
+        let place = done % FILL_PERIOD;
+        if place < FILL_DETAILED {
+            let (instructions, ended) = self.program.serve(&mut batch.accesses, Batch::ACCESSES_MAX);
+            batch.instructions = instructions;
+            batch.requests.extend(ended.then_some(batch.accesses.len() as u64));
+            self.stage = Stage::Fill { done: done + u64::from(ended) };
+            return Step::Accesses;
+        }
+        let count = FILL_BATCH.min(FILL_PERIOD - place).min(all - done);
+        for _ in 0..count {
+            batch.instructions += self.program.touch_request(&mut batch.touches);
+            batch.requests.push(batch.touches.len() as u64);
+        }
+        self.stage = Stage::Fill { done: done + count };
+        Step::Touches
     }
 
     fn begin(&mut self, phase: Phase) -> Option<Step> {
@@ -120,7 +179,7 @@ impl<P: Program> Driver<P> {
         }
         let most = left.min(self.turn(ACCESS_TURN) as u64);
         batch.thread = ThreadId(self.thread);
-        batch.instructions = self.program.fill(self.thread, &mut batch.accesses, most as usize);
+        self.program.fill_requests(self.thread, batch, most as usize);
         debug_assert_eq!(batch.accesses.len() as u64, most);
         self.thread = self.next_thread(self.thread);
         self.stage = Stage::Accesses { phase, left: left - most };
@@ -130,11 +189,12 @@ impl<P: Program> Driver<P> {
 
 impl<P: Program> Workload for Driver<P> {
     fn facts(&self) -> WorkloadFacts {
+        let fills = self.program.filling() > 0;
         WorkloadFacts {
             name: P::NAME.into(),
             footprint: self.program.footprint(),
-            accesses: Some(self.common.warm_accesses.unwrap_or(0) + self.common.measured_accesses),
-            warms_until_told: self.common.warm_accesses.is_none(),
+            accesses: (!fills).then(|| self.common.warm_accesses.unwrap_or(0) + self.common.measured_accesses),
+            warms_until_told: !fills && self.common.warm_accesses.is_none(),
             kernel_half: false,
             threads: self.common.threads,
         }
@@ -158,6 +218,11 @@ impl<P: Program> Workload for Driver<P> {
                 Stage::Touch { thread, done } => self.touch(thread, done, batch),
                 Stage::BeginAccesses { phase } => self.begin(phase),
                 Stage::Accesses { phase, left } => self.accesses(phase, left, batch),
+                Stage::BeginFilling => {
+                    self.stage = Stage::Fill { done: 0 };
+                    Some(Step::Phase(Phase::Measure))
+                }
+                Stage::Fill { done } => Some(self.serve(done, batch)),
                 Stage::End => Some(Step::End),
             };
             if let Some(step) = step {

@@ -178,6 +178,11 @@ fn impossible_parameters_are_one_clear_error() {
         ("kind = 'key_value'\nskew = 0.0", "skew = 0"),
         ("kind = 'key_value'\nkey_bytes = 251", "key_bytes = 251"),
         ("kind = 'key_value'\nvalue_bytes = 8193", "value_bytes"),
+        ("kind = 'key_value'\nfill_keys = 9", "give both"),
+        ("kind = 'key_value'\nfill_requests = 0\nfill_keys = 9", "at least 1"),
+        ("kind = 'key_value'\nfill_requests = 9\nfill_keys = 9\nthreads = 2", "threads = 1"),
+        ("kind = 'key_value'\nfill_requests = 9\nfill_keys = 9\nserver = 'memcached'", "redis"),
+        ("kind = 'key_value'\nfill_requests = 2000000\nfill_keys = 2000000\nfootprint = '1 GiB'", "has room for"),
         ("kind = 'key_value'\nserver = 'memcached'\nstretches = 64\nfootprint = '3 MiB'", "too small"),
         ("kind = 'tree'\nfanout = 3", "fanout = 3"),
         ("kind = 'tree'\nput_permille = 1001", "put_permille"),
@@ -271,4 +276,89 @@ proptest::proptest! {
 fn a_batch_of_first_touches_is_never_longer_than_it_may_be() {
     let text = "kind = 'key_value'\nfootprint = '118 MiB'\nseed = 2\nwarm_accesses = 0\nmeasured_accesses = 1";
     play(&toml::from_str(text).unwrap());
+}
+
+/// Of a redis that clients fill, batch by batch: what it accesses or touches, and its requests'
+/// ends.
+fn filled(more: &str) -> Vec<(Step, Batch)> {
+    let text = format!("kind = 'key_value'\nfootprint = '64 MiB'\nvalue_bytes = 4096\n{more}");
+    let mut workload = toml::from_str::<GeneratorConfig>(&text).unwrap().build().unwrap();
+    let mut batches = Vec::new();
+    loop {
+        let mut batch = Batch::default();
+        match workload.next(&mut batch).unwrap() {
+            Step::End => return batches,
+            step => batches.push((step, batch)),
+        }
+    }
+}
+
+#[test]
+fn a_redis_is_filled_by_requests_in_full_and_by_their_pages() {
+    let batches = filled("fill_requests = 5000\nfill_keys = 9000\nnetwork_instructions = 7000");
+    let ended = |of: Step| batches.iter().filter(|(step, _)| *step == of).map(|(_, b)| b.requests.len()).sum::<usize>();
+    // 16 of each 1024 in full.
+    assert_eq!((ended(Step::Accesses), ended(Step::Touches)), (5 * 16, 5000 - 5 * 16));
+    let begun = batches.iter().position(|(step, _)| *step == Step::Phase(Phase::Measure)).unwrap();
+    let before: usize = batches[..begun].iter().map(|(_, batch)| batch.touches.len()).sum();
+    assert!(before < 300, "only its buffers are touched before the first request: {before}");
+    let mut pages = BTreeSet::new();
+    let mut instructions = [Vec::new(), Vec::new()];
+    for (step, batch) in &batches[begun..] {
+        pages.extend(batch.touches.iter().map(|&(page, _)| page.0));
+        let stores = batch.accesses.iter().filter(|access| access.is_store());
+        pages.extend(stores.map(|access| access.gva().page().0));
+        if !batch.requests.is_empty() {
+            let of = &mut instructions[usize::from(*step == Step::Touches)];
+            of.push(batch.instructions / batch.requests.len() as u64);
+            let length = batch.accesses.len() + batch.touches.len();
+            assert_eq!(batch.requests.last(), Some(&(length as u64)), "a batch is of whole requests");
+            assert!(batch.requests.windows(2).all(|pair| pair[0] < pair[1]), "each touches a page");
+        }
+    }
+    // 9000 (1 - exp(-5 / 9)) = 3837 different keys of 5120 bytes and 80 to 100 more each.
+    let keys = pages.len() as f64 * 4096.0 / 5210.0;
+    assert!((3750.0..4000.0).contains(&keys), "{keys}");
+    let [full, touched] = instructions.map(|all| all.iter().sum::<u64>() / all.len() as u64);
+    assert!(touched.abs_diff(full) * 50 < full, "{touched} and {full} instructions");
+    let without = filled("fill_requests = 100\nfill_keys = 9000");
+    let (_, last) = without.last().unwrap();
+    let own = last.instructions / last.requests.len() as u64;
+    assert!(touched.abs_diff(own + 7000) < 50, "{touched}, of them {own} its own");
+}
+
+#[test]
+fn a_page_of_a_filled_redis_is_touched_before_anything_else_uses_it() {
+    let batches = filled("fill_requests = 3000\nfill_keys = 3000");
+    let mut stored = BTreeSet::new();
+    for (_, batch) in &batches {
+        stored.extend(batch.touches.iter().map(|&(page, _)| page.0));
+        for access in &batch.accesses {
+            let page = access.gva().page().0;
+            if access.is_store() {
+                stored.insert(page);
+            }
+            assert!(stored.contains(&page), "page {page} is read before it is filled");
+        }
+    }
+}
+
+#[test]
+fn requests_of_a_steady_server_are_told_apart_where_the_network_is_simulated() {
+    let told = |more: &str| {
+        let text = format!("kind = 'key_value'\n{COMMON}value_bytes = 100\n{more}");
+        let mut workload = toml::from_str::<GeneratorConfig>(&text).unwrap().build().unwrap();
+        let (mut batch, mut requests, mut instructions) = (Batch::default(), 0, 0);
+        while workload.next(&mut batch).unwrap() != Step::End {
+            requests += batch.requests.len() as u64;
+            instructions += batch.instructions;
+        }
+        (requests, instructions)
+    };
+    let (none, own) = told("");
+    let (requests, all) = told("network_instructions = 10000");
+    assert_eq!(none, 0);
+    // 320,001 accesses, some 2000 a request.
+    assert!((100..250).contains(&requests), "{requests}");
+    assert!((all - own).abs_diff(requests * 10_000) < 20_000, "{own} and {all} instructions");
 }
