@@ -90,19 +90,23 @@ unsafe fn use_tag_in_one(tags: &mut LongTags, last: u64, tag: u32) -> u64 {
     }
 }
 
-/// A bit for each of the row's tags that is `wanted`.
+/// A bit for each of the tags that is `wanted`.
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 #[inline]
-unsafe fn places_in(row: &[LongTags], wanted: __m256i) -> u64 {
+unsafe fn long_places(tags: &LongTags, wanted: __m256i) -> u32 {
     // SAFETY: the caller has seen to AVX2.
-    unsafe {
+    unsafe { _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(load(tags), wanted))) as u32 }
+}
+
+/// The same of a row. No function: it would be called in places.
+macro_rules! places_in {
+    ($row:expr, $wanted:expr, $places:ident, $count:expr) => {{
         let mut there = 0_u64;
-        for (index, tags) in row.iter().enumerate() {
-            let equal = _mm256_cmpeq_epi32(load(tags), wanted);
-            there |= (_mm256_movemask_ps(_mm256_castsi256_ps(equal)) as u64) << (index * 8);
+        for (index, tags) in $row.iter().enumerate() {
+            there |= u64::from($places(tags, $wanted)) << (index * $count);
         }
         there
-    }
+    }};
 }
 
 /// `N` is the length of the row, or 0 if it is not known beforehand.
@@ -113,7 +117,7 @@ unsafe fn use_tag_in<const N: usize>(row: &mut [LongTags], last: u64, tag: u32) 
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let wanted = _mm256_set1_epi32(tag as i32);
-        let there = places_in(row, wanted);
+        let there = places_in!(row, wanted, long_places, LongTags::COUNT);
         let end = _mm256_set1_epi32((there | last).trailing_zeros() as i32);
         let back_by_one = _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6);
         let mut place = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -140,7 +144,7 @@ unsafe fn take_tag<const N: usize>(row: &mut [LongTags], tag: u32) -> bool {
     // SAFETY: the caller has seen to AVX2.
     unsafe {
         let wanted = _mm256_set1_epi32(tag as i32);
-        let there = places_in(row, wanted);
+        let there = places_in!(row, wanted, long_places, LongTags::COUNT);
         // One beyond all places if it is not there.
         let from = _mm256_set1_epi32(there.trailing_zeros() as i32);
         let up_by_one = _mm256_setr_epi32(1, 2, 3, 4, 5, 6, 7, 0);
@@ -196,20 +200,6 @@ unsafe fn short_places(shorts: &ShortTags, wanted: __m256i) -> u32 {
     }
 }
 
-/// The same of a row.
-#[target_feature(enable = "avx2,bmi1,bmi2")]
-#[inline]
-unsafe fn short_places_in(row: &[ShortTags], wanted: __m256i) -> u64 {
-    // SAFETY: the caller has seen to AVX2.
-    unsafe {
-        let mut there = 0_u64;
-        for (index, shorts) in row.iter().enumerate() {
-            there |= u64::from(short_places(shorts, wanted)) << (index * ShortTags::COUNT);
-        }
-        there
-    }
-}
-
 /// `half` moved back by one place; the last one of `before` comes to the front.
 #[target_feature(enable = "avx2")]
 #[inline]
@@ -225,7 +215,7 @@ unsafe fn use_short(row: &mut [ShortTags], last: u64, tag: u16) -> u64 {
     // SAFETY: the caller has seen to AVX2; the stores are to where `halves` loads from.
     unsafe {
         let wanted = _mm256_set1_epi16(tag.cast_signed());
-        let there = short_places_in(row, wanted);
+        let there = places_in!(row, wanted, short_places, ShortTags::COUNT);
         let end = _mm256_set1_epi16((there | last).trailing_zeros() as i16);
         let mut place = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let mut before = wanted;
@@ -259,7 +249,7 @@ unsafe fn take_short(row: &mut [ShortTags], tag: u16) -> bool {
     // SAFETY: the caller has seen to AVX2; the stores are to where `halves` loads from.
     unsafe {
         let wanted = _mm256_set1_epi16(tag.cast_signed());
-        let there = short_places_in(row, wanted);
+        let there = places_in!(row, wanted, short_places, ShortTags::COUNT);
         let from = _mm256_set1_epi16(there.trailing_zeros() as i16);
         let mut place = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         for index in 0..row.len() {
