@@ -524,7 +524,8 @@ fn fill(manager: &str, more: &str) -> RunResult {
         "[workload.generator]\nkind = 'key_value'\nfootprint = '96 MiB'\nvalue_bytes = 4096\nkey_bytes = 15\n\
          fill_requests = 20000\nfill_keys = 14000\n{more}"
     );
-    run_text(&scenario(&program, &[&format!("memory = '256 MiB'\nmanager = {manager}")], ""))
+    let kernel = format!("memory = '256 MiB'\nmanager = {manager}");
+    run_text(&scenario(&program, &[&kernel], "machine = 'broadwell-asap'"))
 }
 
 #[test]

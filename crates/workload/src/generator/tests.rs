@@ -300,8 +300,9 @@ fn a_redis_is_filled_by_requests_in_full_and_by_their_pages() {
     // 16 of each 1024 in full.
     assert_eq!((ended(Step::Accesses), ended(Step::Touches)), (5 * 16, 5000 - 5 * 16));
     let begun = batches.iter().position(|(step, _)| *step == Step::Phase(Phase::Measure)).unwrap();
-    let before: usize = batches[..begun].iter().map(|(_, batch)| batch.touches.len()).sum();
-    assert!(before < 300, "only its buffers are touched before the first request: {before}");
+    let before = batches[..begun].iter().flat_map(|(_, batch)| batch.touches.iter().map(|&(page, _)| page.0));
+    let buffers: BTreeSet<_> = before.collect();
+    assert!(buffers.len() < 300, "only its buffers are touched before the first request: {}", buffers.len());
     let mut pages = BTreeSet::new();
     let mut instructions = [Vec::new(), Vec::new()];
     for (step, batch) in &batches[begun..] {
@@ -317,8 +318,8 @@ fn a_redis_is_filled_by_requests_in_full_and_by_their_pages() {
         }
     }
     // 9000 (1 - exp(-5 / 9)) = 3837 different keys of 5120 bytes and 80 to 100 more each.
-    let keys = pages.len() as f64 * 4096.0 / 5210.0;
-    assert!((3750.0..4000.0).contains(&keys), "{keys}");
+    let keys = pages.difference(&buffers).count() as f64 * 4096.0 / 5210.0;
+    assert!((3750.0..4000.0).contains(&keys), "{keys}, {} buffers", buffers.len());
     let [full, touched] = instructions.map(|all| all.iter().sum::<u64>() / all.len() as u64);
     assert!(touched.abs_diff(full) * 50 < full, "{touched} and {full} instructions");
     let without = filled("fill_requests = 100\nfill_keys = 9000");
@@ -360,5 +361,7 @@ fn requests_of_a_steady_server_are_told_apart_where_the_network_is_simulated() {
     assert_eq!(none, 0);
     // 320,001 accesses, some 2000 a request.
     assert!((100..250).contains(&requests), "{requests}");
-    assert!((all - own).abs_diff(requests * 10_000) < 20_000, "{own} and {all} instructions");
+    // They come with accesses: a request of more than the average has more of them.
+    let network = (all - own) as f64 / (requests * 10_000) as f64;
+    assert!((network - 1.0).abs() < 0.03, "{network}: {own} and {all} instructions, {requests} requests");
 }
