@@ -13,8 +13,9 @@ echo 2 > /proc/sys/vm/ptemagnet
 
 # change_nodes PID: its threads, half of them on each CPU, change places until it is gone.
 change_nodes() {
-	_cpu=1
+	_first=1
 	while kill -0 $1 2>/dev/null; do
+		_cpu=$_first _first=$((3 - _first))
 		for _t in /proc/$1/task/*; do
 			taskset -p $_cpu ${_t##*/} > /dev/null 2>&1
 			_cpu=$((3 - _cpu))
