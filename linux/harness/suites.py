@@ -437,7 +437,7 @@ DEBIAN = [
     Step("nested npt, debian", lambda: nested_hugegpt(NPT, "npt-debian", kind="debian")),
     Step("stress, debian", lambda: stress("debian", 60, "preempt=full"), 2),
 ] if build.RELEASE.debian else []
-DEBIAN_TESTED = ("kunit, debian", "ptemagnet, debian", "pressure, debian", "balancing, debian")
+DEBIAN_TESTED = ("kunit, debian", "ptemagnet, debian", "pressure, debian", "balancing, debian", "stress, debian")
 # What breaks first comes first, but for steps that wait until enough CPUs are free.
 TEST = [step for step in CHECK if not step.name.startswith("nested")] + [
     Step("kunit, debug", lambda: kunit("debug"), 2),
