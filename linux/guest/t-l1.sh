@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # First-level host of a nested guest. nw.cpus=N vCPUs for the guest, nw.stock=1: the host's kernel knows nothing of this.
+if [ -d /modules ]; then
+	check "KVM is not there before its modules are" [ ! -e /sys/module/kvm_amd ]
+	for m in /modules/*.ko; do insmod $m; done
+fi
 [ -c /dev/kvm ] || mknod /dev/kvm c 10 232
 echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
 echo "# npt=$(cat /sys/module/kvm_amd/parameters/npt)"
@@ -26,4 +30,7 @@ if [ "${NW_stock:-0}" = 0 ]; then
 	[ "${NW_cpus:-1}" -gt 1 ] && l2 smp on "$NW_cpus" 64
 else
 	l2 stockhost on 1 64	# a host kernel without any of this
+fi
+if [ -d /modules ]; then
+	check "KVM's modules can be taken out again" rmmod kvm-amd kvm irqbypass
 fi

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 # Memory pressure: nothing lost, nobody killed whom the stock kernel would not
 # have killed. Boot with little memory (600 MiB).
+# nw.generations=y|n: with LRU lists of generations or without, in a kernel that has both.
+if [ -n "$NW_generations" ]; then
+	L=/sys/kernel/mm/lru_gen/enabled
+	echo $NW_generations > $L
+	case "$(cat $L)" in 0x0000) _now=n ;; *) _now=y ;; esac
+	check "generations of pages: $NW_generations" [ "$_now" = "$NW_generations" ]
+fi
 free_now() { settle; meminfo MemFree; }
 oom_kills() { vmstat oom_kill; }
 echo ${NW_mode:-2} > /proc/sys/vm/ptemagnet

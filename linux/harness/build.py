@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import lzma
 import os
 import re
 import shutil
@@ -36,6 +37,8 @@ class Release(typing.NamedTuple):
     suffix: str
     # Of its selftests of mm, below tools/testing/selftests.
     selftests: str
+    # Whether Debian's own configuration is a kind of kernel here (of the same version as the source).
+    debian: bool
 
     @property
     def package(self):
@@ -45,9 +48,14 @@ class Release(typing.NamedTuple):
     def tarball(self):
         return Path(f"/usr/src/{self.package}.tar.xz")
 
+    @property
+    def cloud(self):
+        """Debian's configuration for virtual machines of clouds."""
+        return Path(f"/usr/src/linux-config-{self.name}/config.amd64_none_cloud-amd64.xz")
 
-RELEASES = {r.name: r for r in (Release("6.1", "6.1.192-2", "patches", "", "vm"),
-                                Release("6.12", "6.12.117-1~deb12u1", "patches-6.12", "-6.12", "mm"))}
+
+RELEASES = {r.name: r for r in (Release("6.1", "6.1.192-2", "patches", "", "vm", True),
+                                Release("6.12", "6.12.117-1~deb12u1", "patches-6.12", "-6.12", "mm", False))}
 # What is meant where no other is named.
 NAMED = os.environ.get("NESTWALK_LINUX", "6.1")
 if NAMED not in RELEASES:
@@ -59,6 +67,8 @@ PACKAGES = {
     "bison": "bison", "bc": "bc", "libelf-dev": Path("/usr/include/libelf.h"), "cpio": "cpio", "xz-utils": "xz",
     "qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "ccache": "ccache", "patch": "patch", "zstd": "zstd",
 }
+# What kind debian needs besides.
+DEBIAN_PACKAGES = {f"linux-config-{RELEASE.name}={RELEASE.version}": RELEASE.cloud} if RELEASE.debian else {}
 # Debug checks are a second kernel; "stock" and "hugetlb" are the unpatched tree.
 KINDS = {
     "stock": ["base"],
@@ -66,7 +76,13 @@ KINDS = {
     "nestwalk": ["base", "nestwalk"],
     "debug": ["base", "nestwalk", "debug"],
     "variant": ["base", "nestwalk", "variant"],
+    # On top of Debian's own: see compiled().
+    "debian": ["debian", "nestwalk"],
 }
+# What QEMU boots through a boot stub, and not by its PVH entry.
+BZIMAGES = ("debug", "variant", "debian")
+# The modules of Debian's configuration that are built, in the order in which they are loaded.
+MODULES = {"IRQ_BYPASS_MANAGER": "virt/lib/irqbypass.ko", "KVM": "arch/x86/kvm/kvm.ko", "KVM_AMD": "arch/x86/kvm/kvm-amd.ko"}
 UNPATCHED = ("stock", "hugetlb")
 PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe", "record", "superpages", "folios", "swapper"]
 DIRECTORIES = ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")
@@ -162,10 +178,10 @@ def run(*args, **kw):
     return r.stdout
 
 
-def missing_packages():
+def missing_packages(packages):
     """Packages whose marker file or program is absent, or whose pinned version is not the installed one."""
     absent = []
-    for package, marker in PACKAGES.items():
+    for package, marker in packages.items():
         there = marker.exists() if isinstance(marker, Path) else shutil.which(marker)
         if there and "=" in package:
             name, version = package.split("=")
@@ -176,9 +192,10 @@ def missing_packages():
     return absent
 
 
-def deps():
-    """Install what is missing when root; otherwise say exactly what to install."""
-    absent = missing_packages()
+def deps(debian=False):
+    """Install what is missing when root; otherwise say exactly what to install. With debian: for that kind of kernel as well."""
+    packages = PACKAGES | (DEBIAN_PACKAGES if debian else {})
+    absent = missing_packages(packages)
     if not absent:
         return
     command = ["apt-get", "-o", "DPkg::Lock::Timeout=600", "install", "-y", "--no-install-recommends", *absent]
@@ -189,8 +206,8 @@ def deps():
     if r.returncode:
         subprocess.run(["apt-get", "update"], env=env, stdout=subprocess.DEVNULL)
         r = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if r.returncode or missing_packages():
-        sys.exit(r.stdout[-3000:] + "\nstill missing: " + " ".join(missing_packages()))
+    if r.returncode or missing_packages(packages):
+        sys.exit(r.stdout[-3000:] + "\nstill missing: " + " ".join(missing_packages(packages)))
 
 
 def digest(*paths):
@@ -297,11 +314,15 @@ def compiler(tree, out, base):
     return ["nice", "-n", "10", "make", "-s", "-C", tree, f"O={out}"], env
 
 
-def configure(tree, out, fragments, make, env):
-    """Make a configuration, and return its lines."""
+def configure(tree, out, fragments, make, env, base=None):
+    """Make a configuration on top of base, the text of a whole one, or of the smallest there is. Return its lines."""
     out.mkdir(parents=True, exist_ok=True)
-    run(*make, "tinyconfig", env=env)
-    run(tree / "scripts/kconfig/merge_config.sh", "-m", "-O", out, out / ".config", *fragments, cwd=tree, env=env)
+    if base is None:
+        run(*make, "tinyconfig", env=env)
+        run(tree / "scripts/kconfig/merge_config.sh", "-m", "-O", out, out / ".config", *fragments, cwd=tree, env=env)
+    else:
+        # Of two values of an option the later one counts. merge_config.sh starts several processes for each line.
+        (out / ".config").write_text("\n".join([base, *(f.read_text() for f in fragments)]))
     run(*make, "olddefconfig", env=env)
     return (out / ".config").read_text().splitlines()
 
@@ -312,23 +333,62 @@ def compile_kernel(make, target, env):
     return run(*make, f"-j{JOBS}", *cc, target, env=env)
 
 
+def debian_config(release):
+    """Debian's configuration. Of what it has as modules, only MODULES are left."""
+    if not release.debian:
+        print(f"debian: with LINUX={release.name} there is no kernel of Debian's configuration", file=sys.stderr)
+        sys.exit(2)
+    text = lzma.decompress(release.cloud.read_bytes()).decode()
+    return re.sub(r"^CONFIG_(\w+)=m$", lambda m: m[0] if m[1] in MODULES else f"# CONFIG_{m[1]} is not set", text, flags=re.MULTILINE)
+
+
+# Where the kernel's options for memory, preemption and hardening are, and those of them that only its drivers select in Debian's
+# configuration, or memory errors and page_owner here.
+KCONFIG = ("mm/Kconfig", "mm/Kconfig.debug", "kernel/Kconfig.preempt", "kernel/Kconfig.hz", "kernel/Kconfig.locks",
+           "security/Kconfig.hardening", "lib/Kconfig.kasan")
+SELECTED = {"BALLOON_COMPACTION", "GET_FREE_REGION", "HMM_MIRROR", "MEMORY_BALLOON", "VMAP_PFN", "ZSMALLOC",
+            "ARCH_SUPPORTS_MEMORY_FAILURE", "PAGE_EXTENSION"}
+
+
+def unlike_debian(tree, config, base, fragments):
+    """Options of KCONFIG that a configuration has otherwise than Debian's, its text, but for those that a fragment sets. Sorted."""
+    names = {name for file in KCONFIG for name in re.findall(r"^\s*(?:menu)?config (\w+)", (tree / file).read_text(), re.MULTILINE)}
+    ours, debian = ({line for line in lines if re.match(r"CONFIG_\w+=", line)} for lines in (config, base.splitlines()))
+    differ = {line.partition("=")[0].removeprefix("CONFIG_") for line in ours ^ debian}
+    chosen = set(re.findall(r"^(?:# )?CONFIG_(\w+)", "\n".join(f.read_text() for f in fragments), re.MULTILINE))
+    return sorted((differ & names) - chosen - SELECTED)
+
+
 @built
 def compiled(kind, release=RELEASE):
     """Configure and build one kernel; returns the vmlinux, or the bzImage where QEMU needs that."""
+    base = debian_config(release) if kind == "debian" else None
     tree, out = source(kind, release), BUILD / f"kernel-{kind}{release.suffix}"
     fragments = [fragment(f, release) for f in KINDS[kind]]
     stamp = out / "nestwalk.config.stamp"
     make, env = compiler(tree, out, BUILD)
-    value = digest(*fragments) + digest(*(patches(release) if kind not in UNPATCHED else []))
+    value = (hashlib.sha256(base.encode()).hexdigest() if base else "") + digest(*fragments) + digest(*(patches(release) if kind not in UNPATCHED else []))
     if not stamped(stamp, value):
-        config = configure(tree, out, fragments, make, env)
+        config = configure(tree, out, fragments, make, env, base)
         for line in wanted_options(fragments):
             if line not in config:
                 sys.exit(f"{kind}: option lost in configuration: {line}")
+        if base and (others := unlike_debian(tree, config, base, fragments)):
+            sys.exit(f"{kind}: not as Debian has it, by no fragment: {', '.join(others)}")
         stamp.write_text(value)
-    target, image = ("bzImage", "arch/x86/boot/bzImage") if kind in ("debug", "variant") else ("vmlinux", "vmlinux")
+    target, image = ("bzImage", "arch/x86/boot/bzImage") if kind in BZIMAGES else ("vmlinux", "vmlinux")
     compile_kernel(make, target, env)
+    if base:
+        compile_kernel(make, "modules", env)
     return out / image
+
+
+def modules(kind, release=RELEASE):
+    """KVM's modules as entries of an initramfs, where it is not built in; named so that their order is that of loading."""
+    if kind != "debian":
+        return ()
+    out = compiled(kind, release).parents[3]
+    return tuple((f"/modules/{i}.ko", out / path, 644) for i, path in enumerate(MODULES.values()))
 
 
 def kernels_of_each_patch(release=RELEASE):

@@ -47,18 +47,31 @@ def quarantine(kind):
     return "nw.quarantine=1" if kind == "debug" else ""
 
 
+# Kinds with memory errors (MEMORY_FAILURE, HWPOISON_INJECT), which have tests of these besides.
+MEMORY_ERRORS = ("debug", "debian")
+
+
+def options(kind):
+    """For the command line of a kind.
+
+    The CPU that is emulated needs no page-table isolation, so Debian's kernel would leave it off. init_on_alloc is Debian's
+    default, page_owner allocates memory while pages are freed.
+    """
+    return "page_owner=on init_on_alloc=1 pti=on" if kind == "debian" else quarantine(kind)
+
+
 def kunit(kind):
     lines = boot(f"kunit-{kind}", build.kernel(kind), build.initramfs(), "kunit", cpus=2,
-                 append=f"kunit.enable=1 nw.suites={KUNIT_SUITES} {quarantine(kind)}")
-    # The debug kernel has memory errors besides, one test in each suite.
-    count_ok(lines, KUNIT_OK + 2 * (kind == "debug"), f"kunit {kind}")
+                 append=f"kunit.enable=1 nw.suites={KUNIT_SUITES} {options(kind)}")
+    # One test of memory errors in each suite.
+    count_ok(lines, KUNIT_OK + 2 * (kind in MEMORY_ERRORS), f"kunit {kind}")
 
 
 def ptemagnet(kind):
     lines = boot(f"ptemagnet-{kind}", build.kernel(kind), build.initramfs(), "ptemagnet", mem=1024,
-                 append=quarantine(kind))
-    # Two nodes and compaction are other steps. The debug kernel has memory errors besides: soft, in mapped pages, and in reserved ones.
-    count_ok(lines, PTEMAGNET_OK + 3 * (kind == "debug"), f"ptemagnet {kind}")
+                 append=options(kind))
+    # Two nodes and compaction are other steps. Of memory errors: soft, in mapped pages, and in reserved ones.
+    count_ok(lines, PTEMAGNET_OK + 3 * (kind in MEMORY_ERRORS), f"ptemagnet {kind}")
 
 
 def variant():
@@ -110,6 +123,25 @@ def pressure(kind):
     count_ok(lines, 13, f"pressure {kind}")
 
 
+def pressure_of_each_lru(kind):
+    """Where the kernel has two kinds of LRU lists: with active and inactive ones, which are Debian's default, and with generations."""
+    for generations in ("n", "y"):
+        lines = boot(f"pressure-{kind}-{generations}", build.kernel(kind), build.initramfs(), "pressure", mem=720,
+                     append=f"nw.generations={generations} {options(kind)}")
+        count_ok(lines, 14, f"pressure {kind}, lru_gen={generations}")
+
+
+def balancing(kind, seconds):
+    """NUMA balancing unmaps and moves pages while reservations are made, used and given up, on two nodes of the firmware's tables."""
+    nodes = [f"-object memory-backend-ram,id=m{n},size=512M -numa node,nodeid={n},memdev=m{n},cpus={n}".split() for n in (0, 1)]
+    lines = boot(f"balancing-{kind}", build.kernel(kind), build.initramfs(), "balancing", mem=1024, cpus=2, timeout=2400,
+                 extra=sum(nodes, []), append=f"nw.seconds={seconds} {options(kind)}")
+    count_ok(lines, 7, f"balancing {kind}")
+    for l in lines:
+        if l.startswith(("STRESS", "# balancing")):
+            print(f"          {l}")
+
+
 def oom():
     """Pages that can be had before somebody is killed, stock against patched: the reservations must be no part of it. Pages that the
     killer has left on per-CPU lists count: on 6.12 it comes with any number of these, with and without reservations."""
@@ -131,10 +163,10 @@ def offline(kind):
     count_ok(lines, 7, f"offline {kind}", more=True)
 
 
-def stress(kind, seconds):
+def stress(kind, seconds, append=""):
     # page_owner=on (where it is built in) allocates memory while pages are freed.
     lines = boot(f"stress-{kind}", build.kernel(kind), build.initramfs(), "stress", mem=1024, timeout=2400,
-                 append=f"nw.seconds={seconds} hugegpt=force page_owner=on init_on_alloc=1 {quarantine(kind)}")
+                 append=f"nw.seconds={seconds} hugegpt=force page_owner=on init_on_alloc=1 {options(kind)} {append}")
     count_ok(lines, 4, f"stress {kind}")
     for l in lines:
         if l.startswith("STRESS"):
@@ -159,9 +191,9 @@ VM_BLOCKS = 16
 
 def nested(kind, l2_kind, cpu, name, cpus=1):
     """L1 with KVM inside QEMU, L2 inside it."""
-    initrd = build.initramfs(f"initramfs-l1-{l2_kind}", second_level(l2_kind))
+    initrd = build.initramfs(f"initramfs-l1-{l2_kind}", (*second_level(l2_kind), *build.modules(kind)))
     lines = boot(f"nested-{name}", build.kernel(kind), initrd, "l1", cpu=cpu, cpus=1 if cpus == 1 else 2, mem=1024,
-                 append=f"nw.cpus={cpus} nw.stock={int(kind in build.UNPATCHED)}", timeout=1200)
+                 append=f"nw.cpus={cpus} nw.stock={int(kind in build.UNPATCHED)} {options(kind)}", timeout=1200)
     vms = {m[1]: json.loads(m[2]) for m in (re.match(r"VMM\.(\w+) (.*)", l) for l in lines) if m}
     pools = {}
     for l in lines:
@@ -174,9 +206,10 @@ def nested(kind, l2_kind, cpu, name, cpus=1):
     return lines, vms, pools
 
 
-def nested_hugegpt(cpu, name, cpus=1):
-    lines, vms, pools = nested("nestwalk", "nestwalk", cpu, name, cpus)
-    count_ok(lines, 50 + 3 * (cpus > 1), f"nested {name}")
+def nested_hugegpt(cpu, name, cpus=1, kind="nestwalk"):
+    lines, vms, pools = nested(kind, "nestwalk", cpu, name, cpus)
+    # Where KVM is a module: that it is, and that it can be taken out again.
+    count_ok(lines, 50 + 3 * (cpus > 1) + 2 * bool(build.modules(kind)), f"nested {name}")
     for off in ("unaware", "off"):
         v = vms[off]
         require(v["huge_kb"] == 0 and v["hgpt_mapped"] == 0 and off not in pools, f"nested {name}: {off} is not stock: {v}")
@@ -395,6 +428,15 @@ CHECK = [
     Step("gate", lambda: gate("nestwalk"), 2),
     Step("nested npt", lambda: nested_hugegpt(NPT, "npt")),
 ]
+# With Debian's own configuration.
+DEBIAN = [
+    Step("kunit, debian", lambda: kunit("debian"), 2),
+    Step("ptemagnet, debian", lambda: ptemagnet("debian")),
+    Step("pressure, debian", lambda: pressure_of_each_lru("debian")),
+    Step("balancing, debian", lambda: balancing("debian", 60), 2),
+    Step("nested npt, debian", lambda: nested_hugegpt(NPT, "npt-debian", kind="debian")),
+    Step("stress, debian", lambda: stress("debian", 60, "preempt=full"), 2),
+] if build.RELEASE.debian else []
 # What breaks first comes first, but for steps that wait until enough CPUs are free.
 TEST = [step for step in CHECK if not step.name.startswith("nested")] + [
     Step("kunit, debug", lambda: kunit("debug"), 2),
@@ -416,9 +458,10 @@ TEST = [step for step in CHECK if not step.name.startswith("nested")] + [
     Step("from outside", lambda: from_outside("nestwalk"), 2),
     Step("nested on a stock host", lambda: nested_stock_host(NPT)),
     Step("scaling", scaling),
+    *DEBIAN,
     Step("each", each, 2),
 ]
-SUITES = {"check": CHECK, "test": TEST, "each": [step for step in TEST if step.name == "each"]}
+SUITES = {"check": CHECK, "test": TEST, "each": [step for step in TEST if step.name == "each"], "debian": DEBIAN}
 
 
 def run_step(suite, name):
@@ -459,11 +502,14 @@ class Running:
 
 def run_suite(suite, only):
     """The steps in their order, several at once where there are CPUs for them."""
+    if not SUITES[suite]:
+        print(f"{suite}: with LINUX={build.RELEASE.name} there is no such suite", file=sys.stderr)
+        return 2
     waiting = [step for step in SUITES[suite] if not only or step.name in only]
     for name in set(only) - {step.name for step in waiting}:
         print(f"no step '{name}'; there are: {'; '.join(step.name for step in SUITES[suite])}", file=sys.stderr)
         return 2
-    build.deps()
+    build.deps(debian=any(step in DEBIAN for step in waiting))
     begun, cpu, failed, running = time.monotonic(), 0, [], {}
     free = cpus = os.cpu_count() or 1
     try:
@@ -492,7 +538,7 @@ def main():
     if verb == "deps":
         build.deps()
     elif verb == "kernel":
-        build.deps()
+        build.deps(debian=rest[0] == "debian")
         print(build.compiled(rest[0]))
     elif verb == "step":
         return run_step(*rest)
