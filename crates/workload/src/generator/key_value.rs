@@ -427,20 +427,28 @@ impl KeyValue {
         self.buffers.at((client * 2 + u64::from(reply)) * BUFFER)
     }
 
-    /// `dictFind`: slot, then `key`, string and `next` of each entry until the key is found.
-    fn redis_find(&self, key: u64, accesses: &mut Vec<Access>) {
-        let look = |key, accesses: &mut Vec<Access>| {
-            accesses.push(Access::load(self.object(key, redis::ENTRY)));
-            // The string's header says how long it is.
-            accesses.push(Access::load(self.object(key, redis::KEY)));
-            words(self.object(key, redis::KEY), self.config.key_bytes, false, accesses);
-        };
+    /// `key` of an entry and the string, to compare it with another one.
+    fn redis_look(&self, key: u64, accesses: &mut Vec<Access>) {
+        accesses.push(Access::load(self.object(key, redis::ENTRY)));
+        // The string's header says how long it is.
+        accesses.push(Access::load(self.object(key, redis::KEY)));
+        words(self.object(key, redis::KEY), self.config.key_bytes, false, accesses);
+    }
+
+    /// The slot of `key`, then `key`, string and `next` of each entry before it: `dictFind` of a
+    /// key that is not there.
+    fn redis_pass(&self, key: u64, accesses: &mut Vec<Access>) {
         accesses.push(Access::load(self.slot(key)));
         for other in self.passed(key) {
-            look(other, accesses);
+            self.redis_look(other, accesses);
             accesses.push(Access::load(plus(self.object(other, redis::ENTRY), redis::ENTRY_NEXT)));
         }
-        look(key, accesses);
+    }
+
+    /// `dictFind`: the entries in the slot of `key` until it is found.
+    fn redis_find(&self, key: u64, accesses: &mut Vec<Access>) {
+        self.redis_pass(key, accesses);
+        self.redis_look(key, accesses);
     }
 
     /// `lookupKey`: the key, then the value's object, whose LRU clock is set.
@@ -498,14 +506,7 @@ impl KeyValue {
         accesses.push(Access::load(self.size_of(key, redis::OBJECT)));
         accesses.extend([0, redis::OBJECT_POINTER].map(|field| Access::store(plus(object, field))));
         // `dictFind`, and `_dictKeyIndex` of `dictAddRaw`.
-        for _ in 0..2 {
-            accesses.push(Access::load(self.slot(key)));
-            for other in self.passed(key) {
-                accesses.push(Access::load(self.object(other, redis::ENTRY)));
-                words(self.object(other, redis::KEY), self.config.key_bytes, false, accesses);
-                accesses.push(Access::load(plus(self.object(other, redis::ENTRY), redis::ENTRY_NEXT)));
-            }
-        }
+        (0..2).for_each(|_| self.redis_pass(key, accesses));
         accesses.push(Access::load(self.size_of(key, redis::KEY)));
         words(self.object(key, redis::KEY), self.config.key_bytes, true, accesses);
         let entry = self.object(key, redis::ENTRY);
