@@ -12,6 +12,7 @@ use crate::accelerator::asap::Asap;
 use crate::accelerator::cuckoo::Cuckoo;
 use crate::accelerator::pom_tlb::PomTlb;
 use crate::accelerator::{Accelerator, NoAccelerator};
+use crate::any_walker::AnyWalker;
 use crate::corunner::CoRunner;
 use crate::llc::Llc;
 use crate::native::Native;
@@ -34,12 +35,18 @@ macro_rules! loops {
     () => {
         /// Runs `accesses` over one page table.
         fn native(core: &mut Core<Self>, walker: &mut Native<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
-            core.run_in(walker, accesses, seen_by)
+            match core.vectors() {
+                Some(vectors) => core.run_in(vectors, walker, accesses, seen_by),
+                None => core.run_portable(AnyWalker::Native(walker), accesses, seen_by),
+            }
         }
 
         /// Runs `accesses` over a guest's table and its host's.
         fn nested(core: &mut Core<Self>, walker: &mut Nested<'_>, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
-            core.run_in(walker, accesses, seen_by)
+            match core.vectors() {
+                Some(vectors) => core.run_in(vectors, walker, accesses, seen_by),
+                None => core.run_portable(AnyWalker::Nested(walker), accesses, seen_by),
+            }
         }
 
         /// Runs `accesses` over a guest's table and segment registers.
@@ -49,7 +56,10 @@ macro_rules! loops {
             accesses: &[Access],
             seen_by: SeenBy<'_>,
         ) -> RunEnd {
-            core.run_in(walker, accesses, seen_by)
+            match core.vectors() {
+                Some(vectors) => core.run_in(vectors, walker, accesses, seen_by),
+                None => core.run_portable(AnyWalker::Segmented(walker), accesses, seen_by),
+            }
         }
     };
 }

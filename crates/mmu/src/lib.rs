@@ -22,6 +22,7 @@
 
 mod absorbed;
 pub mod accelerator;
+mod any_walker;
 mod cache;
 mod clustered;
 mod config;

@@ -14,9 +14,7 @@ use crate::events::{Served, WalkEvents};
 use crate::hierarchy::{Hierarchy, Private, PrivateCaches, Task};
 use crate::levels::{LevelByLevel, Levels};
 use crate::llc::Llc;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
-use crate::simd::{Plain, Simd};
+use crate::simd::{Plain, Simd, Vectors};
 use crate::tape::{Reference, Tape, WalkSpan};
 
 /// References that are looked ahead.
@@ -27,8 +25,8 @@ const AHEAD: usize = 16;
 pub(crate) struct Player {
     pub caches: PrivateCaches,
     pub in_flight: InFlight,
-    #[cfg(target_arch = "x86_64")]
-    avx2: Option<Avx2>,
+    /// The vectors to be used, if any are.
+    pub vectors: Option<Vectors>,
     levels: Box<Levels>,
     /// What the references of a tape up to each took together.
     waited: Vec<Waited>,
@@ -43,8 +41,7 @@ impl Player {
         Ok(Self {
             caches: PrivateCaches::new(config)?,
             in_flight: InFlight::new(miss_registers),
-            #[cfg(target_arch = "x86_64")]
-            avx2: Avx2::detect(),
+            vectors: Vectors::detect(),
             levels: Box::new(Levels::new()),
             waited: Vec::new(),
         })
@@ -81,11 +78,10 @@ impl Player {
 
     #[inline(always)]
     fn play_as<const KIND: u8>(&mut self, llc: &mut Llc, tape: &mut Tape, counters: &mut Counters) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(avx2) = self.avx2 {
-            return self.play_with::<_, KIND>(avx2, llc, tape, counters);
+        match self.vectors {
+            Some(vectors) => self.play_with::<_, KIND>(vectors, llc, tape, counters),
+            None => self.play_with::<_, KIND>(Plain, llc, tape, counters),
         }
-        self.play_with::<_, KIND>(Plain, llc, tape, counters);
     }
 
     #[inline(always)]

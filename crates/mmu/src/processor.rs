@@ -16,6 +16,7 @@ use crate::key::Asid;
 use crate::memo::Memo;
 use crate::play::Player;
 use crate::recent_pages::RecentPages;
+use crate::simd::Vectors;
 use crate::tlb::Tlbs;
 use crate::walk_cache::{NestedTlbCounters, PwcCounters};
 use crate::walk_unit::WalkUnit;
@@ -224,6 +225,17 @@ impl<P: Accelerator> Core<P> {
     /// prefetches). Makes no difference to any result.
     pub fn set_stages(&mut self, on: bool) {
         self.stages = on;
+    }
+
+    /// Whether vectors may be used, if this processor has them (by default they are). Makes no
+    /// difference to any result.
+    pub fn set_vectors(&mut self, on: bool) {
+        self.player.vectors = if on { Vectors::detect() } else { None };
+    }
+
+    /// The vectors to be used, if any are.
+    pub(crate) fn vectors(&self) -> Option<Vectors> {
+        self.player.vectors
     }
 
     /// Checks what must always hold in each of its structures.

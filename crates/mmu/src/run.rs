@@ -19,6 +19,7 @@ use nestwalk_mem::{Access, Gva, Gvn, Hpa, PageSize};
 
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Probe;
+use crate::any_walker::AnyWalker;
 use crate::clustered::Group;
 use crate::corunner::CoRunner;
 use crate::counters::Counters;
@@ -28,7 +29,7 @@ use crate::llc::Llc;
 use crate::mapping::Mapping;
 use crate::memo::{Memo, Prepared};
 use crate::processor::{Core, RunEnd};
-use crate::simd::{Plain, Simd};
+use crate::simd::{Plain, Simd, Vectors};
 use crate::stages::FetchAhead;
 use crate::tape::Tape;
 use crate::tlb::{Lookup, SmallPages, TlbCounters, Tlbs};
@@ -118,7 +119,7 @@ trait Detail {
     fn finish<P: Accelerator>(&mut self, core: &mut Core<P>);
 }
 
-/// All of it, with a co-runner or (then its code is compiled away) without.
+/// All of it. If `BESIDE` is false there is no co-runner, and its code is compiled away.
 struct Full<'a, const BESIDE: bool> {
     llc: &'a mut Llc,
     corunner: Option<&'a mut CoRunner>,
@@ -338,6 +339,10 @@ impl<P: Accelerator> WalkUnit<P> {
 }
 
 impl<P: Accelerator> Core<P> {
+    /// Whether walks can ever be done in [stages](crate::stages): if those of the kernels' tables
+    /// are all that there are.
+    const IN_STAGES: bool = !P::TRANSLATES && !P::WALKS;
+
     /// Simulates `accesses` in full, in order, up to the first that needs a page fault.
     pub fn run<W: EngineWalker>(
         &mut self,
@@ -362,29 +367,54 @@ impl<P: Accelerator> Core<P> {
         walker.run(self, accesses, SeenBy::Tlbs)
     }
 
-    /// What [`Engine`] compiles.
-    pub(crate) fn run_in<W: Walker>(&mut self, walker: &mut W, accesses: &[Access], seen_by: SeenBy<'_>) -> RunEnd {
+    /// What [`Engine`] compiles for each walker.
+    pub(crate) fn run_in<W: Walker>(
+        &mut self,
+        vectors: Vectors,
+        walker: &mut W,
+        accesses: &[Access],
+        seen_by: SeenBy<'_>,
+    ) -> RunEnd {
         match seen_by {
-            SeenBy::Tlbs => self.run_with(walker, accesses, TlbOnly),
+            SeenBy::Tlbs => self.run_apart(vectors, walker, accesses, TlbOnly),
             SeenBy::Caches(llc, corunner) => {
                 self.player.caches.synchronise(llc);
                 match corunner {
-                    None => self.run_with(walker, accesses, Full::<false> { llc, corunner }),
-                    Some(_) => self.run_with(walker, accesses, Full::<true> { llc, corunner }),
+                    None => self.run_apart(vectors, walker, accesses, Full::<false> { llc, corunner }),
+                    Some(_) => self.run_apart(vectors, walker, accesses, Full::<true> { llc, corunner }),
                 }
             }
         }
     }
 
-    fn run_with<W: Walker, D: Detail>(&mut self, walker: &mut W, accesses: &[Access], detail: D) -> RunEnd {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(avx2) = crate::simd::Avx2::detect() {
-            return avx2.apart(
-                #[inline(always)]
-                || self.run_batches(avx2, walker, accesses, detail),
-            );
+    /// What it compiles for processors without vectors: as little as does the same.
+    #[inline(never)]
+    pub(crate) fn run_portable(
+        &mut self,
+        mut walker: AnyWalker<'_, '_>,
+        accesses: &[Access],
+        seen_by: SeenBy<'_>,
+    ) -> RunEnd {
+        match seen_by {
+            SeenBy::Tlbs => self.run_batches(Plain, &mut walker, accesses, TlbOnly),
+            SeenBy::Caches(llc, corunner) => {
+                self.player.caches.synchronise(llc);
+                self.run_batches(Plain, &mut walker, accesses, Full::<true> { llc, corunner })
+            }
         }
-        self.run_batches(Plain, walker, accesses, detail)
+    }
+
+    fn run_apart<W: Walker, D: Detail>(
+        &mut self,
+        vectors: Vectors,
+        walker: &mut W,
+        accesses: &[Access],
+        detail: D,
+    ) -> RunEnd {
+        vectors.apart(
+            #[inline(always)]
+            || self.run_batches(vectors, walker, accesses, detail),
+        )
     }
 
     #[inline(always)]
@@ -496,7 +526,7 @@ impl<P: Accelerator> Core<P> {
         last: &mut Last,
     ) -> (Row, Next) {
         let Self { tlbs, unit, memos, memo, recent_walks, .. } = self;
-        let memo = if *recent_walks < WALKS_MIN { None } else { *memo };
+        let memo = if !Self::IN_STAGES || *recent_walks < WALKS_MIN { None } else { *memo };
         let (row, next) = if let Some(pages) = tlbs.small_pages::<1>() {
             small_pages_in(pages, (unit, memos, memo), simd, walker, accesses, detail, last)
         } else if let Some(pages) = tlbs.small_pages::<2>() {
@@ -594,7 +624,7 @@ impl<P: Accelerator> Core<P> {
     /// [stages](crate::stages).
     #[inline(always)]
     fn put_off<W: Walker>(&mut self, walker: &mut W, access: Access, hints: &mut Hints<W::Hint>) -> Option<Mapping> {
-        if self.recent_walks < WALKS_MIN {
+        if !Self::IN_STAGES || self.recent_walks < WALKS_MIN {
             return None;
         }
         let memo = self.memos.get_mut(self.memo?)?;
@@ -609,7 +639,7 @@ impl<P: Accelerator> Core<P> {
     /// Does all walks that were put off, and brings the batch's references onto the tape.
     #[inline(always)]
     fn finish_walks<S: Simd, W: Walker>(&mut self, simd: S, walker: &mut W, hints: Option<&mut Hints<W::Hint>>) {
-        if self.unit.pending.has_walks() {
+        if Self::IN_STAGES && self.unit.pending.has_walks() {
             self.finish_in_stages(simd, walker, hints.unwrap_or(&mut Hints::default()));
         }
         self.unit.finish_others();
@@ -634,7 +664,7 @@ impl<P: Accelerator> Core<P> {
         // In stages all host walks search the same caches, and there is no nested TLB.
         let is_staged =
             self.unit.nested_tlb.is_none() && self.unit.searches_host_pwc(0) == self.unit.searches_host_pwc(1);
-        if P::TRANSLATES || P::WALKS || !self.stages || !is_staged {
+        if !Self::IN_STAGES || !self.stages || !is_staged {
             return None;
         }
         let (guest, host, base) = walker.prepares()?;

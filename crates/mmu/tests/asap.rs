@@ -221,9 +221,10 @@ fn walks_in_stages_ask_for_the_same_lines_at_the_same_times() {
         .collect();
     for miss_registers in [1, 3, 10] {
         let config = MmuConfig { l1d_miss_registers: Some(miss_registers), ..machine() };
-        let outcome = |stages: bool| {
+        let outcome = |stages: bool, vectors: bool| {
             let mut rig = Rig::new(&config, &[1, 2], &[1, 2]);
             rig.core.set_stages(stages);
+            rig.core.set_vectors(vectors);
             rig.core.accelerator_mut().load(&guest_nodes, &host_nodes, Vpn(0));
             let (mut guest, mut host) = (guest.table.clone(), host.table.clone());
             let mut walker = Nested { guest: &mut guest, host: &mut host, base: Vpn(0) };
@@ -231,8 +232,10 @@ fn walks_in_stages_ask_for_the_same_lines_at_the_same_times() {
             rig.core.check_invariants();
             rig.core.counters()
         };
-        let (staged, expected) = (outcome(true), outcome(false));
+        let (staged, expected) = (outcome(true, true), outcome(false, true));
         assert!(staged.prefetch.useful > 100 && staged.tlb.walks() > 1000);
         assert_eq!(staged, expected, "{miss_registers} miss registers");
+        assert_eq!(outcome(false, false), expected, "without vectors");
+        assert_eq!(outcome(true, false), expected, "in stages, without vectors");
     }
 }

@@ -257,6 +257,7 @@ proptest! {
         // Of few lines, so that tables are resized.
         lines in prop::sample::select(vec![64, 16384]),
         (pmd_walk_cache, pud_walk_cache) in (1_u32..3, 1_u32..3),
+        has_vectors in any::<bool>(),
     ) {
         let config = small_tlbs(machine());
         let cuckoo = CuckooConfig { lines, pmd_walk_cache, pud_walk_cache, walk_cache_cycles: 0 };
@@ -264,6 +265,7 @@ proptest! {
         let below = || is_nested.then(|| host(&[(0, 512, PageSize::Small), (512, 511, PageSize::Huge), (1 << 18, 2, PageSize::Giant)]));
         let mut plain = Rig::new(&config, NoAccelerator, own(), below());
         let mut with = Rig::new(&config, Cuckoo::new(&cuckoo, BASE..Hpa(1 << 41)), own(), below());
+        with.core.set_vectors(has_vectors);
         let mut next = 2048;
         for (op, in_host) in &ops {
             if let Op::Access(page, store) = *op {

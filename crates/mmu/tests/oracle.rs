@@ -5,9 +5,10 @@
 mod common;
 
 use common::{Rig, TestTable, WRITABLE, cycles_of_events, machine, machine_with_nested_tlb, machine_without_pwc};
-use nestwalk_mem::{Access, Entry, Frame, Geometry, Gpa, Gva, NodeId, PageSize, PageTable, Vpn};
+use nestwalk_mem::{Access, Entry, Frame, Geometry, Gpa, Gva, NodeId, PageSize, PageTable, Pfn, Vpn};
 use nestwalk_mmu::{
-    Counters, Fault, LlcPolicy, MmuConfig, Native, Nested, PwcConfig, RunEnd, Served, Table, WaysConfig,
+    Counters, Fault, LlcPolicy, MmuConfig, Native, Nested, PwcConfig, RunEnd, Segmented, Segments, Served, Table,
+    WaysConfig,
 };
 use proptest::prelude::*;
 
@@ -206,6 +207,27 @@ proptest! {
         prop_assert_eq!(&outcome(false, accesses.len()), &whole);
         prop_assert_eq!(&outcome(true, cut), &whole);
         prop_assert_eq!(whole.walk_cycles, cycles_of_events(&config, &whole));
+    }
+
+    #[test]
+    fn segments_without_vectors_change_no_statistic(seed in any::<u64>(), is_clustered in any::<bool>()) {
+        let config = machine();
+        let config = if is_clustered { config.with_clustered_tlb().unwrap() } else { config };
+        let segments = Segments::new(&[(Pfn(0x9000), 0x800), (Pfn(0x100), 0x2000)], 1).unwrap();
+        let accesses = bursts(seed, 1000);
+        let outcome = |vectors: bool| {
+            let (mut rig, mut guest) = (Rig::new(&config), scattered_vm().0);
+            rig.core.set_vectors(vectors);
+            let mut walker = Segmented { guest: &mut guest, segments: &segments };
+            assert_eq!(rig.core.run(&mut rig.llc, &mut walker, &accesses, None), RunEnd::Done);
+            let functional = rig.core.run_functional(&mut walker, &bursts(seed ^ 1 << 40, 1000));
+            assert_eq!(functional, RunEnd::Done);
+            rig.core.check_invariants();
+            rig.core.counters()
+        };
+        let with = outcome(true);
+        prop_assert!(with.tlb.walks() > 100 && with.functional.walks() > 100);
+        prop_assert_eq!(&outcome(false), &with);
     }
 
     /// Kernels change their tables between runs. In a run, nothing that a walk relies on changes.

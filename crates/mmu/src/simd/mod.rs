@@ -245,6 +245,12 @@ fn use_one<'a, T: Copy + PartialEq + 'a>(places: impl Iterator<Item = &'a mut T>
 }
 
 impl Plain {
+    /// This code: every processor can run it.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) fn detect() -> Option<Self> {
+        Some(Self)
+    }
+
     #[inline(always)]
     fn use_any<T: Tags>(self, row: &mut [T], last: u64, tag: T::Tag) -> u64 {
         use_one(row.iter_mut().flat_map(T::places_mut).take(last.trailing_zeros() as usize + 1), tag)
@@ -353,6 +359,13 @@ impl Simd for Plain {
 mod avx;
 #[cfg(target_arch = "x86_64")]
 pub use avx::Avx2;
+
+/// The fastest code for this kind of processor, which not every one of the kind can run.
+#[cfg(target_arch = "x86_64")]
+pub type Vectors = Avx2;
+/// The fastest code for this kind of processor.
+#[cfg(not(target_arch = "x86_64"))]
+pub type Vectors = Plain;
 
 #[cfg(test)]
 mod tests {

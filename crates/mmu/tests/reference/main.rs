@@ -231,6 +231,14 @@ impl Rig {
     }
 }
 
+impl<P: Engine> Rig<P> {
+    /// On a processor with vectors or without.
+    fn with_vectors(mut self, has: bool) -> Self {
+        self.cores.iter_mut().for_each(|core| core.set_vectors(has));
+        self
+    }
+}
+
 impl Rig<PomTlb> {
     /// With a part-of-memory TLB of so many bytes above all else.
     fn with_pom(config: &MmuConfig, size: u64) -> Self {
@@ -481,6 +489,7 @@ proptest! {
         beside in prop::option::weighted(0.3, any::<u64>()),
         // Of few lines, so that entries push each other out; of an odd number of them; of many.
         pom in prop::option::weighted(0.4, prop::sample::select(vec![128_u64, 64 * 2 * 3, 64 * 2 * 37, 1 << 16])),
+        has_vectors in prop::bool::weighted(0.7),
     ) {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(tables);
         let mut programs = [Program::new((1, 1), geometries, &mut random), Program::new((2, 1), geometries, &mut random)];
@@ -488,8 +497,11 @@ proptest! {
         programs[1].asid.1 = 2;
         let corunner = beside.map(|seed| CoRunner::new(MEMORY_END, 1 << 16, seed));
         match pom {
-            Some(size) => check(&mut Rig::with_pom(&config, size), &mut programs, &ops, corunner),
-            None => check(&mut Rig::new(&config), &mut programs, &ops, corunner),
+            Some(size) => {
+                let mut rig = Rig::with_pom(&config, size).with_vectors(has_vectors);
+                check(&mut rig, &mut programs, &ops, corunner);
+            }
+            None => check(&mut Rig::new(&config).with_vectors(has_vectors), &mut programs, &ops, corunner),
         }
     }
 }
