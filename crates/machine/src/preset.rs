@@ -133,6 +133,7 @@ impl PresetChoice {
         let all = toml::Table::try_from(&config).map_err(|error| refuse(error.to_string()))?;
         let local = match &config {
             GeneratorConfig::KeyValue(config) => u64::from(config.local_permille_in_effect()),
+            GeneratorConfig::MatchFinder(config) => u64::from(config.local_permille_in_effect()),
             _ => all.get("local_permille").and_then(toml::Value::as_integer).unwrap_or(0).clamp(0, 999) as u64,
         };
         let keys = match counts.len() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a fixed number of accesses of one case through a core, for profilers and instruction
-//! counts: `hot_path CASE [MILLIONS [ORDER [MACHINE]]] [--no-hints] [--clustered]`, with a guest of
-//! `2^ORDER` pages, on `broadwell-asap` or another machine file.
+//! counts: `hot_path CASE [MILLIONS [ORDER [MACHINE]]] [--no-hints] [--no-vectors] [--clustered]`, with
+//! a guest of `2^ORDER` pages, on `broadwell-asap` or another machine file.
 //! Without a case it lists them.
 
 #[path = "../benches/cases/mod.rs"]
@@ -41,6 +41,7 @@ fn main() {
     }
     let mut machine = Machine::new(&config, order);
     machine.core().set_hints(!arguments.iter().any(|argument| argument == "--no-hints"));
+    machine.core().set_vectors(!arguments.iter().any(|argument| argument == "--no-vectors"));
     let clock = Instant::now();
     let before = seconds(clock);
     machine.run(&accesses);
