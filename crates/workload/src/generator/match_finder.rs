@@ -20,7 +20,8 @@
 //! found, a byte further. So most nodes have the distance of a node of the way before ([`AGAIN`],
 //! [`KEPT`]), their pairs and their text lie right behind those, and only the others are drawn: the
 //! first by [`FIRST`], as far back as the same four bytes were seen last, which also says whose
-//! slot of the hash table it is; the rest by [`OTHERS`].
+//! slot of the hash table it is; the rest by [`OTHERS`], some of which lie on the way that the first
+//! node went ([`ON_ITS_WAY`]).
 
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Access, Gva, Vpn};
@@ -63,6 +64,12 @@ const OTHERS: [[u64; OCTAVES]; 2] = [
     ],
     [0, 0, 0, 1, 5, 13, 29, 41, 34, 39, 44, 50, 56, 61, 67, 79, 88, 108, 116, 120, 124, 154, 171, 224, 207, 233],
 ];
+/// Of a thousand of those drawn nodes, how many were on the way of the first node when that was
+/// where the position is now.
+const ON_ITS_WAY: u64 = 224;
+/// Positions of which a thread knows the way, and as many of its nodes as it knows.
+const WAYS_KNOWN: usize = 1 << 16;
+const NODES_KNOWN: usize = 16;
 /// Of a thousand nodes, those whose text agrees where it is compared first, so that it is compared
 /// further.
 const AGREE: u64 = 573;
@@ -101,7 +108,7 @@ impl MatchFinderConfig {
         let permille = || {
             let pages = self.footprint.0 / u64::from(self.threads.max(1));
             let mut way = Way::new(Sizes::of(pages).dictionary << PAGE_SHIFT, mix(self.seed));
-            let nodes: u64 = (0..SAMPLE).map(|_| way.go_down().len() as u64).sum();
+            let nodes: u64 = (0..SAMPLE).map(|_| way.next().len() as u64).sum();
             // The hashes and the position's own pair; each node: four, four more if it agrees.
             let own = SAMPLE * (4 + 6 + 2) + SAMPLE * (1000 - PASSED) * (1000 + OTHER_PLACE) / 1_000_000;
             let own = own + nodes * 4 + nodes * 4 * AGREE / 1000;
@@ -147,13 +154,17 @@ struct Way {
     distances: Vec<u64>,
     /// Whether the first was at the same distance for the position before.
     again: bool,
+    /// The number of the position, and the ways of the last ones; 0 where there is no node.
+    number: usize,
+    known: Vec<[u32; NODES_KNOWN]>,
     dice: Dice,
 }
 
 impl Way {
     fn new(dictionary: u64, seed: u64) -> Self {
         let dice = Dice(Xoshiro256PlusPlus::seed_from_u64(seed));
-        Self { dictionary, distances: Vec::with_capacity(2 * DEPTH), again: false, dice }
+        let (distances, known) = (Vec::with_capacity(2 * DEPTH), vec![[0; NODES_KNOWN]; WAYS_KNOWN]);
+        Self { dictionary, distances, again: false, number: 0, known, dice }
     }
 
     /// A distance of `octave`.
@@ -169,21 +180,39 @@ impl Way {
         Some(self.within(octave)).filter(|&first| first < self.dictionary)
     }
 
+    /// The distance of a node on the way of the one at `first`, if there is one that is known.
+    fn on_its_way(&mut self, first: u64) -> Option<u64> {
+        let number = self.number.checked_sub(first as usize).filter(|_| first < WAYS_KNOWN as u64)?;
+        let way = &self.known[number % WAYS_KNOWN];
+        let nodes = way.iter().position(|&distance| distance == 0).unwrap_or(NODES_KNOWN) as u64;
+        (nodes > 0).then(|| first + u64::from(way[self.dice.below(nodes) as usize]))
+    }
+
     /// Goes on to the next position. The distances of its nodes.
-    fn go_down(&mut self) -> &[u64] {
+    fn next(&mut self) -> &[u64] {
+        self.number += 1;
+        self.go_down();
+        let known = &mut self.known[self.number % WAYS_KNOWN];
+        known.fill(0);
+        known.iter_mut().zip(&self.distances).for_each(|(known, &distance)| *known = distance as u32);
+        &self.distances
+    }
+
+    fn go_down(&mut self) {
         let first_before = self.distances.first().copied();
         let again = first_before.filter(|_| self.dice.chance(AGAIN[usize::from(self.again)]));
         self.again = again.is_some();
         let Some(first) = again.or_else(|| self.first()) else {
             self.distances.clear();
-            return &self.distances;
+            return;
         };
         let (kind, dice) = (usize::from(self.again), &mut self.dice);
         self.distances.retain(|&distance| distance > first && dice.chance(KEPT[kind]));
         self.distances.push(first);
         for octave in first.ilog2() as usize + 1..OCTAVES {
             if self.dice.chance(OTHERS[kind][octave]) {
-                let distance = self.within(octave);
+                let known = if self.dice.chance(ON_ITS_WAY) { self.on_its_way(first) } else { None };
+                let distance = known.unwrap_or_else(|| self.within(octave));
                 self.distances.push(distance);
             }
         }
@@ -191,7 +220,6 @@ impl Way {
         self.distances.sort_unstable();
         self.distances.dedup();
         self.distances.truncate(DEPTH);
-        &self.distances
     }
 }
 
@@ -269,7 +297,7 @@ impl Encoder {
     /// Handles the next position.
     fn step(&mut self, accesses: &mut Vec<Access>) {
         self.position += 1;
-        self.way.go_down();
+        self.way.next();
         let four = self.slot();
         // Which slots of the short hashes these bytes have follows from them.
         let [two, three] = [0, 1].map(|n: usize| mix(four << 1 | n as u64) % SHORT_HASHES[n]);
@@ -339,7 +367,7 @@ mod tests {
         let (mut nodes, mut again, mut none, mut before) = (0, 0, 0, Vec::new());
         const POSITIONS: usize = 200_000;
         for _ in 0..POSITIONS {
-            let now = way.go_down().to_vec();
+            let now = way.next().to_vec();
             assert!(now.is_sorted_by(|near, far| near < far) && now.iter().all(|&distance| distance < 64 << 20));
             nodes += now.len();
             again += now.iter().filter(|distance| before.contains(*distance)).count();
