@@ -209,8 +209,8 @@ impl Way {
         let (kind, dice) = (usize::from(self.again), &mut self.dice);
         self.distances.retain(|&distance| distance > first && dice.chance(KEPT[kind]));
         self.distances.push(first);
-        for octave in first.ilog2() as usize + 1..OCTAVES {
-            if self.dice.chance(OTHERS[kind][octave]) {
+        for (octave, &permille) in OTHERS[kind].iter().enumerate().skip(first.ilog2() as usize + 1) {
+            if self.dice.chance(permille) {
                 let known = if self.dice.chance(ON_ITS_WAY) { self.on_its_way(first) } else { None };
                 let distance = known.unwrap_or_else(|| self.within(octave));
                 self.distances.push(distance);
@@ -356,7 +356,10 @@ mod tests {
 
     fn of_dictionary(bytes: u64) -> MatchFinderConfig {
         // Rounded up, with stack, libraries and all.
-        MatchFinderConfig { footprint: PageCount((bytes * 21 / 2 >> PAGE_SHIFT) + 300), ..MatchFinderConfig::default() }
+        MatchFinderConfig {
+            footprint: PageCount(((bytes * 21 / 2) >> PAGE_SHIFT) + 300),
+            ..MatchFinderConfig::default()
+        }
     }
 
     /// The shares that were counted of a text come out as averages: 10.9 nodes a position, of which
