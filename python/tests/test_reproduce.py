@@ -342,7 +342,7 @@ def test_quicksilver_s_heaps_grow_where_their_programs_have_them() -> None:
     blocks = kernels["canneal-native-frag0-linux"]["faults_2m"]
     assert 0.2 * 940 / 8 / 2 < blocks < 0.3 * 940 / 8 / 2
     for program, need in (("canneal-native", 940), ("gcc", 1331)):
-        assert quicksilver._superpages(results[f"{program}-frag0-sync-1"]) > 0.95 * need / 8 / 2
+        assert quicksilver._superpages(results[f"{program}-frag0-sync-1"]) > 0.9 * need / 8 / 2
 
 
 def test_compromis_counts_the_exits_of_filling_memory() -> None:

@@ -101,7 +101,7 @@ fn grown_heap(manager: ManagerConfig) -> OsCounters {
     kernel.brk(process, end.address(), &mut Bare).unwrap();
     for page in 4096..4096 + 1024 {
         if page == end.0 {
-            end = end + 33;
+            end += 33;
             kernel.brk(process, end.address(), &mut Bare).unwrap();
         }
         fault(&mut kernel, process, page);
