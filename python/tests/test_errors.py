@@ -12,6 +12,7 @@ from support import GENERATOR, REPOSITORY, Command
 import nestwalk
 
 GOOD = GENERATOR.format(accesses=1000)
+HEAP = GOOD.replace('"gups"', '"netlist"\nheap = { step = STEP }')
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +78,10 @@ def test_bad_arguments(command: Command, arguments: list[str], said: str) -> Non
         (GOOD.replace("schema = 1", "schema = 2"), "schema"),
         (GOOD + "[[kernels]]\n" * 2, "kernels"),
         (GOOD.replace("[[kernels]]", '[[kernels]]\nmemory = "1 MiB"', 1), "tiny"),
+        (HEAP.replace("STEP", "0"), 'workload.generator.heap.step = 0: give "4 KiB" to'),
+        (HEAP.replace("STEP", "5000"), "5000 bytes are no multiple of 4 KiB"),
+        (HEAP.replace("STEP", '"64 MiB"'), 'heap.step = "64 MiB": from "4 KiB" to the heap'),
+        (HEAP.replace("STEP", '"1 MB"'), "1 MB"),
     ],
 )
 def test_bad_scenarios(command: Command, tmp_path: Path, text: str, said: str) -> None:

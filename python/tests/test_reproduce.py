@@ -294,6 +294,57 @@ def test_quicksilver_s_redis_is_its_preset_s_and_waits_in_the_faults() -> None:
     assert requests["linux"]["cycles_max"] > 5 * requests["linux-4-kib"]["cycles_p99"]
 
 
+def test_quicksilver_s_warm_redis_has_the_keys_of_the_cold_one_and_no_faults_left() -> None:
+    folder = Path(__file__).parents[2] / "scenarios" / "workloads"
+    cold, warm = (
+        tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))["generator"]
+        for name in (quicksilver_redis.PRESET, quicksilver_redis.WARM_PRESET)
+    )
+    assert warm["footprint"] == f"{quicksilver_redis.WARM_MIB} MiB"
+    assert all(warm[key] == cold[key] for key in ("value_bytes", "key_bytes", "network_instructions"))
+    plan = papers.plan("quicksilver", quick=True)
+    names = [f"redis-warm-frag0-{name}" for name in ("sync-1", "freebsd")]
+    results = execute([run for run in plan.experiment.runs if run.name in names], Means(jobs=2), Silent())
+    for name in names:
+        told = results[name].statistics["requests"]
+        assert told is not None
+        assert told["count"] == told["detailed"] > 5000
+        # No request faults any more: the longest is not much longer than any other.
+        assert told["cycles_max"] < 3 * told["cycles_p50"]
+
+
+def test_linux_compacts_for_redis_only_where_blocks_are_short() -> None:
+    plan = papers.plan("quicksilver", quick=True)
+    names = ["redis-cold-frag0-linux", "redis-cold-frag0-linux-room"]
+    results = execute([run for run in plan.experiment.runs if run.name in names], Means(jobs=2), Silent())
+    kernels = [results[name].whole_run["kernels"][-1]["counters"] for name in names]
+    assert kernels[0]["compactions_direct"] > 100
+    assert kernels[1].get("compactions_direct", 0) == kernels[1].get("migrated", 0) == 0
+    short, room = (quicksilver_redis.longest(results[name]) for name in names)
+    assert short is not None
+    assert room is not None
+    # A compaction moves a block of 512 pages at the most; without any the longest is two huge pages to be zeroed.
+    assert short > 3 * room
+
+
+def test_quicksilver_s_heaps_grow_where_their_programs_have_them() -> None:
+    plan = papers.plan("quicksilver", quick=True)
+    presets = {run.name: run.table["workload"].get("preset", {}) for run in plan.experiment.runs}
+    heaps = {name: preset["heap"]["grows"] for name, preset in presets.items() if "heap" in preset}
+    assert heaps["gcc-frag0-linux"] == heaps["gcc-frag100-never"] == heaps["gcc-frag0-hawkeye"] == "below"
+    assert heaps["gcc-frag0-freebsd"] == heaps["gcc-frag100-sync-64"] == "above"
+    assert {name.split("-")[0] for name in heaps} == {"gcc"}, "canneal's is its preset's"
+    names = [f"{program}-frag0-{manager}" for program in ("canneal-native", "gcc") for manager in ("linux", "sync-1")]
+    results = execute([run for run in plan.experiment.runs if run.name in names], Means(jobs=2), Silent())
+    kernels = {name: results[name].whole_run["kernels"][-1]["counters"] for name in names}
+    # Linux makes huge pages of the array of elements, a quarter of canneal's memory, and of nothing of gcc's.
+    assert kernels["gcc-frag0-linux"].get("faults_2m", 0) == 0
+    blocks = kernels["canneal-native-frag0-linux"]["faults_2m"]
+    assert 0.2 * 940 / 8 / 2 < blocks < 0.3 * 940 / 8 / 2
+    for program, need in (("canneal-native", 940), ("gcc", 1331)):
+        assert quicksilver._superpages(results[f"{program}-frag0-sync-1"]) > 0.9 * need / 8 / 2
+
+
 def test_compromis_counts_the_exits_of_filling_memory() -> None:
     plan = papers.plan("compromis-mmu", quick=True)
     wanted = {"gcc-shadow", "gcc-ds1", "gcc-ept"}

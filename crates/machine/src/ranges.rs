@@ -166,6 +166,7 @@ macro_rules! generator_keys {
     ($before:literal) => {
         [
             key(concat!($before, ".footprint"), 1 << 18, 1 << 46, BYTES, PHYSICAL),
+            key(concat!($before, ".heap.step"), 1 << 12, 1 << 46, BYTES, PHYSICAL),
             key(concat!($before, ".warm_accesses"), 0, ACCESSES_MAX, "accesses", YEARS),
             key(concat!($before, ".measured_accesses"), 1, ACCESSES_MAX, "accesses", YEARS),
             key(concat!($before, ".threads"), 1, 4096, "threads", assumed("no server has more processors")),
@@ -218,11 +219,11 @@ macro_rules! generator_keys {
     };
 }
 
-const GENERATOR: [Key; 31] = generator_keys!("workload.generator");
-const PRESET: [Key; 31] = generator_keys!("workload.preset");
-const COLOCATED_GENERATOR: [Key; 31] = generator_keys!("colocated[].workload.generator");
-const COLOCATED_PRESET: [Key; 31] = generator_keys!("colocated[].workload.preset");
-const PRESET_FILE: [Key; 31] = generator_keys!("generator");
+const GENERATOR: [Key; 32] = generator_keys!("workload.generator");
+const PRESET: [Key; 32] = generator_keys!("workload.preset");
+const COLOCATED_GENERATOR: [Key; 32] = generator_keys!("colocated[].workload.generator");
+const COLOCATED_PRESET: [Key; 32] = generator_keys!("colocated[].workload.preset");
+const PRESET_FILE: [Key; 32] = generator_keys!("generator");
 
 /// The numbers of a scenario that are in no kernel and no generator.
 const SCENARIO: &[Key] = &[

@@ -30,6 +30,9 @@ PROGRAMS = {
 }
 """Presets, what the paper calls them, and the MiB that they need (a test holds these to the presets)."""
 
+GCC_HEAPS = {"Linux": {"step": "1 MiB", "grows": "below"}, "FreeBSD": {"step": "1 MiB", "grows": "above"}}
+"""How the heap of gcc 4.5, that of SPEC CPU2017, grows on either kernel: ``GGC_QUIRE_SIZE`` is 256 pages."""
+
 SUPERPAGES = named(OsCounters, "faults_2m", "promotions", "collapses")
 """What makes a superpage."""
 
@@ -45,6 +48,9 @@ MANAGERS: dict[str, dict[str, Any]] = {
     "Sync-64": {"kind": "quicksilver", "threshold": 64},
 }
 """As the paper ran them."""
+
+ON_FREEBSD = ("FreeBSD", "Sync-1", "Sync-64")
+"""Those that are FreeBSD's; the others are Linux's."""
 
 BASE = "Linux"
 UNCOMPACTED = "never"
@@ -95,7 +101,13 @@ def experiment(paper: Paper, scale: Scale) -> Experiment:
         _run(paper, scale, "gups-8g", 100, "Sync-1", mark="nowait", wait_ms=0),
     ]
     runs += [_build(paper, scale, percent, manager) for percent in PERCENTS for manager in BUILD_MANAGERS]
-    runs += [_redis(paper, scale, percent, manager) for percent in PERCENTS for manager in REDIS]
+    runs += [
+        _redis(paper, scale, percent, manager, warm=warm)
+        for warm in (False, True)
+        for percent in PERCENTS
+        for manager in REDIS
+    ]
+    runs.append(_redis(paper, scale, 0, BASE, mark="room"))
     drawings = tuple(
         Drawing(f"frag-{percent}", f"speed relative to Linux, Frag-{percent}", "times", _speeds(percent, scale))
         for percent in PERCENTS
@@ -128,6 +140,8 @@ def _run(
     }
     key = _name(preset, percent, name, mark)
     table = program(preset, scale, machine=paper.machine, name=key, kernels=[kernel], sampling=sampling)
+    if preset == "gcc":
+        table["workload"]["preset"]["heap"] = GCC_HEAPS["FreeBSD" if name in ON_FREEBSD else "Linux"]
     return Run(key, ", ".join(part for part in (title, f"Frag-{percent}", name, mark) if part), table)
 
 
@@ -162,16 +176,24 @@ def _build(paper: Paper, scale: Scale, percent: int, manager: str) -> Run:
     return Run(key, f"buildkernel, Frag-{percent}, {manager}", table)
 
 
-def _redis(paper: Paper, scale: Scale, percent: int, manager: str) -> Run:
-    """A redis that clients fill."""
-    need = quicksilver_redis.NEED_MIB // scale.divide_footprint
+def _redis(paper: Paper, scale: Scale, percent: int, manager: str, *, warm: bool = False, mark: str = "") -> Run:
+    """A redis that clients fill, or one that they have filled; ``room``: all of it finds free blocks on Frag-0."""
+    need = quicksilver_redis.FOOTPRINT_MIB if mark == "room" else quicksilver_redis.NEED_MIB
     kernel = {
         "memory": f"{MEMORY_MIB // scale.divide_footprint} MiB",
         "manager": dict(REDIS[manager]),
-        "start": {"kind": "frag", "percent": percent, "need": f"{need} MiB", "wait_ms": WAIT_MS},
+        "start": {
+            "kind": "frag",
+            "percent": percent,
+            "need": f"{need // scale.divide_footprint} MiB",
+            "wait_ms": WAIT_MS,
+        },
     }
-    key = _name(quicksilver_redis.PRESET, percent, manager)
-    return quicksilver_redis.run(paper.machine, scale, key, f"redis, cold, Frag-{percent}, {manager}", kernel)
+    start = "warm" if warm else "cold"
+    key = _name(quicksilver_redis.WARM_PRESET if warm else quicksilver_redis.PRESET, percent, manager, mark)
+    title = ", ".join(part for part in (f"redis, {start}", f"Frag-{percent}", manager, mark) if part)
+    make = quicksilver_redis.warm_run if warm else quicksilver_redis.run
+    return make(paper.machine, scale, key, title, kernel)
 
 
 def _name(preset: str, percent: int, manager: str, mark: str = "") -> str:
@@ -268,12 +290,13 @@ def _measure(results: Results, paper: Paper, scale: Scale) -> dict[str, Value]:
             values[f"made-{percent}-{manager.lower()}"] = sum(map(_superpages, made)) / 1000
             values[f"faults-{percent}-{manager.lower()}"] = sum(one.whole_run["faults"] for one in made) / 1000
     values |= _of_build(results, scale)
-    redis = {
-        f"{percent}-{manager.lower().replace(' ', '-')}": _name(quicksilver_redis.PRESET, percent, manager)
-        for percent in PERCENTS
-        for manager in REDIS
-    }
-    values |= quicksilver_redis.values(results, redis)
+    for preset, mark in ((quicksilver_redis.PRESET, ""), (quicksilver_redis.WARM_PRESET, "warm-")):
+        redis = {
+            f"{percent}-{manager.lower().replace(' ', '-')}": _name(preset, percent, manager)
+            for percent in PERCENTS
+            for manager in REDIS
+        }
+        values |= quicksilver_redis.values(results, redis, mark)
     return values | _experiments(results, scale)
 
 
@@ -308,9 +331,13 @@ def _experiments(results: Results, scale: Scale) -> dict[str, Value]:
         return results.value([base, other], lambda one, two: _speed(one, two, length))
 
     gups, base = "gups-8g", _name("gups-8g", 0, BASE)
+    redis, room = (_name(quicksilver_redis.PRESET, 0, BASE, mark) for mark in ("", "room"))
     return {
         "x-small-gups": speed(base, _name(gups, 0, "4 KiB")),
         "x-late-gups-hawkeye": speed(base, _name(gups, 0, "HawkEye", "late")),
+        "x-longest-redis": results.value([redis], quicksilver_redis.longest),
+        "x-room-redis-p95": results.value([room], lambda result: quicksilver_redis.latency(result, "p95")),
+        "x-room-redis-longest": results.value([room], quicksilver_redis.longest),
         "x-short-gups-freebsd": speed(base, _name(gups, 0, "FreeBSD"), seconds / 6),
         "x-nowait-gups-sync-1": speed(_name(gups, 100, UNCOMPACTED), _name(gups, 100, "Sync-1", "nowait")),
     }

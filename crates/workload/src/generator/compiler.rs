@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `compiler`: SPEC CPU's gcc, passes over the intermediate code of one function after another.
 //!
-//! Memory: the garbage-collected heap, one mapping (`ggc` grows it in neighbouring stretches): a
-//! tenth of it the declarations and types of the whole unit, the rest functions' code in the order
-//! in which they were parsed (256 KiB a function; statements and expressions of 64 bytes).
+//! Memory: the garbage-collected heap, one mapping or, with the key `heap`, as many as `ggc-page.c`
+//! makes, each when those before are full ([`heap`](super::heap)): a tenth of it the declarations
+//! and types of the whole unit, the rest functions' code in the order in which they were parsed
+//! (256 KiB a function; statements and expressions of 64 bytes).
 //!
 //! An operation is a pass over 32 statements of the thread's function: each statement and two
 //! operands near it (within 64 statements), one statement in four stores, one in four looks up a
@@ -14,6 +15,7 @@ use nestwalk_mem::{Access, Vpn};
 
 use super::bijection::{Bijection, Dice, mix};
 use super::config::{impossible, parameters};
+use super::heap::GrowingHeapConfig;
 use super::layout::Layout;
 use super::memory::{Region, Sweep};
 use super::pattern::Pattern;
@@ -33,6 +35,10 @@ parameters! {
     CompilerConfig mixed(826, 2467, 12) {
         /// Passes over a function before the next one: 1 to 1000. GCC 12 at -O2 runs about 200.
         passes: u64 = 200,
+        /// How the collected heap grows, which one thread fills. If left out, all is mapped from
+        /// the start and every thread fills its share.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        heap: Option<GrowingHeapConfig> = None,
     }
 }
 
@@ -57,14 +63,20 @@ impl Compiler {
         if !(1..=1000).contains(&config.passes) {
             return Err(impossible(name, format!("passes = {}: from 1 to 1000", config.passes)));
         }
-        let declarations = layout.map_share(layout.left(), DECLARATION_PERMILLE);
-        let code = layout.map(layout.left());
+        let [declarations, code] = match config.heap {
+            Some(heap) => {
+                let all = layout.left();
+                layout.heap(name, all, heap)?.split((all * DECLARATION_PERMILLE / 1000).max(1))
+            }
+            None => [layout.map_share(layout.left(), DECLARATION_PERMILLE), layout.map(layout.left())],
+        };
         let (count, functions) = (declarations.bytes() / DECLARATION, code.bytes() / (FUNCTION * STATEMENT));
         if functions == 0 {
             return Err(impossible(name, "footprint: too small for a function's code"));
         }
+        let groups = vec![vec![declarations], vec![code]];
         Ok(Self {
-            sweep: Sweep::new(vec![vec![declarations], vec![code]], config.threads),
+            sweep: if config.heap.is_some() { Sweep::by_the_first(groups) } else { Sweep::new(groups, config.threads) },
             layout,
             declarations,
             code,

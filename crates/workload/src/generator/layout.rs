@@ -7,9 +7,10 @@
 //! that was freed does. The small mappings (code, libraries, their data) lie apart from each other;
 //! each thread has a stack with its locals.
 
-use nestwalk_mem::{PageCount, Vpn};
+use nestwalk_mem::{PageCount, Vpn, VpnRange, size};
 
 use super::config::{Common, Mixture, impossible};
+use super::heap::{GrowingHeapConfig, GrowingRegion, HeapGrowth};
 use super::locals::LOCAL_PAGES;
 use super::memory::{MmapArea, Region};
 use crate::stream::WorkloadError;
@@ -18,12 +19,19 @@ use crate::stream::WorkloadError;
 /// runs.
 const SMALL_MAPPING_PAGES: u64 = 4;
 
+/// Where the program break begins: behind an executable of 1 MiB at `ELF_ET_DYN_BASE`, without
+/// address randomisation (the size is assumed).
+const BREAK: Vpn = Vpn(0x5_5555_5654);
+/// Where FreeBSD places mappings of a program without static data: `maxdsiz`, 32 GiB, above it.
+const FREEBSD_MMAP: Vpn = Vpn(0x8_0000_0000 >> 12);
+
 /// See the [module's documentation](self).
 pub(super) struct Layout {
     area: MmapArea,
     small: Vec<Region>,
     locals: Vec<Region>,
     data: Vec<Region>,
+    heap: Option<GrowingRegion>,
     /// Pages of the footprint that are not mapped yet.
     left: u64,
 }
@@ -57,7 +65,7 @@ impl Layout {
         let small = apart(SMALL_MAPPING_PAGES, u64::from(mixture.small_mappings));
         let locals = apart(LOCAL_PAGES, threads);
         area.skip(PageCount(1));
-        Ok(Self { area, small, locals, data: Vec::new(), left: common.footprint.0 - own })
+        Ok(Self { area, small, locals, data: Vec::new(), heap: None, left: common.footprint.0 - own })
     }
 
     /// Pages for data that are left.
@@ -76,6 +84,31 @@ impl Layout {
         region
     }
 
+    /// The heap, of `pages`, which grows as it is filled.
+    ///
+    /// # Errors
+    /// When its steps are larger than it is, or empty.
+    pub(super) fn heap(&mut self, name: &str, pages: u64, config: GrowingHeapConfig) -> Result<Region, WorkloadError> {
+        if !(1..=pages).contains(&config.step.0) {
+            let [step, least, most] = [config.step.0, 1, pages].map(|pages| size::format(PageCount(pages).bytes()));
+            let what = format!("heap.step = {step:?}: from {least:?} to the heap's size, {most:?}");
+            return Err(impossible(name, what));
+        }
+        self.left = self.left.checked_sub(pages).expect("a program fills what it has left");
+        let region = match config.grows {
+            HeapGrowth::Brk => Region { pages: VpnRange::new(BREAK, PageCount(pages)) },
+            HeapGrowth::Above => Region { pages: VpnRange::new(FREEBSD_MMAP, PageCount(pages)) },
+            HeapGrowth::Below => self.area.map(PageCount(pages)),
+        };
+        self.heap = Some(GrowingRegion { region, config });
+        Ok(region)
+    }
+
+    /// The heap, if it grows.
+    pub(super) fn growing(&self) -> Option<GrowingRegion> {
+        self.heap
+    }
+
     /// Maps `permille` thousandths of `of` pages, at least one.
     pub(super) fn map_share(&mut self, of: u64, permille: u64) -> Region {
         self.map((of * permille / 1000).max(1).min(self.left))
@@ -86,14 +119,15 @@ impl Layout {
         self.area.skip(PageCount(1));
     }
 
-    /// All mappings, in the order in which they are made.
+    /// All mappings but those of a heap that grows, in the order in which they are made.
     pub(super) fn regions(&self) -> Vec<Region> {
         [&self.small[..], &self.locals, &self.data].concat()
     }
 
-    /// Pages of all mappings.
+    /// Pages of all mappings, and of a heap when it has grown.
     pub(super) fn pages(&self) -> PageCount {
-        PageCount(self.regions().iter().map(|region| region.pages.len()).sum())
+        let heap = self.heap.map(|heap| heap.region);
+        PageCount(self.regions().iter().chain(&heap).map(|region| region.pages.len()).sum())
     }
 
     /// The stack of a thread.

@@ -51,6 +51,13 @@ impl Region {
         Gva(self.pages.start.address().0 + offset)
     }
 
+    /// Its first `pages`, and the rest.
+    pub(super) fn split(self, pages: u64) -> [Self; 2] {
+        let VpnRange { start, end } = self.pages;
+        let middle = start + pages;
+        [VpnRange { start, end: middle }, VpnRange { start: middle, end }].map(|pages| Self { pages })
+    }
+
     /// Its size in bytes.
     #[inline]
     pub(super) fn bytes(self) -> u64 {
@@ -82,6 +89,11 @@ impl Sweep {
         }
     }
 
+    /// The first thread fills all, and the others find it filled.
+    pub(super) fn by_the_first(groups: Vec<Vec<Region>>) -> Self {
+        Self::new(groups, 1)
+    }
+
     /// The pages of group `group` are touched in random order, as by a program that scatters what
     /// it writes.
     #[must_use]
@@ -92,7 +104,7 @@ impl Sweep {
 
     /// The thread's next touches, all of them stores; none if it has touched all it has to.
     pub(super) fn touch(&mut self, thread: u16, touches: &mut Vec<(Vpn, bool)>, most: usize) {
-        let (mut group, mut position, mut array) = self.cursors[usize::from(thread)];
+        let Some(&(mut group, mut position, mut array)) = self.cursors.get(usize::from(thread)) else { return };
         while touches.len() < most && group < self.groups.len() {
             let arrays = &self.groups[group];
             let order = self.shuffled[group].map(|seed| Bijection::new(arrays[array].len().max(1), mix(seed)));

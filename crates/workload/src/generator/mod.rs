@@ -25,6 +25,7 @@ mod event_queue;
 mod graph;
 mod group_chase;
 mod gups;
+mod heap;
 mod key_value;
 mod layout;
 mod locals;
@@ -55,6 +56,7 @@ pub use event_queue::EventQueueConfig;
 pub use graph::{GraphConfig, Loading, Traversal};
 pub use group_chase::GroupChaseConfig;
 pub use gups::GupsConfig;
+pub use heap::{GrowingHeapConfig, HeapGrowth};
 pub use key_value::{KeyValueConfig, Server};
 pub use match_finder::MatchFinderConfig;
 pub use neighbour::{NeighbourConfig, Profile};
@@ -187,7 +189,12 @@ fn mixed<P: Pattern + 'static>(
     mixture: Mixture,
     pattern: P,
 ) -> Result<Box<dyn Workload>, WorkloadError> {
-    Ok(Box::new(Driver::new(common, Mixed::new(common, mixture, pattern))?))
+    let heap = pattern.layout().growing();
+    let driver: Box<dyn Workload> = Box::new(Driver::new(common, Mixed::new(common, mixture, pattern))?);
+    Ok(match heap {
+        Some(heap) => Box::new(heap::Growing::new(driver, heap)),
+        None => driver,
+    })
 }
 
 #[cfg(test)]

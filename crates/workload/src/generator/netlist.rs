@@ -8,7 +8,9 @@
 //! the same. In the heap: the locations (8 bytes, rows one after the other), then what reading a
 //! line of the file leaves: a node of the map from names to elements, an array of fan-ins, and
 //! arrays of fan-outs that have outgrown their room. All that is read once lies between what is
-//! used: of the heap's pages no line is dense.
+//! used: of the heap's pages no line is dense. The array of elements is one allocation of more than
+//! `malloc`'s threshold, so a mapping of its own (`mmap`); all else comes in small pieces, so the
+//! heap grows by the program break ([`heap`](super::heap)), if the key `heap` says so.
 //!
 //! **Order.** `create_elem_if_necessary` hands out elements in the order in which the file names
 //! them first, be it as an element or as another's fan-in. So the fan-ins that line `l` of `n`
@@ -33,6 +35,7 @@ use nestwalk_mem::{Access, PageCount, Vpn};
 
 use super::bijection::{Bijection, Dice, mix, scale};
 use super::config::{impossible, parameters};
+use super::heap::GrowingHeapConfig;
 use super::layout::Layout;
 use super::memory::{Region, Sweep};
 use super::pattern::Pattern;
@@ -58,6 +61,10 @@ parameters! {
     NetlistConfig mixed(668, 3205, 14) {
         /// Fan-ins of an element, and fan-outs on average: 1 to 64. PARSEC's netlists have 5.
         connections: u64 = 5,
+        /// How the heap grows, with the locations at its beginning, while one thread reads the
+        /// netlist. If left out, all is mapped from the start and every thread fills its share.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        heap: Option<GrowingHeapConfig> = None,
     }
 }
 
@@ -96,12 +103,16 @@ impl Netlist {
         layout.gap();
         let elements = layout.map(PageCount::covering(all * ELEMENT).0);
         layout.gap();
-        let locations = layout.map(PageCount::covering(all * LOCATION).0);
-        let heap = layout.map(layout.left());
+        let of_locations = PageCount::covering(all * LOCATION).0;
+        let [locations, heap] = match config.heap {
+            Some(heap) => layout.heap(name, layout.left(), heap)?.split(of_locations),
+            None => [layout.map(of_locations), layout.map(layout.left())],
+        };
+        let groups = vec![vec![elements], vec![locations], vec![heap]];
         let seed = mix(config.seed);
         let dice = Dice::of_threads(config.seed, config.threads);
         Ok(Self {
-            sweep: Sweep::new(vec![vec![elements], vec![locations], vec![heap]], config.threads),
+            sweep: if config.heap.is_some() { Sweep::by_the_first(groups) } else { Sweep::new(groups, config.threads) },
             layout,
             elements,
             locations,

@@ -21,8 +21,14 @@ struct Played {
 fn play(config: &GeneratorConfig) -> Played {
     let mut workload = config.build().unwrap();
     let (mut played, mut batch) = (Played::default(), Batch::default());
+    let mut heap_end: Option<Vpn> = None;
     loop {
         match workload.next(&mut batch).unwrap() {
+            Step::Event(MemoryEvent::Brk { end }) => {
+                if let Some(start) = heap_end.replace(end.page()) {
+                    played.mapped.push(VpnRange { start, end: end.page() });
+                }
+            }
             Step::Accesses => {
                 assert!(!batch.accesses.is_empty() && batch.accesses.len() <= Batch::ACCESSES_MAX);
                 played.accesses.extend(batch.accesses.iter().map(|&access| (access, batch.thread.0)));
@@ -31,6 +37,10 @@ fn play(config: &GeneratorConfig) -> Played {
             Step::Touches => {
                 assert!(!batch.touches.is_empty() && batch.touches.len() <= Batch::ACCESSES_MAX);
                 assert!(batch.touches.iter().all(|&(_, store)| store), "memory is filled by stores");
+                for &(page, _) in &batch.touches {
+                    // The last mappings first: there are many of a heap that grows.
+                    assert!(played.mapped.iter().rev().any(|range| range.contains(page)), "{page:?} is not mapped yet");
+                }
                 played.touched.extend(batch.touches.iter().map(|&(page, _)| (page, batch.thread.0)));
             }
             Step::Event(MemoryEvent::Mmap { range, writable: true, anonymous: true }) => played.mapped.push(range),
@@ -68,6 +78,12 @@ fn all() -> Vec<GeneratorConfig> {
         config("transactions", "buffer_pool = false\nrecord_bytes = 100"),
         config("page_touch", "locality = 'weak'\nstride_pages = 7\nthreads = 3"),
         config("pointer_chase", "stride = 4096"),
+        config("netlist", "heap = {}"),
+        config("netlist", "heap = { step = '4 KiB', grows = 'below' }\nthreads = 3"),
+        config("netlist", "heap = { step = '28 KiB', grows = 'above' }\nthreads = 3"),
+        config("compiler", "heap = { step = '2 MiB', grows = 'below' }"),
+        config("compiler", "heap = { step = '2 MiB', grows = 'above' }"),
+        config("compiler", "heap = { step = '128 KiB' }\nthreads = 3"),
     ]);
     all
 }
@@ -192,6 +208,8 @@ fn impossible_parameters_are_one_clear_error() {
         ("kind = 'netlist'\nconnections = 65", "connections = 65"),
         ("kind = 'compiler'\npasses = 0", "passes = 0"),
         ("kind = 'compute'\nfanout = 1", "fanout = 1"),
+        ("kind = 'netlist'\nheap = { step = 0 }", "heap.step = \"0 B\": from \"4 KiB\" to the heap's size"),
+        ("kind = 'compiler'\nheap = { step = '5 GiB' }", "heap.step = \"5 GiB\": from \"4 KiB\" to the heap's size"),
         ("kind = 'neighbour'\nthreads = 0", "threads = 0"),
         ("kind = 'neighbour'\ntouches = 0", "touches = 0"),
     ];
@@ -209,6 +227,11 @@ fn unknown_keys_kinds_and_sizes_are_refused() {
         "kind = 'gupz'",
         "kind = 'gups'\nfootprint = '4 GB'",
         "kind = 'gups'\nfootprint = 5000",
+        "kind = 'gups'\nheap = {}",
+        "kind = 'netlist'\nheap = { step = 5000 }",
+        "kind = 'netlist'\nheap = { step = '4 KB' }",
+        "kind = 'netlist'\nheap = { grows = 'up' }",
+        "kind = 'netlist'\nheap = 'brk'",
     ] {
         assert!(toml::from_str::<GeneratorConfig>(text).is_err(), "{text}");
     }
@@ -223,6 +246,77 @@ fn a_configuration_survives_being_written_and_read() {
     for config in all() {
         let text = toml::to_string(&config).unwrap();
         assert_eq!(toml::from_str::<GeneratorConfig>(&text).unwrap(), config, "{text}");
+    }
+}
+
+/// Events and touches of a program, until its memory is filled.
+fn filling(text: &str) -> Vec<(Step, Vec<u64>)> {
+    let mut workload = toml::from_str::<GeneratorConfig>(text).unwrap().build().unwrap();
+    let (mut steps, mut batch) = (Vec::new(), Batch::default());
+    loop {
+        match workload.next(&mut batch).unwrap() {
+            Step::Phase(Phase::Warm) => return steps,
+            step => steps.push((step, batch.touches.iter().map(|&(page, _)| page.0).collect())),
+        }
+    }
+}
+
+#[test]
+fn a_heap_grows_by_a_step_when_the_program_first_needs_a_page_beyond_it() {
+    let steps = filling("kind = 'netlist'\nfootprint = '8 MiB'\nthreads = 2\nheap = { step = '132 KiB' }");
+    let breaks: Vec<(usize, u64)> = steps
+        .iter()
+        .enumerate()
+        .filter_map(|(nth, (step, _))| match step {
+            Step::Event(MemoryEvent::Brk { end }) => Some((nth, end.page().0)),
+            _ => None,
+        })
+        .collect();
+    let (_, start) = breaks[0];
+    let grown: Vec<u64> = breaks.windows(2).map(|pair| pair[1].1 - pair[0].1).collect();
+    let (last, whole) = grown.split_last().unwrap();
+    assert!(whole.len() > 20 && whole.iter().all(|&pages| pages == 33) && (1..=33).contains(last), "{grown:?}");
+    // All that is mapped is used before more is asked for, and the next page is the one asked for.
+    for (nth, end) in &breaks[1..] {
+        let mut before = steps[..*nth].iter().flat_map(|(_, touches)| touches);
+        let used = before.by_ref().filter(|&&page| (start..*end).contains(&page)).count() as u64;
+        let asked = grown.iter().take(breaks.iter().position(|(at, _)| at == nth).unwrap() - 1).sum::<u64>();
+        assert_eq!(used, asked, "before the break is at {end}");
+        assert_eq!(steps[nth + 1].1[0], start + asked);
+    }
+    // The elements, one allocation, are mapped at once and before.
+    let mapped = |step: &Step| match step {
+        Step::Event(MemoryEvent::Mmap { range, .. }) => range.len(),
+        _ => 0,
+    };
+    let largest = steps.iter().map(|(step, _)| mapped(step)).max().unwrap();
+    assert!(largest > 450, "{largest} pages of elements");
+}
+
+#[test]
+fn mappings_of_a_heap_lie_below_or_above_each_other_and_each_is_filled_upwards() {
+    for (grows, down) in [("below", true), ("above", false)] {
+        let text = format!("kind = 'compiler'\nfootprint = '31 MiB'\nheap = {{ step = '2 MiB', grows = '{grows}' }}");
+        let steps = filling(&text);
+        let is_large = |range: &VpnRange| range.len() > 105;
+        let large: Vec<VpnRange> = steps
+            .iter()
+            .filter_map(|(step, _)| match step {
+                Step::Event(MemoryEvent::Mmap { range, .. }) if is_large(range) => Some(*range),
+                _ => None,
+            })
+            .collect();
+        assert!(large.len() >= 14 && large[..large.len() - 1].iter().all(|range| range.len() == 512), "{large:?}");
+        for pair in large.windows(2) {
+            let neighbours = if down { pair[1].end == pair[0].start } else { pair[1].start == pair[0].end };
+            assert!(neighbours, "{grows}: {pair:?}");
+        }
+        assert_eq!(large[0].start.is_aligned(9), !down, "FreeBSD aligns, Linux does not");
+        let touched: Vec<u64> = steps.iter().flat_map(|(_, touches)| touches.clone()).collect();
+        for range in &large {
+            let own: Vec<u64> = touched.iter().copied().filter(|&page| range.contains(Vpn(page))).collect();
+            assert!(own.iter().copied().eq(range.start.0..range.end.0), "{grows}: {range:?}");
+        }
     }
 }
 

@@ -91,6 +91,36 @@ fn without_a_free_block_a_fault_does_what_defrag_says() {
     }
 }
 
+/// A heap that grows by 132 KiB up to 4 MiB, each time when it is full, in a process of its own.
+fn grown_heap(manager: ManagerConfig) -> OsCounters {
+    let mut config = KernelConfig::new(PageCount(16_384));
+    config.manager = manager;
+    let mut kernel = Kernel::new(&config).unwrap();
+    let process = kernel.spawn(&mut Bare).unwrap();
+    let mut end = Vpn(4096);
+    kernel.brk(process, end.address(), &mut Bare).unwrap();
+    for page in 4096..4096 + 1024 {
+        if page == end.0 {
+            end += 33;
+            kernel.brk(process, end.address(), &mut Bare).unwrap();
+        }
+        fault(&mut kernel, process, page);
+    }
+    kernel.check_invariants();
+    *kernel.counters()
+}
+
+#[test]
+fn a_heap_that_grows_in_small_steps_gets_reservations_but_no_huge_page_at_first_touch() {
+    let always = ThpConfig { enabled: Enabled::Always, ..Default::default() };
+    let linux = grown_heap(ManagerConfig::Thp(always));
+    assert_eq!((linux.faults_2m, linux.faults_4k, linux.promotions), (0, 1024, 0));
+    let freebsd = grown_heap(ManagerConfig::FreeBsd);
+    assert_eq!((freebsd.faults_2m, freebsd.faults_4k, freebsd.promotions), (0, 1024, 2));
+    // What decides is the step: of one that covers the block, Linux makes a huge page.
+    assert_eq!(one_fault(always, FREE, HugeAdvice::None).faults_2m, 1);
+}
+
 #[test]
 fn a_deferred_block_is_made_by_the_daemon() {
     let (mut kernel, process) = kernel(ThpConfig { defrag: Defrag::Defer, ..Default::default() }, BROKEN);
