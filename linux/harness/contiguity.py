@@ -3,7 +3,7 @@
 
     contiguity.py FILE.json [SEEDS]     e.g. contiguity.py /some/contiguity.json 1,2,3
 
-512 MiB are touched in order, beside twelve co-runners: with sorted page tables, and with vm.sorted_page_tables=0, when all tables come
+512 MiB are touched in order, beside four co-runners: with sorted page tables, and with vm.sorted_page_tables=0, when all tables come
 from the page allocator as on the stock kernel. In a fresh guest and in aged ones (all of memory was in use once, and of each so many KiB
 a page still is). Prints a row a case and writes all to the file.
 """
@@ -46,7 +46,7 @@ def row_of(nodes):
 def measure(mode, aged, seed):
     """A row of one boot."""
     kept = AGED[aged]
-    append = f"hugegpt=off nw.corunners=12 nw.seed={seed} nw.sorted={MODES[mode]}" + (f" nw.aged={kept}" if kept else "")
+    append = f"hugegpt=off nw.corunners=4 nw.seed={seed} nw.sorted={MODES[mode]}" + (f" nw.aged={kept}" if kept else "")
     _, _, found = outside.walk("nestwalk", 0, mib=MIB, mem=MEMORY, append=append)
     leaves = sorted((va, gpa) for level, va, gpa, _ in found if level == 1)
     # The mapping is the longest stretch of tables without a gap; libraries and the stack have a few more.
