@@ -16,4 +16,10 @@ if [ -e $M ]; then
 	[ -n "$NW_short" ] || { echo 1 > $M; measure others; }
 	echo 2 > $M
 	measure on
+	echo 0 > $M
+fi
+S=/proc/sys/vm/sorted_page_tables
+if [ -e $S ] && [ -z "$NW_short" ]; then
+	echo 2 > $S
+	measure sorted
 fi

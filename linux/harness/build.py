@@ -84,7 +84,7 @@ BZIMAGES = ("debug", "variant", "debian")
 # The modules of Debian's configuration that are built, in the order in which they are loaded.
 MODULES = {"IRQ_BYPASS_MANAGER": "virt/lib/irqbypass.ko", "KVM": "arch/x86/kvm/kvm.ko", "KVM_AMD": "arch/x86/kvm/kvm-amd.ko"}
 UNPATCHED = ("stock", "hugetlb")
-PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe", "record", "superpages", "folios", "swapper"]
+PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe", "record", "superpages", "folios", "swapper", "sorter"]
 DIRECTORIES = ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")
 JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
 # Logs of so many finished suites are kept.

@@ -25,8 +25,11 @@ METRIC_STOCK_MIN, METRIC_PATCHED_MAX = 4.0, 1.05
 OOM_SHARE_MIN = 0.985
 
 # How many tests there are. Folios beside reservations are of 6.12 only.
-KUNIT_SUITES = "ptemagnet-part,hugegpt-pool"
-KUNIT_OK, PTEMAGNET_OK, VARIANT_OK = {"6.1": (35, 50, 44), "6.12": (36, 51, 45)}[build.RELEASE.name]
+# The fourth series, sorted page tables, is of 6.1 only.
+SORTED = build.RELEASE.name == "6.1"
+KUNIT_SUITES = "ptemagnet-part,hugegpt-pool" + ",sorted-tables" * SORTED
+KUNIT_OK, PTEMAGNET_OK, VARIANT_OK = {"6.1": (45, 50, 44), "6.12": (36, 51, 45)}[build.RELEASE.name]
+SORTED_OK = 21
 
 
 def require(condition, message):
@@ -292,20 +295,23 @@ ON_MAX = {"touch": 1.02, "mprotect": 1.02, "fork": 1.02, "cow": 1.02, "rewrite":
 # One instruction is what the short steps may differ by from run to run. A tick that switches to another thread is 6,700, seen in
 # sparse steps, which have 512 pages for the 4096 of the others.
 OFF_MAX, OTHERS_MAX, NOISE, SPARSE_NOISE = 1.003, 1.005, 1, 16
+# With sorted page tables: the programs are of 16 MiB, so eight tables.
+SORTED_MAX = 1.02
 
 
 def instructions():
-    """Instructions a page of each step: stock, compiled in but off, on for others, and on."""
+    """Instructions a page of each step: stock, compiled in but off, on for others, and on; and, on 6.1, with sorted page tables."""
     count = {}
     for kind in ("stock", "nestwalk"):
         for tag, steps in opcost.measure(kind):
             for step, (n, pages) in steps.items():
                 row = count.setdefault(step, {})
                 row[kind, tag] = min(n / pages, row.get((kind, tag), n / pages))
-    print(f"          {'step':12} {'stock':>8} {'off':>17} {'for others':>17} {'on':>17}")
+    tags = ["off", "others", "on"] + ["sorted"] * SORTED
+    print(f"          {'step':12} {'stock':>8} {'off':>17} {'for others':>17} {'on':>17}" + f" {'sorted tables':>17}" * SORTED)
     for step, row in count.items():
         stock = row["stock", "off"]
-        cells = "".join(f" {row['nestwalk', tag]:8.1f} ({row['nestwalk', tag] / stock - 1:+6.2%})" for tag in ("off", "others", "on"))
+        cells = "".join(f" {row['nestwalk', tag]:8.1f} ({row['nestwalk', tag] / stock - 1:+6.2%})" for tag in tags)
         print(f"          {step:12} {stock:8.1f}{cells}")
     for step, most in ON_MAX.items():
         stock, off, others, on = (count[step][k] for k in (("stock", "off"), *(("nestwalk", t) for t in ("off", "others", "on"))))
@@ -313,6 +319,9 @@ def instructions():
         require(off < OFF_MAX * stock + noise, f"{step} is longer although PTEMagnet is off: {off:.1f} for {stock:.1f}")
         require(others < OTHERS_MAX * stock + noise, f"{step} is longer for processes without reservations: {others:.1f} for {stock:.1f}")
         require(on < most * stock, f"{step} is longer with PTEMagnet: {on:.1f} for {stock:.1f}")
+        if SORTED:
+            own = count[step]["nestwalk", "sorted"]
+            require(own < SORTED_MAX * stock + noise, f"{step} is longer with sorted page tables: {own:.1f} for {stock:.1f}")
 
 
 def clears_once(kind):
@@ -325,6 +334,35 @@ def clears_once(kind):
         off, on = count[step, "off"], count[step, "on"]
         print(f"          init_on_alloc=1 {step:12} {off:8.1f} off {on:8.1f} on ({on / off - 1:+6.2%})")
         require(on < ON_MAX[step] * off, f"{step} with init_on_alloc=1: {on:.1f} instructions a page for {off:.1f}")
+
+
+def sorted_tables(kind):
+    """Page tables in the order of their addresses: rules and conservation of memory inside; then where the tables lie, from outside."""
+    lines = boot(f"sorted-{kind}", build.kernel(kind), build.initramfs(), "sorted", cpus=2, mem=768, append=options(kind))
+    count_ok(lines, SORTED_OK, f"sorted {kind}")
+    for what in ("hold", "huge"):
+        in_order(kind, what)
+
+
+# Tables of the mapping that sorter.c holds: 64 MiB, 2 MiB each.
+HELD_TABLES = 32
+
+
+def in_order(kind, what):
+    """Every table of a mapping lies where debugfs says that its region is: after touches in random order, and of huge pages split so."""
+    _, _, found = outside.walk(kind, 0, mib=2 * HELD_TABLES, append=f"nw.corunners=1 nw.sorted=1 nw.sorter={what}")
+    log = (build.run_folder() / f"outside-{kind}-0.log").read_text(errors="replace")
+    regions = [(int(level), int(start, 16), int(end, 16), int(pfn, 16) << 12)
+               for level, start, end, pfn in re.findall(r"^REGION (\d) (\w+) (\w+) (\w+) ", log, re.MULTILINE)]
+    base = 1 << 44
+    tables = {va: gpa for level, va, gpa, _ in found if level == 1 and base <= va < base + HELD_TABLES * (2 << 20)}
+    region = [r for r in regions if r[0] == 1 and r[1] <= base < r[2]]
+    print(f"          sorted {what}: {len(tables)} tables from outside, {len(regions)} regions of the process: {region}")
+    require(len(tables) == HELD_TABLES and len(region) == 1, f"sorted {what}: not one region: {regions}")
+    _, start, end, first = region[0]
+    require(end - start >= HELD_TABLES * (2 << 20), f"sorted {what}: the region ends at {end:#x}")
+    wrong = [hex(va) for va, gpa in tables.items() if gpa != first + (va - start) // (2 << 20) * 4096]
+    require(not wrong, f"sorted {what}: out of place: {wrong}")
 
 
 def from_outside(kind):
@@ -349,8 +387,9 @@ def from_outside(kind):
 
 
 # What checkpatch --strict says of things that the kernel writes so everywhere: that MAINTAINERS may have to know of files (it does from the
-# first patch of each series on), names of page flags, the macros of trace events, sizes that are not bits, kunit_test_suite() below its struct.
-CHECKPATCH_IGNORED = "FILE_PATH_CHANGES,CAMELCASE,OPEN_ENDED_LINE,PARENTHESIS_ALIGNMENT,BIT_MACRO,LINE_SPACING"
+# first patch of each series on), names of page flags, the macros of trace events, sizes that are not bits, kunit_test_suite() below its struct,
+# and that pte_alloc() and its like are macros that use an argument twice.
+CHECKPATCH_IGNORED = "MACRO_ARG_REUSE,FILE_PATH_CHANGES,CAMELCASE,OPEN_ENDED_LINE,PARENTHESIS_ALIGNMENT,BIT_MACRO,LINE_SPACING"
 
 
 def checkpatch():
@@ -390,7 +429,7 @@ def manual():
 
 
 # What KUnit suites are called where they run, by their symbols.
-KUNIT_SYMBOLS = {"part_test_suite": "ptemagnet-part", "pool_test_suite": "hugegpt-pool"}
+KUNIT_SYMBOLS = {"part_test_suite": "ptemagnet-part", "pool_test_suite": "hugegpt-pool", "sorted_test_suite": "sorted-tables"}
 
 
 def each():
@@ -426,6 +465,7 @@ CHECK = [
     Step("kunit", lambda: kunit("nestwalk"), 2),
     Step("ptemagnet", lambda: ptemagnet("nestwalk")),
     Step("gate", lambda: gate("nestwalk"), 2),
+    *([Step("sorted", lambda: sorted_tables("nestwalk"), 2)] if SORTED else []),
     Step("nested npt", lambda: nested_hugegpt(NPT, "npt")),
 ]
 # With Debian's own configuration.

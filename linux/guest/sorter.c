@@ -1,0 +1,521 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * sorter RULE...
+ *
+ * Tests of sorted page tables (vm.sorted_page_tables=1), each in a process of its own, by what
+ * /sys/kernel/debug/sorted_tables says of that process. Two more hold still for
+ * harness/outside.py, which looks at the tables themselves:
+ *
+ * sorter hold MIB GO: a fresh mapping; sorter huge MIB GO: huge pages, split in random order
+ *
+ * sorter sparse GIBS SECONDS: touches one page in each GiB, and waits.
+ *
+ * sorter age MIB KIB: leaves a process behind that has touched MIB and given all up again but one
+ * page of each KIB, at random, so that no larger block is free there.
+ */
+#include "common.h"
+#include <linux/prctl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#ifndef PR_SET_SORTED_PAGE_TABLES
+#define PR_SET_SORTED_PAGE_TABLES	0x53505442
+#define PR_GET_SORTED_PAGE_TABLES	0x53505443
+#endif
+
+#define DEBUGFS		"/sys/kernel/debug/sorted_tables/"
+#define GIB		(1UL << 30)
+#define TABLE		HUGE			/* what a table of the lowest level maps */
+#define TABLES		(GIB / TABLE)
+/* Far from what the kernel chooses. */
+#define AT		((char *)0x100000000000UL)
+
+static const char *rule;
+static int failures;
+
+static void expect(bool holds, const char *what, long a, long b)
+{
+	if (holds)
+		return;
+	printf("# %s: %s: %ld %ld\n", rule, what, a, b);
+	failures++;
+}
+
+#define EXPECT_EQ(a, b) expect((long)(a) == (long)(b), #a " == " #b, (long)(a), (long)(b))
+#define EXPECT_LE(a, b) expect((long)(a) <= (long)(b), #a " <= " #b, (long)(a), (long)(b))
+#define EXPECT(a)	expect(a, #a, 0, 0)
+
+static long stat_of(const char *key)
+{
+	return read_counter(DEBUGFS "stats", key);
+}
+
+static void choose(int on)
+{
+	if (prctl(PR_SET_SORTED_PAGE_TABLES, on, 0, 0, 0))
+		die("prctl");
+}
+
+struct regions {
+	long regions, tables, used, idle, holes;
+};
+
+/* What the calling process has of a level between two addresses. */
+static struct regions regions_of(int level, const char *from, const char *to)
+{
+	struct regions sum = { };
+	char line[256];
+	FILE *in = fopen(DEBUGFS "regions", "r");
+
+	if (!in)
+		die("regions");
+	while (fgets(line, sizeof(line), in)) {
+		unsigned long start, end, pfn;
+		long used, idle, holes;
+		int tgid, at;
+
+		if (sscanf(line, "%d %d %lx %lx %lx %ld %ld %ld", &tgid, &at, &start, &end, &pfn,
+			   &used, &idle, &holes) != 8)
+			continue;
+		if (tgid != getpid() || at != level || end <= (unsigned long)from ||
+		    start >= (unsigned long)to)
+			continue;
+		sum.regions++;
+		sum.tables += (end - start) / (level == 1 ? TABLE : GIB);
+		sum.used += used;
+		sum.idle += idle;
+		sum.holes += holes;
+	}
+	fclose(in);
+	return sum;
+}
+
+static char *map_at(char *at, size_t bytes)
+{
+	char *p = mmap(at, bytes, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+
+	if (p != at)
+		die("mmap");
+	if (madvise(p, bytes, MADV_NOHUGEPAGE) && errno != EINVAL)
+		die("madvise");
+	return p;
+}
+
+static void touch(char *p, size_t bytes, size_t step)
+{
+	size_t i;
+
+	for (i = 0; i < bytes; i += step)
+		p[i] = 1 + (i / step) % 100;
+}
+
+static bool untouched_data(const char *p, size_t bytes, size_t step)
+{
+	size_t i;
+
+	for (i = 0; i < bytes; i += step)
+		if (p[i] != (char)(1 + (i / step) % 100))
+			return false;
+	return true;
+}
+
+static void dense(void)
+{
+	struct regions r;
+
+	choose(1);
+	touch(map_at(AT, GIB), GIB, TABLE);
+	r = regions_of(1, AT, AT + GIB);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.tables, TABLES);
+	EXPECT_EQ(r.used, TABLES);
+	EXPECT_EQ(r.holes, 0);
+}
+
+static void backwards(void)
+{
+	struct regions r;
+	size_t i;
+	char *p;
+
+	choose(1);
+	p = map_at(AT, GIB);
+	for (i = TABLES; i--;)
+		p[i * TABLE] = 1;
+	r = regions_of(1, AT, AT + GIB);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.used, TABLES);
+}
+
+static void not_chosen(void)
+{
+	long held = stat_of("held");
+
+	EXPECT_EQ(prctl(PR_GET_SORTED_PAGE_TABLES, 0, 0, 0, 0), 0);
+	touch(map_at(AT, GIB), GIB, TABLE);
+	EXPECT_EQ(regions_of(1, AT, AT + GIB).regions, 0);
+	EXPECT_EQ(stat_of("held"), held);
+	choose(1);
+	EXPECT_EQ(prctl(PR_GET_SORTED_PAGE_TABLES, 0, 0, 0, 0), 1);
+	choose(0);
+	EXPECT_EQ(prctl(PR_GET_SORTED_PAGE_TABLES, 0, 0, 0, 0), 0);
+	EXPECT_EQ(prctl(PR_SET_SORTED_PAGE_TABLES, 2, 0, 0, 0), -1);
+	EXPECT_EQ(prctl(PR_GET_SORTED_PAGE_TABLES, 1, 0, 0, 0), -1);
+}
+
+/* A mapping that grows a table at a time has few regions, each twice as large. */
+static void grows(void)
+{
+	struct regions r;
+	size_t i;
+
+	choose(1);
+	for (i = 0; i < 256; i++)
+		touch(map_at(AT + i * TABLE, TABLE), TABLE, TABLE);
+	r = regions_of(1, AT, AT + GIB);
+	EXPECT_LE(r.regions, 9);
+	/* The first one had no neighbour yet. */
+	EXPECT_LE(255, r.used);
+	EXPECT_LE(r.tables, 256 + 256);
+}
+
+static void unmapped(void)
+{
+	struct regions r;
+	char *p;
+
+	choose(1);
+	p = map_at(AT, GIB);
+	touch(p, GIB, TABLE);
+	if (munmap(p + 128 * TABLE, 128 * TABLE))
+		die("munmap");
+	r = regions_of(1, AT, AT + GIB);
+	EXPECT_EQ(r.regions, 2);
+	EXPECT_EQ(r.used, TABLES - 128);
+	EXPECT_EQ(r.idle + r.holes, 0);
+	/* What is mapped there next is in order again. */
+	touch(map_at(p + 128 * TABLE, 128 * TABLE), 128 * TABLE, TABLE);
+	r = regions_of(1, AT, AT + GIB);
+	EXPECT_EQ(r.regions, 3);
+	EXPECT_EQ(r.used, TABLES);
+	/* Not what lies in between tables. */
+	if (munmap(p + PAGE, 3 * TABLE / 2))
+		die("munmap");
+	EXPECT_EQ(regions_of(1, AT, AT + GIB).tables, TABLES);
+	if (munmap(p, GIB))
+		die("munmap");
+	EXPECT_EQ(regions_of(1, AT, AT + GIB).regions, 0);
+}
+
+static void dropped(void)
+{
+	struct regions r;
+	char *p;
+
+	choose(1);
+	p = map_at(AT, GIB);
+	touch(p, GIB, TABLE);
+	if (madvise(p, GIB, MADV_DONTNEED))
+		die("madvise");
+	touch(p, GIB, TABLE);
+	r = regions_of(1, AT, AT + GIB);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.used, TABLES);
+}
+
+static void moved(void)
+{
+	size_t bytes = 64 * TABLE;
+	char *to = AT + 16 * GIB;
+	struct regions r;
+	char *p;
+
+	choose(1);
+	p = map_at(AT, bytes);
+	touch(p, bytes, TABLE);
+	if (mremap(p, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)
+		die("mremap");
+	EXPECT(untouched_data(to, bytes, TABLE));
+	EXPECT_EQ(regions_of(1, AT, AT + GIB).regions, 0);
+	r = regions_of(1, to, to + bytes);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.used, 64);
+}
+
+static void forked(void)
+{
+	char *p;
+	int status;
+	pid_t pid;
+
+	choose(1);
+	p = map_at(AT, GIB);
+	touch(p, GIB, TABLE);
+	pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (!pid) {
+		struct regions r = regions_of(1, AT, AT + GIB);
+
+		EXPECT_EQ(r.regions, 1);
+		EXPECT_EQ(r.used, TABLES);
+		EXPECT(untouched_data(p, GIB, TABLE));
+		_exit(failures);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+	EXPECT_EQ(regions_of(1, AT, AT + GIB).used, TABLES);
+}
+
+static void upper_level(void)
+{
+	struct regions r;
+
+	choose(1);
+	touch(map_at(AT, 64 * GIB), 64 * GIB, GIB);
+	r = regions_of(2, AT, AT + 64 * GIB);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.used, 64);
+	EXPECT_EQ(r.holes, 0);
+}
+
+static void file_mapping(void)
+{
+	size_t bytes = 128 * TABLE;
+	struct regions r;
+	int fd = memfd_create("sorter", 0);
+	char *p;
+
+	choose(1);
+	if (fd < 0 || ftruncate(fd, bytes))
+		die("memfd");
+	p = mmap(AT, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
+	if (p != AT)
+		die("mmap");
+	touch(p, bytes, TABLE);
+	r = regions_of(1, AT, AT + bytes);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.used, 128);
+}
+
+/* Deposited tables are at their places, and those of huge pages that end are idle. */
+static void huge(void)
+{
+	size_t bytes = 16 * TABLE;
+	struct regions r;
+	char *p;
+
+	choose(1);
+	p = map_at(AT, bytes);
+	if (madvise(p, bytes, MADV_HUGEPAGE))
+		die("madvise");
+	touch(p, bytes, TABLE);
+	r = regions_of(1, AT, AT + bytes);
+	EXPECT_EQ(r.used, 16);
+	/* As many huge pages again, or split ones. */
+	if (madvise(p, bytes / 2, MADV_DONTNEED) || mprotect(p + bytes / 2, PAGE, PROT_READ))
+		die("madvise");
+	r = regions_of(1, AT, AT + bytes);
+	EXPECT_EQ(r.used + r.idle, 16);
+	touch(p, bytes / 2, TABLE);
+	EXPECT(untouched_data(p, bytes / 2, TABLE));
+	EXPECT_EQ(regions_of(1, AT, AT + bytes).holes, 0);
+}
+
+static char *shared;
+static size_t shared_bytes;
+
+static void *touch_all(void *unused)
+{
+	(void)unused;
+	touch(shared, shared_bytes, TABLE);
+	return NULL;
+}
+
+/* Threads that touch the same tables at once: each table there is once. */
+static void threads(void)
+{
+	pthread_t thread[4];
+	int round, i;
+
+	choose(1);
+	shared_bytes = GIB;
+	for (round = 0; round < 8; round++) {
+		shared = map_at(AT, GIB);
+		for (i = 0; i < 4; i++)
+			if (pthread_create(&thread[i], NULL, touch_all, NULL))
+				die("pthread_create");
+		for (i = 0; i < 4; i++)
+			pthread_join(thread[i], NULL);
+		EXPECT(untouched_data(shared, GIB, TABLE));
+		/* Who comes second may win with a table from elsewhere. */
+		EXPECT_LE(TABLES * 9 / 10, regions_of(1, AT, AT + GIB).used);
+		if (munmap(shared, GIB))
+			die("munmap");
+	}
+	EXPECT_EQ(regions_of(1, AT, AT + GIB).regions, 0);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} RULES[] = {
+	{ "dense", dense },
+	{ "backwards", backwards },
+	{ "not_chosen", not_chosen },
+	{ "grows", grows },
+	{ "unmapped", unmapped },
+	{ "dropped", dropped },
+	{ "moved", moved },
+	{ "forked", forked },
+	{ "upper_level", upper_level },
+	{ "file_mapping", file_mapping },
+	{ "huge", huge },
+	{ "threads", threads },
+};
+
+static int run_rule(const char *name)
+{
+	int status = 1;
+	size_t i;
+	pid_t pid;
+
+	for (i = 0; i < sizeof(RULES) / sizeof(*RULES); i++)
+		if (!strcmp(name, RULES[i].name))
+			break;
+	if (i == sizeof(RULES) / sizeof(*RULES)) {
+		fprintf(stderr, "sorter: no rule %s\n", name);
+		return 2;
+	}
+	fflush(stdout);
+	pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (!pid) {
+		rule = name;
+		RULES[i].run();
+		fflush(stdout);
+		_exit(failures != 0);
+	}
+	waitpid(pid, &status, 0);
+	printf("%sok - sorted %s\n", status ? "not " : "", name);
+	return 0;
+}
+
+static void wait_for(const char *file)
+{
+	while (access(file, F_OK))
+		usleep(20000);
+}
+
+/* In the order of a seed, so that nothing is in order by chance. */
+static void shuffled_tables(char *p, size_t tables, void (*each)(char *))
+{
+	uint32_t *order = malloc(tables * sizeof(*order));
+	uint64_t seed = 88172645463325252ULL;
+	size_t i;
+
+	if (!order)
+		die("malloc");
+	shuffled(order, tables, &seed);
+	for (i = 0; i < tables; i++)
+		each(p + order[i] * TABLE);
+	free(order);
+}
+
+static void touch_table(char *p)
+{
+	touch(p, TABLE, PAGE);
+}
+
+static void split_table(char *p)
+{
+	if (mprotect(p, PAGE, PROT_READ))
+		die("mprotect");
+}
+
+static int hold(bool of_huge_pages, size_t mib, const char *go)
+{
+	size_t bytes = mib << 20;
+	volatile char *p;
+
+	choose(1);
+	p = map_at(AT, bytes);
+	if (of_huge_pages && madvise((char *)p, bytes, MADV_HUGEPAGE))
+		die("madvise");
+	shuffled_tables((char *)p, bytes / TABLE, touch_table);
+	if (of_huge_pages)
+		shuffled_tables((char *)p, bytes / TABLE, split_table);
+	printf("FRAG {}\n");
+	fflush(stdout);
+	wait_for(go);
+	printf("HOLD %#lx %zu\n", (unsigned long)p, bytes >> PAGE_SHIFT);
+	fflush(stdout);
+	while (*p)
+		;
+	return 0;
+}
+
+static int sparse(size_t gibs, unsigned int seconds)
+{
+	size_t i;
+	char *p;
+
+	choose(1);
+	p = map_at(AT, gibs * GIB);
+	for (i = 0; i < gibs; i++)
+		p[i * GIB] = 1;
+	printf("SPARSE %d held %ld fresh %ld\n", getpid(), stat_of("held"), stat_of("fresh"));
+	fflush(stdout);
+	sleep(seconds);
+	return 0;
+}
+
+static int age(size_t mib, size_t kib)
+{
+	size_t bytes = mib << 20, block = kib << 10, at, keep;
+	uint64_t seed = 88172645463325252ULL;
+	int ready[2];
+	char *p, c;
+
+	if (pipe(ready))
+		die("pipe");
+	if (fork()) {
+		close(ready[1]);
+		return read(ready[0], &c, 1) != 1;
+	}
+	p = map_at(AT, bytes);
+	touch(p, bytes, PAGE);
+	for (at = 0; at < bytes; at += block) {
+		keep = next_random(&seed) % (block / PAGE) * PAGE;
+		if (madvise(p + at, keep, MADV_DONTNEED) ||
+		    madvise(p + at + keep + PAGE, block - keep - PAGE, MADV_DONTNEED))
+			die("madvise");
+	}
+	if (write(ready[1], "", 1) != 1)
+		die("write");
+	pause();
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	int i, status = 0;
+
+	if (argc == 4 && (!strcmp(argv[1], "hold") || !strcmp(argv[1], "huge")))
+		return hold(argv[1][1] == 'u', strtoul(argv[2], NULL, 0), argv[3]);
+	if (argc == 4 && !strcmp(argv[1], "sparse"))
+		return sparse(strtoul(argv[2], NULL, 0), strtoul(argv[3], NULL, 0));
+	if (argc == 4 && !strcmp(argv[1], "age"))
+		return age(strtoul(argv[2], NULL, 0), strtoul(argv[3], NULL, 0));
+	if (argc < 2) {
+		fprintf(stderr, "usage: sorter RULE... | hold|huge MIB GO | sparse GIBS SECONDS | age MIB KIB\n");
+		return 2;
+	}
+	for (i = 1; i < argc; i++)
+		status |= run_rule(argv[i]);
+	return status;
+}

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-2.0
+# Page tables in the order of their addresses: the rules of sorter.c, and that what is set aside comes back.
+M=/proc/sys/vm/sorted_page_tables
+S=/sys/kernel/debug/sorted_tables/stats
+stat() { awk -v k="$1" '$1 == k {print $2}' $S; }
+[ -e /sys/kernel/mm/transparent_hugepage/enabled ] && echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
+
+# Off: nothing is set aside, even for who asks.
+sorter dense > /dev/null
+check "sorted: off is off" [ "$(stat held) $(stat taken)" = "0 0" ]
+echo 1 > $M
+# What only the first run leaves behind: slab, page cache.
+sorter dense backwards not_chosen grows unmapped dropped moved forked upper_level file_mapping huge threads > /dev/null
+settle
+FREE=$(meminfo MemFree)
+sorter dense backwards not_chosen grows unmapped dropped moved forked upper_level file_mapping huge threads
+settles_at "0 0" sh -c "awk '\$1 == \"held\" || \$1 == \"fresh\" {printf \"%s%s\", n++ ? \" \" : \"\", \$2}' $S"
+check "sorted: no frame is left when processes have ended" [ "$(stat held) $(stat fresh)" = "0 0" ]
+settle
+LOST=$((FREE - $(meminfo MemFree)))
+echo "# sorted: $LOST kB less are free"
+# One region of the largest size is 2048 kB, and most rules have one.
+check "sorted: memory is free again" [ $LOST -lt 2048 ]
+
+# One page in each GiB: a region of 2 MiB each time, up to the bound of 1 % of memory.
+sorter sparse 200 1000 > /tmp/sparse &
+SPARSE=$!
+while ! grep -q SPARSE /tmp/sparse; do sleep 0.1; done
+FRESH=$(stat fresh) BOUND=$(($(meminfo MemTotal) / 400))
+echo "# sorted: $FRESH pages set aside for a sparse program, $BOUND allowed, $(stat over_bound) refused"
+check "sorted: what is set aside is bounded" [ $FRESH -gt 0 -a $FRESH -le $BOUND -a "$(stat over_bound)" -gt 0 ]
+grower 1 all > /dev/null
+echo "# sorted: $(stat given_back) pages given back when memory was short, $(stat fresh) of $FRESH left"
+check "sorted: what is set aside is given back when memory is short" [ "$(stat given_back)" -gt 0 -a $(($(stat fresh) * 10)) -le $FRESH ]
+check "sorted: the sparse program goes on" kill -0 $SPARSE
+kill $SPARSE
+wait $SPARSE 2>/dev/null
+check "sorted: and leaves nothing" settles_at 0 stat held
+
+# For everyone, while programs begin and end, and all of their memory is verified.
+echo 2 > $M
+check "sorted: programs run, everyone with sorted tables" toucher 64 1 0
+echo 0 > $M
+check "sorted: switched off, nothing new is taken" sh -c "A=\$(awk '\$1 == \"taken\" {print \$2}' $S); toucher 16 1 0; [ \$A = \$(awk '\$1 == \"taken\" {print \$2}' $S) ]"
