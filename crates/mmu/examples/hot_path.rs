@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a fixed number of accesses of one case through a core, for profilers and instruction
-//! counts: `hot_path CASE [MILLIONS [ORDER [MACHINE]]] [--no-hints] [--no-vectors] [--clustered]`, with
-//! a guest of `2^ORDER` pages, on `broadwell-asap` or another machine file.
+//! counts: `hot_path CASE [MILLIONS [ORDER [MACHINE]]] [OPTIONS]`, with a guest of `2^ORDER` pages,
+//! on `broadwell-asap` or another machine file. Options: `--no-hints`, `--no-vectors`,
+//! `--clustered`.
 //! Without a case it lists them.
 
 #[path = "../benches/cases/mod.rs"]

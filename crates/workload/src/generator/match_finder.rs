@@ -20,8 +20,8 @@
 //! found, a byte further. So most nodes have the distance of a node of the way before ([`AGAIN`],
 //! [`KEPT`]), their pairs and their text lie right behind those, and only the others are drawn: the
 //! first by [`FIRST`], as far back as the same four bytes were seen last, which also says whose
-//! slot of the hash table it is; the rest by [`OTHERS`], some of which lie on the way that the first
-//! node went ([`ON_ITS_WAY`]).
+//! slot of the hash table it is; the rest by [`OTHERS`], some of which lie on the way that the
+//! first node went ([`ON_ITS_WAY`]).
 
 use nestwalk_mem::addr::PAGE_SHIFT;
 use nestwalk_mem::{Access, Gva, Vpn};
