@@ -295,7 +295,8 @@ ON_MAX = {"touch": 1.02, "mprotect": 1.02, "fork": 1.02, "cow": 1.02, "rewrite":
 # One instruction is what the short steps may differ by from run to run. A tick that switches to another thread is 6,700, seen in
 # sparse steps, which have 512 pages for the 4096 of the others.
 OFF_MAX, OTHERS_MAX, NOISE, SPARSE_NOISE = 1.003, 1.005, 1, 16
-# The column of sorted page tables is printed, and held to nothing yet: linux/README.md, Sorted page tables.
+# With sorted page tables, against off in the same boot. mremap moves entries where it would move tables.
+SORTED_MAX = dict.fromkeys(ON_MAX, 1.02) | {"mremap": 1.1}
 
 
 def instructions():
@@ -318,6 +319,9 @@ def instructions():
         require(off < OFF_MAX * stock + noise, f"{step} is longer although PTEMagnet is off: {off:.1f} for {stock:.1f}")
         require(others < OTHERS_MAX * stock + noise, f"{step} is longer for processes without reservations: {others:.1f} for {stock:.1f}")
         require(on < most * stock, f"{step} is longer with PTEMagnet: {on:.1f} for {stock:.1f}")
+        if SORTED:
+            ordered = count[step]["nestwalk", "sorted"]
+            require(ordered < SORTED_MAX[step] * off + noise, f"{step} is longer with sorted page tables: {ordered:.1f} for {off:.1f}")
 
 
 def clears_once(kind):
