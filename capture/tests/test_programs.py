@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """The programs that come with the capture, at a small size."""
 
+import random
 import shutil
 import socket
 import subprocess
@@ -100,3 +101,29 @@ def test_client_without_a_server(client):
 @pytest.mark.parametrize("arguments", [["-k", "1"], ["-z", "1"], ["-w", "101"], ["-p", "99999"]])
 def test_client_refuses(client, arguments):
     assert run(client, *arguments).returncode == 2
+
+
+def test_match_trees_finds_a_text_that_comes_again(tmp_path):
+    """Random bytes, and the same again: each position of the repetition has one node, as far back as the one before.
+
+    One in 80 has another one as well: 200,000 strings have 2^24 trees.
+    """
+    program = build("match_trees", tmp_path)
+    assert program
+    half = random.Random(1).randbytes(200_000)
+    text = tmp_path / "text"
+    text.write_bytes(half + half)
+
+    def counts(start, count):
+        done = run(program, text, 25, start, count)
+        return {name: float(value) for name, value in map(str.split, done.stdout.splitlines())}
+
+    again, alone = counts(201_000, 198_000), counts(100_000, 90_000)
+    assert again["nodes"] == pytest.approx(1, abs=0.02)
+    assert again["again"] > 0.95
+    assert min(again["long"], again["passed"], alone["none"]) > 0.98
+    assert again["misses_all"] < alone["misses_all"] + 0.1
+    short = run(program, text, 25, 399_000, 2000)
+    assert short.returncode == 2
+    assert short.stderr.startswith("match_trees: ")
+    assert short.stderr.count("\n") == 1
