@@ -46,15 +46,7 @@ def run(machine: str, scale: Scale, name: str, title: str, kernel: Mapping[str, 
         "fill_requests": REQUESTS // divisor,
         "fill_keys": KEYS // divisor,
     }
-    table = {
-        "schema": 1,
-        "name": name,
-        "machine": machine,
-        "seed": scale.seed,
-        "workload": {"preset": preset},
-        "kernels": [dict(kernel)],
-    }
-    return Run(name, title, table)
+    return Run(name, title, _scenario(machine, scale, name, preset, kernel))
 
 
 def warm_run(machine: str, scale: Scale, name: str, title: str, kernel: Mapping[str, Any]) -> Run:
@@ -65,16 +57,22 @@ def warm_run(machine: str, scale: Scale, name: str, title: str, kernel: Mapping[
         "footprint": f"{WARM_MIB // divisor} MiB",
         "measured_accesses": WARM_ACCESSES[scale.quick],
     }
-    table = {
+    table = _scenario(machine, scale, name, preset, kernel)
+    table["sampling"] = {"warm_accesses_max": WARM_ACCESSES[scale.quick], "lapse_ms": 1000 * WARM_S // divisor}
+    return Run(name, title, table)
+
+
+def _scenario(
+    machine: str, scale: Scale, name: str, preset: Mapping[str, Any], kernel: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
         "schema": 1,
         "name": name,
         "machine": machine,
         "seed": scale.seed,
-        "workload": {"preset": preset},
+        "workload": {"preset": dict(preset)},
         "kernels": [dict(kernel)],
-        "sampling": {"warm_accesses_max": WARM_ACCESSES[scale.quick], "lapse_ms": 1000 * WARM_S // divisor},
     }
-    return Run(name, title, table)
 
 
 def values(results: Results, runs: Mapping[str, str], mark: str = "") -> dict[str, Value]:

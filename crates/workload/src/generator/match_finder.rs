@@ -24,12 +24,12 @@
 //! first node went ([`ON_ITS_WAY`]).
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Access, Gva, Vpn};
+use nestwalk_mem::{Access, Gva, PageCount, Vpn};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
 use super::bijection::{Dice, mix};
-use super::config::{Mixture, parameters};
+use super::config::{Mixture, impossible, parameters};
 use super::layout::Layout;
 use super::memory::{Region, Sweep};
 use super::pattern::Pattern;
@@ -154,8 +154,9 @@ struct Way {
     distances: Vec<u64>,
     /// Whether the first was at the same distance for the position before.
     again: bool,
-    /// The number of the position, and the ways of the last ones; 0 where there is no node.
-    number: usize,
+    /// Positions so far.
+    position: u64,
+    /// The ways of the last ones; 0 where there is no node.
     known: Vec<[u32; NODES_KNOWN]>,
     dice: Dice,
 }
@@ -164,7 +165,7 @@ impl Way {
     fn new(dictionary: u64, seed: u64) -> Self {
         let dice = Dice(Xoshiro256PlusPlus::seed_from_u64(seed));
         let (distances, known) = (Vec::with_capacity(2 * DEPTH), vec![[0; NODES_KNOWN]; WAYS_KNOWN]);
-        Self { dictionary, distances, again: false, number: 0, known, dice }
+        Self { dictionary, distances, again: false, position: 0, known, dice }
     }
 
     /// A distance of `octave`.
@@ -182,17 +183,17 @@ impl Way {
 
     /// The distance of a node on the way of the one at `first`, if there is one that is known.
     fn on_its_way(&mut self, first: u64) -> Option<u64> {
-        let number = self.number.checked_sub(first as usize).filter(|_| first < WAYS_KNOWN as u64)?;
-        let way = &self.known[number % WAYS_KNOWN];
+        let position = self.position.checked_sub(first).filter(|_| first < WAYS_KNOWN as u64)?;
+        let way = &self.known[position as usize % WAYS_KNOWN];
         let nodes = way.iter().position(|&distance| distance == 0).unwrap_or(NODES_KNOWN) as u64;
         (nodes > 0).then(|| first + u64::from(way[self.dice.below(nodes) as usize]))
     }
 
     /// Goes on to the next position. The distances of its nodes.
     fn next(&mut self) -> &[u64] {
-        self.number += 1;
+        self.position += 1;
         self.go_down();
-        let known = &mut self.known[self.number % WAYS_KNOWN];
+        let known = &mut self.known[self.position as usize % WAYS_KNOWN];
         known.fill(0);
         known.iter_mut().zip(&self.distances).for_each(|(known, &distance)| *known = distance as u32);
         &self.distances
@@ -228,7 +229,6 @@ struct Encoder {
     window: Region,
     hashes: Region,
     sons: Region,
-    position: u64,
     way: Way,
     /// Of the last positions: the slot of the hash of four bytes.
     slots: Vec<u32>,
@@ -245,6 +245,12 @@ impl MatchFinder {
         let mut layout = Layout::new(Self::NAME, config.common(), config.mixture())?;
         let threads = u64::from(config.threads);
         let own = layout.left() / threads;
+        let (slots, short) = (PageCount(Sizes::of(own).hashes).bytes() / SLOT, SHORT_HASHES.iter().sum::<u64>());
+        if slots <= short {
+            let what =
+                format!("footprint: too small, a thread has {slots} slots for hashes and needs more than {short}");
+            return Err(impossible(Self::NAME, what));
+        }
         let seeds = (0..threads).map(|thread| mix(config.seed).wrapping_add(mix(thread)));
         let encoders: Vec<_> = seeds.map(|seed| Encoder::new(&mut layout, own, seed)).collect();
         let groups = encoders.iter().flat_map(|encoder| [vec![encoder.hashes], vec![encoder.window, encoder.sons]]);
@@ -260,7 +266,6 @@ impl Encoder {
             window: layout.map(window),
             hashes: layout.map(hashes),
             sons: layout.map(pages - window - hashes),
-            position: 0,
             way: Way::new(dictionary << PAGE_SHIFT, seed),
             slots: vec![0; SLOTS_KNOWN as usize],
         }
@@ -270,13 +275,13 @@ impl Encoder {
     /// then back; what that copy takes is left out.
     fn text(&self, distance: u64) -> Access {
         let dictionary = self.way.dictionary;
-        Access::load(self.window.at(dictionary + self.position % (dictionary / 2) - distance))
+        Access::load(self.window.at(dictionary + self.way.position % (dictionary / 2) - distance))
     }
 
     /// One of the two sons of the position so many bytes before.
     fn son(&self, distance: u64, side: u64) -> Gva {
         let dictionary = self.way.dictionary;
-        let place = (self.position + dictionary - distance) % dictionary;
+        let place = (self.way.position + dictionary - distance) % dictionary;
         self.sons.at(place * SON + side * SLOT)
     }
 
@@ -284,19 +289,20 @@ impl Encoder {
     fn slot(&mut self) -> u64 {
         let place = |position: u64| (position % SLOTS_KNOWN) as usize;
         let slot = match self.way.distances.first() {
-            Some(&distance) if distance < SLOTS_KNOWN.min(self.position) => self.slots[place(self.position - distance)],
+            Some(&distance) if distance < SLOTS_KNOWN.min(self.way.position) => {
+                self.slots[place(self.way.position - distance)]
+            }
             _ => {
                 let short: u64 = SHORT_HASHES.iter().sum();
                 (short + self.way.dice.below(self.hashes.bytes() / SLOT - short)) as u32
             }
         };
-        self.slots[place(self.position)] = slot;
+        self.slots[place(self.way.position)] = slot;
         slot.into()
     }
 
     /// Handles the next position.
     fn step(&mut self, accesses: &mut Vec<Access>) {
-        self.position += 1;
         self.way.next();
         let four = self.slot();
         // Which slots of the short hashes these bytes have follows from them.
@@ -350,8 +356,6 @@ impl Pattern for MatchFinder {
 
 #[cfg(test)]
 mod tests {
-    use nestwalk_mem::PageCount;
-
     use super::*;
 
     fn of_dictionary(bytes: u64) -> MatchFinderConfig {

@@ -189,6 +189,7 @@ fn impossible_parameters_are_one_clear_error() {
         ("kind = 'graph'\nfootprint = '2 MiB'\ndegree = 4096", "too small"),
         ("kind = 'graph'\nproperty_bytes = 5", "property_bytes = 5"),
         ("kind = 'graph'\nlocal_permille = 996", "local_permille = 996"),
+        ("kind = 'match_finder'\nfootprint = '2 MiB'", "too small, a thread has 65536 slots"),
         ("kind = 'page_touch'\nstride_pages = 0", "stride_pages = 0"),
         ("kind = 'key_value'\nstretches = 0", "stretches"),
         ("kind = 'key_value'\nskew = 0.0", "skew = 0"),
