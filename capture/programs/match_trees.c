@@ -7,21 +7,15 @@
  * Goes down the trees as lzma_mf_bt4_find and bt_find_func of liblzma 5.4 do, with a dictionary of
  * 2^DICTIONARY bytes, and counts COUNT positions of FILE from START on. Every access to the hash
  * tables, the trees and the text goes to a first level of 64 pages and, if that lacks the page, to
- * a second one of 1536 (both LRU, fully associative). Prints a count a line, name and value:
+ * a second one of 1536 (both LRU, fully associative).
+ *
+ * Prints the table `text` of that generator in a scenario, in thousandths (what its keys mean is in
+ * the reference), and as comments what they are of and what comes out:
  *   nodes       nodes of the way down, a position
  *   none        positions without a node, of 1
- *   agree       nodes at which the text agrees where it is compared first, of 1
  *   long        ways that end where NICE bytes agree, of 1
  *   again       first nodes as far back as that of the position before, of the positions
- *   again_after the same, of positions whose position before was so; again_else: of the others
- *   kept        other nodes as far back as one of the position before, if the first is drawn anew;
- *   kept_again  if it is not
- *   first_N     first nodes that are drawn anew 2^N to 2^(N+1) bytes back, of 1
- *   new_N       positions' other nodes that are drawn anew at this distance, of the positions whose
- *               first node is nearer than 2^N and drawn anew; new_again_N: and is not
- *   on_its_way  other nodes drawn anew that the first node met when it was the position, of 1
- *   passed      positions within a match of NICE bytes or more, of 1 (lzma_mf_skip)
- *   other_place positions where the hash of three bytes finds another place than that of two
+ *   chained     other nodes drawn anew that are on a way up the chain, as far as it is known, of 1
  *   misses_X    pages that both levels lack, a position: X is hashes, text, trees or all
  */
 #include <stdbool.h>
@@ -31,7 +25,9 @@
 #include <string.h>
 
 enum { NICE = 64, LONGEST = 273, DEPTH = 16 + NICE / 2, OCTAVES = 32 };
-enum { HASHES_2 = 1 << 10, HASHES_3 = 1 << 16, KNOWN = 1 << 20 };
+enum { HASHES_2 = 1 << 10, HASHES_3 = 1 << 16 };
+/* The generator knows the nearest nodes of so many ways, and goes up the chain so far. */
+enum { KNOWN = 1 << 16, NODES_KNOWN = 16, CHAIN = 16 };
 enum array { HASHES, TEXT, TREES, ARRAYS };
 
 static void *allocate(size_t count, size_t size)
@@ -103,7 +99,7 @@ static void refer(enum array array, uint64_t byte)
 
 struct way {
     uint32_t nodes, distance[DEPTH];
-    /* Whether the first is as far back as that of the position before. */
+    /* Whether the first is as far back as the first of the position before. */
     bool again;
 };
 
@@ -120,36 +116,95 @@ static int octave(uint32_t distance)
     return 31 - __builtin_clz(distance);
 }
 
-static uint64_t positions, nodes, none, agree, ends_long, again[2][2], others[2], kept[2];
-static uint64_t drawn_others, on_its_way, passed, other_place;
+static uint64_t positions, nodes, none, agree, ends_long, firsts_again;
+/* By octave; of the first index the second is for a first node that is met again. */
+static uint64_t firsts[2][OCTAVES], again[2][OCTAVES], others[2][OCTAVES], kept[2][OCTAVES];
+static uint64_t ended[OCTAVES], next[OCTAVES];
+static uint64_t drawn_others, has_octave[CHAIN], chained[CHAIN], passed, other_place;
 static uint64_t first_at[OCTAVES], nearer[2][OCTAVES], new_at[2][OCTAVES];
+
+/*
+ * Whether a node of the way at `at` is on one of those up the chain, as long as they lie within KNOWN
+ * positions; counts at each of them. Only nodes of the same octave that the position before did not
+ * meet are looked at, as the generator draws one of these.
+ */
+static void go_up(const struct way *known, uint64_t at, uint32_t distance)
+{
+    const struct way *before = &known[(at - 1) % KNOWN];
+    uint32_t back = known[at % KNOWN].distance[0];
+    for (int nth = 0; nth < CHAIN && back < KNOWN; nth++) {
+        const struct way *way = &known[(at - back) % KNOWN];
+        bool has = false, found = false;
+        for (uint32_t i = 0; i < way->nodes && i < NODES_KNOWN; i++) {
+            uint32_t other = back + way->distance[i];
+            if (octave(other) == octave(distance) && !holds(before, other))
+                has = true, found |= other == distance;
+        }
+        has_octave[nth] += has, chained[nth] += found;
+        if (found || !way->nodes)
+            return;
+        back += way->distance[0];
+    }
+}
 
 /* `known`: the ways of the last KNOWN positions. */
 static void count(struct way *known, uint64_t at, bool is_long)
 {
     struct way *way = &known[at % KNOWN], *before = &known[(at - 1) % KNOWN];
-    way->again = way->nodes && holds(before, way->distance[0]);
+    bool was_met = way->nodes && holds(before, way->distance[0]);
+    way->again = was_met && way->distance[0] == before->distance[0];
     positions++, nodes += way->nodes, none += !way->nodes, ends_long += is_long;
-    again[before->again][way->again]++;
+    firsts_again += way->again;
+    if (before->nodes) {
+        int was = octave(before->distance[0]);
+        firsts[before->again][was]++, again[before->again][was] += way->again;
+        if (!way->again && before->nodes > 1)
+            ended[was]++, next[was] += was_met;
+    }
     if (!way->nodes)
         return;
-    const struct way *met = way->distance[0] < KNOWN ? &known[(at - way->distance[0]) % KNOWN] : NULL;
+    for (uint32_t i = 0; i < before->nodes; i++) {
+        uint32_t other = before->distance[i];
+        if (other > way->distance[0])
+            others[way->again][octave(other)]++, kept[way->again][octave(other)] += holds(way, other);
+    }
     int nearest = octave(way->distance[0]);
-    first_at[nearest] += !way->again;
+    first_at[nearest] += !was_met;
     for (int n = nearest + 1; n < OCTAVES; n++)
         nearer[way->again][n]++;
     for (uint32_t i = 1; i < way->nodes; i++) {
         bool had = holds(before, way->distance[i]);
-        others[way->again]++, kept[way->again] += had;
-        drawn_others += !had, on_its_way += !had && met && holds(met, way->distance[i] - way->distance[0]);
+        drawn_others += !had;
+        if (!had)
+            go_up(known, at, way->distance[i]);
         if (octave(way->distance[i]) > nearest)
             new_at[way->again][octave(way->distance[i])] += !had;
     }
 }
 
-static void print(const char *name, double of, double all)
+static void comment(const char *name, double of, double all)
 {
-    printf("%s %.4f\n", name, all ? of / all : 0);
+    printf("# %s %.4f\n", name, all ? of / all : 0);
+}
+
+/* A share in thousandths: an element of a list, or all of a key. */
+static void share(double of, double all)
+{
+    printf("%.0f", all ? 1000 * of / all : 0);
+}
+
+static void key(const char *name, double of, double all)
+{
+    printf("%s = ", name), share(of, all), putchar('\n');
+}
+
+/* Shares of `all[i]`, or of `sum` where there is no `all`. */
+static void list(const char *name, const uint64_t *of, const uint64_t *all, double sum, int count)
+{
+    printf("%s = [", name);
+    for (int i = 0; i < count; i++)
+        share(of[i], all ? all[i] : sum), printf(i + 1 < count ? ", " : "");
+    puts("]");
 }
 
 int main(int argc, char **argv)
@@ -244,25 +299,26 @@ int main(int argc, char **argv)
             passes = length - 1;
         }
     }
-    print("nodes", nodes, positions), print("none", none, positions);
-    print("agree", agree, nodes), print("long", ends_long, positions);
-    print("again", again[0][1] + again[1][1], positions);
-    print("again_after", again[1][1], again[1][0] + again[1][1]);
-    print("again_else", again[0][1], again[0][0] + again[0][1]);
-    print("kept", kept[0], others[0]), print("kept_again", kept[1], others[1]);
-    print("on_its_way", on_its_way, drawn_others);
-    print("passed", passed, positions), print("other_place", other_place, positions);
-    uint64_t drawn = 0;
+    uint64_t drawn = 0, found = 0;
+    int octaves = octave(dictionary - 1) + 1;
     for (int n = 0; n < OCTAVES; n++)
         drawn += first_at[n];
-    char name[32];
-    for (int n = 0; n < OCTAVES; n++) {
-        snprintf(name, sizeof name, "first_%d", n), print(name, first_at[n], drawn);
-        snprintf(name, sizeof name, "new_%d", n), print(name, new_at[0][n], nearer[0][n]);
-        snprintf(name, sizeof name, "new_again_%d", n), print(name, new_at[1][n], nearer[1][n]);
-    }
-    print("misses_hashes", misses[HASHES], positions), print("misses_text", misses[TEXT], positions);
-    print("misses_trees", misses[TREES], positions);
-    print("misses_all", misses[HASHES] + misses[TEXT] + misses[TREES], positions);
+    for (int nth = 0; nth < CHAIN; nth++)
+        found += chained[nth];
+    comment("nodes", nodes, positions), comment("none", none, positions);
+    comment("long", ends_long, positions);
+    comment("again", firsts_again, positions);
+    comment("chained", found, drawn_others);
+    comment("misses_hashes", misses[HASHES], positions), comment("misses_text", misses[TEXT], positions);
+    comment("misses_trees", misses[TREES], positions);
+    comment("misses_all", misses[HASHES] + misses[TEXT] + misses[TREES], positions);
+    list("again", again[0], firsts[0], 0, octaves), list("again_after", again[1], firsts[1], 0, octaves);
+    list("next", next, ended, 0, octaves);
+    list("kept", kept[0], others[0], 0, octaves), list("kept_again", kept[1], others[1], 0, octaves);
+    list("first", first_at, NULL, drawn + none, octaves);
+    list("others", new_at[0], nearer[0], 0, octaves);
+    list("others_again", new_at[1], nearer[1], 0, octaves);
+    list("chain", chained, has_octave, 0, CHAIN);
+    key("agree", agree, nodes), key("passed", passed, positions), key("other_place", other_place, positions);
     return 0;
 }

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -116,13 +117,20 @@ def test_match_trees_finds_a_text_that_comes_again(tmp_path):
 
     def counts(start, count):
         done = run(program, text, 25, start, count)
-        return {name: float(value) for name, value in map(str.split, done.stdout.splitlines())}
+        comments = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("#")]
+        return {name: float(value) for name, value in comments}, tomllib.loads(done.stdout)
 
-    again, alone = counts(201_000, 198_000), counts(100_000, 90_000)
+    (again, shares), (alone, shares_alone) = counts(201_000, 198_000), counts(100_000, 90_000)
     assert again["nodes"] == pytest.approx(1, abs=0.02)
     assert again["again"] > 0.95
-    assert min(again["long"], again["passed"], alone["none"]) > 0.98
+    assert min(again["long"], alone["none"]) > 0.98
     assert again["misses_all"] < alone["misses_all"] + 0.1
+    # 200,000 bytes back is in octave 17; there are 25 octaves to a dictionary of 2^25 bytes.
+    assert shares["again_after"][17] > 980
+    assert shares["passed"] > 980
+    assert shares_alone["again_after"][17] == 0
+    assert {len(shares[key]) for key in ("again", "again_after", "next", "kept", "first", "others")} == {25}
+    assert len(shares["chain"]) == 16
     short = run(program, text, 25, 399_000, 2000)
     assert short.returncode == 2
     assert short.stderr.startswith("match_trees: ")

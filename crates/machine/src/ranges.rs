@@ -167,6 +167,18 @@ macro_rules! generator_keys {
         [
             key(concat!($before, ".footprint"), 1 << 18, 1 << 46, BYTES, PHYSICAL),
             key(concat!($before, ".heap.step"), 1 << 12, 1 << 46, BYTES, PHYSICAL),
+            key(concat!($before, ".text.agree"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".text.passed"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".text.other_place"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".text.again[]"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".text.again_after[]"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".text.next[]"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".text.kept[]"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".text.kept_again[]"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".text.first[]"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".text.others[]"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".text.others_again[]"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".text.chain[]"), 0, 1000, SHARE, WHOLE),
             key(concat!($before, ".warm_accesses"), 0, ACCESSES_MAX, "accesses", YEARS),
             key(concat!($before, ".measured_accesses"), 1, ACCESSES_MAX, "accesses", YEARS),
             key(concat!($before, ".threads"), 1, 4096, "threads", assumed("no server has more processors")),
@@ -219,11 +231,11 @@ macro_rules! generator_keys {
     };
 }
 
-const GENERATOR: [Key; 32] = generator_keys!("workload.generator");
-const PRESET: [Key; 32] = generator_keys!("workload.preset");
-const COLOCATED_GENERATOR: [Key; 32] = generator_keys!("colocated[].workload.generator");
-const COLOCATED_PRESET: [Key; 32] = generator_keys!("colocated[].workload.preset");
-const PRESET_FILE: [Key; 32] = generator_keys!("generator");
+const GENERATOR: [Key; 44] = generator_keys!("workload.generator");
+const PRESET: [Key; 44] = generator_keys!("workload.preset");
+const COLOCATED_GENERATOR: [Key; 44] = generator_keys!("colocated[].workload.generator");
+const COLOCATED_PRESET: [Key; 44] = generator_keys!("colocated[].workload.preset");
+const PRESET_FILE: [Key; 44] = generator_keys!("generator");
 
 /// The numbers of a scenario that are in no kernel and no generator.
 const SCENARIO: &[Key] = &[

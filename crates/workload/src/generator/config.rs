@@ -29,6 +29,8 @@ pub(super) struct Mixture {
     pub(super) instructions_per_kiloaccess: u32,
     /// Mappings of code, libraries and their data.
     pub(super) small_mappings: u16,
+    /// Pages over which a thread's locals are spread.
+    pub(super) local_pages: u64,
 }
 
 /// Declares the parameters of one generator: the common ones, and its own with their defaults.
@@ -58,6 +60,7 @@ macro_rules! parameters {
                     local_permille: self.local_permille,
                     instructions_per_kiloaccess: self.instructions_per_kiloaccess,
                     small_mappings: self.small_mappings,
+                    local_pages: crate::generator::locals::LOCAL_PAGES,
                 }
             }
         }

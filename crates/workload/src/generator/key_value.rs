@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::bijection::{Bijection, Dice, mix, scale};
 use super::config::{Mixture, impossible, parameters};
 use super::layout::Layout;
+use super::locals::LOCAL_PAGES;
 use super::memory::Region;
 use super::pattern::Pattern;
 use super::slabs::{Allocator, Slabs};
@@ -175,6 +176,7 @@ impl KeyValueConfig {
                 .instructions_per_kiloaccess
                 .unwrap_or((instructions * 1000 / (locals + data)) as u32),
             small_mappings: self.small_mappings,
+            local_pages: LOCAL_PAGES,
         }
     }
 

@@ -11,7 +11,6 @@ use nestwalk_mem::{PageCount, Vpn, VpnRange, size};
 
 use super::config::{Common, Mixture, impossible};
 use super::heap::{GrowingHeapConfig, GrowingRegion, HeapGrowth};
-use super::locals::LOCAL_PAGES;
 use super::memory::{MmapArea, Region};
 use crate::stream::WorkloadError;
 
@@ -48,7 +47,7 @@ impl Layout {
             return Err(impossible(name, format!("local_permille = {}: at most 995", mixture.local_permille)));
         }
         let threads = u64::from(common.threads);
-        let own = threads * LOCAL_PAGES + u64::from(mixture.small_mappings) * SMALL_MAPPING_PAGES;
+        let own = threads * mixture.local_pages + u64::from(mixture.small_mappings) * SMALL_MAPPING_PAGES;
         let least = own + 64 * threads + 256;
         if common.footprint.0 < least {
             let least = nestwalk_mem::size::format(PageCount(least).bytes());
@@ -63,7 +62,7 @@ impl Layout {
             (0..count).map(one).collect()
         };
         let small = apart(SMALL_MAPPING_PAGES, u64::from(mixture.small_mappings));
-        let locals = apart(LOCAL_PAGES, threads);
+        let locals = apart(mixture.local_pages, threads);
         area.skip(PageCount(1));
         Ok(Self { area, small, locals, data: Vec::new(), heap: None, left: common.footprint.0 - own })
     }

@@ -42,6 +42,7 @@ mod program;
 mod slabs;
 mod spanning_tree;
 mod stream;
+mod text;
 mod transactions;
 mod tree;
 mod zipf;
@@ -66,6 +67,7 @@ pub use page_touch::{Locality, PageTouchConfig};
 pub use partitions::{Algorithm, PartitionsConfig};
 pub use pointer_chase::PointerChaseConfig;
 pub use stream::StreamConfig;
+pub use text::TextConfig;
 pub use transactions::TransactionsConfig;
 pub use tree::TreeConfig;
 
