@@ -26,6 +26,8 @@ static const char *const SYSTEM[] = {
 	"sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs",
 	"sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none",
 	"sys/kernel/mm/transparent_hugepage/khugepaged/defrag",
+	/* Where it sorts page tables. */
+	"sys/kernel/debug/sorted_tables/regions",
 };
 
 static void put(FILE *out, const void *bytes, size_t count)

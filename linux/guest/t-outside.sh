@@ -19,7 +19,7 @@ while read -r line; do
 	echo "$line"
 	case $line in
 	FRAG*)
-		[ -n "$NW_sorted" ] && sed "s/^$! /REGION /p;d" /sys/kernel/debug/sorted_tables/regions
+		[ -n "$NW_sorted" ] && sed -n "s/^tgid .*/REGION &/p;s/^$! .*/REGION &/p" /sys/kernel/debug/sorted_tables/regions
 		[ -n "$NW_loud" ] || stop_corunners
 		: > /tmp/go
 		;;

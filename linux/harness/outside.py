@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
 """Look at a running guest from outside: walk its page tables in the file that is its memory.
 
-    outside.py KIND MODE [TABLES [TRACE]]     e.g. outside.py nestwalk 2 /some/tables.zst /some/trace.zst
+    outside.py KIND MODE [TABLES [TRACE [SORTED [MIB]]]]     e.g. outside.py nestwalk 2 /some/tables.zst /some/trace.zst
 
 Measures fragmentation without asking the guest, and compares with what the guest says of itself.
-TABLES: every page-table page of the process; TRACE: accesses of the process with their physical addresses, by a QEMU
-plugin. Both in the formats of linux/data/README.md.
+TABLES: every page-table page of the process, and the regions that the kernel says they lie in; TRACE: accesses of the process with their
+physical addresses, by a QEMU plugin. In the formats of docs/whole-vms.md and linux/data/README.md. SORTED: vm.sorted_page_tables (6.1).
+MIB: how much the process touches; 192 with a trace, else 64.
 """
 import json
 import mmap
+import os
 import re
 import socket
 import struct
@@ -23,18 +25,24 @@ ADDRESS = 0x000F_FFFF_FFFF_F000
 PRESENT, HUGE = 1, 1 << 7
 # Accesses in a trace that is saved. Twice as many are recorded, since some may be those of another process.
 SAVED = 50000
+# A guest may take so many seconds of CPU time (of QEMU's): the machine may be busy with other things. And ten times as many by the clock:
+# a guest that waits for ever takes no CPU time.
+LIMIT_S, LIMIT_CLOCK_S = 400, 4000
 
 
 class Monitor:
     """QEMU's QMP, for human monitor commands."""
 
-    def __init__(self, path):
+    def __init__(self, path, vm):
         self.socket = socket.socket(socket.AF_UNIX)
-        for _ in range(100):
+        end = time.monotonic() + LIMIT_CLOCK_S
+        while True:
             try:
                 self.socket.connect(str(path))
                 break
             except OSError:
+                if vm.poll() is not None or time.monotonic() > end:
+                    raise qemu.Failure(f"monitor: {path} never answered") from None
                 time.sleep(0.1)
         self.file = self.socket.makefile("rw")
         self.file.readline()
@@ -95,10 +103,35 @@ def pack(path, data):
     subprocess.run(["zstd", "-q", "-f", "-19", "-o", path], input=data, check=True)
 
 
-def dump(path, found):
-    """Page tables as records: level, first address, gpa, 512 entries; all little-endian 64-bit."""
-    nodes = (struct.pack("<3Q512Q", level, va, gpa, *entries) for level, va, gpa, entries in found)
-    pack(path, b"NWPT0001" + struct.pack("<Q", len(found)) + b"".join(nodes))
+def dump(path, found, regions=""):
+    """Page tables as records: level, first address, gpa, 512 entries; all little-endian 64-bit. Then the kernel's regions, if there are any."""
+    if not regions:
+        nodes = (struct.pack("<3Q512Q", level, va, gpa, *entries) for level, va, gpa, entries in found)
+        pack(path, b"NWPT0001" + struct.pack("<Q", len(found)) + b"".join(nodes))
+        return
+    # The root is first. Its upper half is not followed here, so that it must be 0 in this format.
+    level, va, gpa, entries = found[0]
+    whole = [(level, va, gpa, (*entries[:256], *[0] * 256)), *found[1:]]
+    nodes = (struct.pack("<3Q512Q", level, va, gpa, *entries) for level, va, gpa, entries in whole)
+    name, body = b"regions", regions.encode()
+    section = struct.pack("<2Q", len(name), len(body)) + name + body
+    pack(path, b"NWPT0003" + struct.pack("<Q", len(found)) + b"".join(nodes) + section)
+
+
+def regions_in(log):
+    """What the guest said of the regions of its process: lines of debugfs, as they are; empty if there is none."""
+    lines = re.findall(r"^REGION (.*?)\r?$", log, re.MULTILINE)
+    return "".join(f"{line}\n" for line in lines) if len(lines) > 1 else ""
+
+
+def cpu_s(pid):
+    """Seconds of CPU time that a process has taken; 0 if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            fields = f.read().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def agreeing(found, records):
@@ -133,16 +166,16 @@ def walk(kind, mode, mib=64, mem=768, path=None, append="", trace=None, records=
     with open(log, "wb") as out:
         vm = subprocess.Popen(["nice", "-n", "10", *command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
     try:
-        monitor, end = Monitor(sock), time.monotonic() + 400
+        monitor, end = Monitor(sock, vm), time.monotonic() + LIMIT_CLOCK_S
         while not (held := re.search(r"^HOLD (\S+) (\d+)", log.read_text(errors="replace"), re.M)):
-            if time.monotonic() > end or vm.poll() is not None:
-                raise qemu.Failure(f"outside: the guest never held, see {log}")
+            if vm.poll() is not None or cpu_s(vm.pid) > LIMIT_S or time.monotonic() > end:
+                raise qemu.Failure(f"outside: the guest never held, after {cpu_s(vm.pid):.0f} s of CPU time: see {log}")
             time.sleep(0.2)
         inside = json.loads(re.search(r"^FRAG (.*)", log.read_text(errors="replace"), re.M)[1])
         start, pages = int(held[1], 16), int(held[2])
         with open(ram, "rb") as f:
             memory = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-        while trace and trace.stat().st_size < 16 * records and time.monotonic() < end:
+        while trace and trace.stat().st_size < 16 * records and cpu_s(vm.pid) < LIMIT_S and time.monotonic() < end:
             time.sleep(0.2)
         for _ in range(500):
             monitor.call("stop")
@@ -154,7 +187,7 @@ def walk(kind, mode, mib=64, mem=768, path=None, append="", trace=None, records=
                 gfns = frames(found, start, pages)
                 if None not in gfns:
                     if path:
-                        dump(path, found)
+                        dump(path, found, regions_in(log.read_text(errors="replace")))
                     return inside, fragmentation(gfns), found
             monitor.call("cont")
             time.sleep(0.01)
@@ -168,8 +201,11 @@ def walk(kind, mode, mib=64, mem=768, path=None, append="", trace=None, records=
 def main():
     kind, mode = sys.argv[1], sys.argv[2]
     trace = build.run_folder() / "outside.trace" if len(sys.argv) > 4 else None
-    inside, outside, found = walk(kind, mode, path=sys.argv[3] if len(sys.argv) > 3 else None, trace=trace,
-                                  mib=192 if trace else 64, records=2 * SAVED, append="nw.corunners=12")
+    ordered = f" nw.sorted={sys.argv[5]}" if len(sys.argv) > 5 else ""
+    mib = int(sys.argv[6]) if len(sys.argv) > 6 else 192 if trace else 64
+    # Three times what is touched, as for 192 and 64 MiB; the co-runners and the kernel have their part of it.
+    inside, outside, found = walk(kind, mode, path=sys.argv[3] if len(sys.argv) > 3 else None, trace=trace, mib=mib, mem=max(768, 3 * mib),
+                                  records=2 * SAVED, append="nw.corunners=12" + ordered)
     regions = {gpa >> 21 for _, _, gpa, _ in found}
     print(f"inside  {inside['distribution']}\noutside {outside}\n{len(found)} page-table pages in {len(regions)} blocks of 2 MiB")
     if trace:

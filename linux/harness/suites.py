@@ -353,7 +353,7 @@ def in_order(kind, what):
     _, _, found = outside.walk(kind, 0, mib=2 * HELD_TABLES, append=f"nw.corunners=1 nw.sorted=1 nw.sorter={what}")
     log = (build.run_folder() / f"outside-{kind}-0.log").read_text(errors="replace")
     regions = [(int(level), int(start, 16), int(end, 16), int(pfn, 16) << 12)
-               for level, start, end, pfn in re.findall(r"^REGION (\d) (\w+) (\w+) (\w+) ", log, re.MULTILINE)]
+               for level, start, end, pfn in re.findall(r"^REGION \d+ (\d) (\w+) (\w+) (\w+) ", log, re.MULTILINE)]
     base = 1 << 44
     tables = {va: gpa for level, va, gpa, _ in found if level == 1 and base <= va < base + HELD_TABLES * (2 << 20)}
     region = [r for r in regions if r[0] == 1 and r[1] <= base < r[2]]

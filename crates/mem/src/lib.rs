@@ -5,6 +5,7 @@
 //! - [`addr`]: unit types for addresses and page numbers, so that no bare integer crosses a
 //!   function as an address; [`time`]: one for nanoseconds;
 //! - [`page_table`]: radix tables of any [`Geometry`], with pages in simulated physical memory;
+//! - [`sorted_regions`]: where a running kernel says that its page tables lie in order;
 //! - [`physical`]: one kernel's physical memory: Linux's buddy allocator with per-CPU lists.
 
 pub mod access;
@@ -20,6 +21,7 @@ pub mod prefetch;
 pub mod reuse;
 pub mod schema;
 pub mod size;
+pub mod sorted_regions;
 pub mod time;
 
 pub use access::Access;
@@ -28,4 +30,5 @@ pub use geometry::{Geometry, Level, PageSize};
 pub use page_table::{Entry, EntrySlot, Leaf, NodeId, PageTable, Version, Write};
 pub use physical::{Cpu, MigrateType, Order, Owner, PhysicalMemory};
 pub use reuse::{Reuse, ReuseCell, ReuseTimes};
+pub use sorted_regions::SortedRegion;
 pub use time::{Cycles, Nanoseconds};
