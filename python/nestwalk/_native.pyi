@@ -84,8 +84,14 @@ def vm_processes(pieces: str, cr3: int, levels: int) -> str:
     `cr3` is what one of its processors had in CR3 at some time, without flags; tables have `levels` levels.
     """
 
-def vm_tables(pieces: str, cr3: int, levels: int, kernel: bool, path: str) -> str:
-    """Writes the page tables that `cr3` points to as the dump `path`, the kernel's half if `kernel`; what it holds."""
+def vm_tables(pieces: str, cr3: int, levels: int, kernel: bool, path: str, regions: str | None = None) -> str:
+    """Writes the page tables that `cr3` points to as the dump `path`, the kernel's half if `kernel`; what it holds.
+
+    `regions` is what the guest's kernel says of where it sorts those of the process (:func:`recorded_regions`).
+    """
+
+def tables_have_regions(path: str) -> bool:
+    """Whether the dump of page tables `path` says where its kernel sorts them; False for what is no dump."""
 
 def vm_record(
     source: str,
@@ -205,6 +211,9 @@ def inspect_process(
 
     `all_flags` reads the flags of every frame, `contents` the contents of 2 MiB pages. The GIL is released.
     """
+
+def recorded_regions(path: str) -> str:
+    """What the kernel of the recording `path` says of where it sorts the page tables of the process, as text."""
 
 def anonymous_pages(pid: int | None = None, path: str | None = None) -> tuple[bool, list[tuple[int, int, bool, bytes]]]:
     """The anonymous private memory of a process or a recording: whether it is known what PMDs map, and its pieces.

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import checks, files, scenario, techniques, toml_file
+from nestwalk import _native, checks, files, scenario, techniques, toml_file
 from nestwalk.errors import NestwalkError, shown, unknown
 from nestwalk.program import Program
 from nestwalk.techniques import WHO
@@ -226,8 +226,14 @@ def load(name: str) -> Matrix:
     return replace(parse(text, f"{name}.toml"), options=("--matrix", name))
 
 
+ASAP_ON_TABLES = (([1], "P1g"), ([1, 2], "P1g+P2g"))
+"""Levels that ASAP prefetches of a guest's dumped table, with the paper's names. The host is stock, so none of its."""
+
+
 def of_tables(dumps: Sequence[str]) -> Matrix:
     """A VM with the page tables of each of the files ``dumps`` (``NAME=FILE`` or ``FILE``), on a host with 4 KiB pages.
+
+    Where a dump says in which regions its kernel sorts tables, ASAP's prefetches of the guest's table follow, by them.
 
     Raises:
         NestwalkError: When there is no such file, or two of them have one name.
@@ -244,6 +250,16 @@ def of_tables(dumps: Sequence[str]) -> Matrix:
         part = {"kernels": [{"manager": {"kind": "linux4k"}}, {"dump": str(path.absolute())}]}
         entry = Entry(name, f"VM, tables of {name}", f"the guest's page tables are those in {path.name}", part)
         cells.append(Cell(entry, Entry("", "", "", {})))
+        if _native.tables_have_regions(str(path)):
+            for levels, title in ASAP_ON_TABLES:
+                key = "".join(f"-p{level}" for level in levels)
+                with_asap = Entry(
+                    f"{name}-asap{key}",
+                    f"VM, tables of {name}, ASAP {title}",
+                    f"prefetches of {title} by the regions in {path.name}",
+                    {**part, "asap": {"guest_levels": levels}},
+                )
+                cells.append(Cell(with_asap, Entry("", "", "", {})))
     if len({cell.name for cell in cells}) < len(cells):
         raise NestwalkError("two of the tables have one name: give NAME=FILE")
     options = tuple(word for dump in dumps for word in ("--tables", dump))

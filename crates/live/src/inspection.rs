@@ -10,6 +10,7 @@ use crate::known::Known;
 use crate::maps::{Mapping, PAGE_BYTES};
 use crate::runs::{Contiguity, Runs};
 use crate::settings::Settings;
+use crate::sorted::SortedTables;
 use crate::source::{Entry, Leaf, Piece, Source, Visibility};
 use crate::status::Status;
 use crate::strip::{self, Cell, Lines, Region};
@@ -51,6 +52,8 @@ pub struct Inspection {
     pub mappings: Mappings,
     /// Its page tables.
     pub page_tables: PageTables,
+    /// Where its kernel keeps them in the order of their addresses.
+    pub sorted_tables: Known<SortedTables>,
     /// Host page-table fragmentation.
     pub host_pt_fragmentation: Known<Fragmentation>,
     /// Runs of pages and frames.
@@ -337,6 +340,7 @@ impl<'a> Pass<'a> {
         let hidden = !visibility.frames;
         Inspection {
             mappings,
+            sorted_tables: SortedTables::read(source, &process),
             page_tables: tables::needed(&self.regions, process.page_table_bytes.clone()),
             host_pt_fragmentation: if hidden { Known::not(HIDDEN) } else { self.groups.fragmentation() },
             coalescing: if hidden { Known::not(HIDDEN) } else { self.groups.coalescing() },

@@ -37,6 +37,7 @@ mod processor;
 mod recording;
 mod runs;
 mod settings;
+mod sorted;
 mod source;
 mod stats_fd;
 #[cfg(target_os = "linux")]
@@ -63,6 +64,7 @@ pub use processor::{Cache, CacheKind, Processor, Tlb, TlbPages};
 pub use recording::{Recorder, Recording};
 pub use runs::{Bucket, Contiguity, Histogram};
 pub use settings::{Buddy, Khugepaged, Mthp, Settings, buddyinfo};
+pub use sorted::{SortedTables, sorted_lines};
 pub use source::{Entry, Leaf, Piece, Source, Visibility};
 pub use stats_fd::parse as kvm_statistics;
 pub use status::Status;

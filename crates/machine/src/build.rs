@@ -7,6 +7,7 @@ use nestwalk_os::{AllocatorKind, Bare, FrozenTable, Kernel, KernelConfig, OsErro
 use nestwalk_workload::WorkloadFacts;
 
 use crate::chain::{Floor, KernelChain, role};
+use crate::checks;
 use crate::configuration::Configuration;
 use crate::dump::{self, Dumped};
 use crate::error::MachineError;
@@ -47,6 +48,10 @@ pub(crate) fn stack(
              tables that nestwalk vm capture dumped with it, both halves of them (compare --tables NAME=DUMP)"
                 .into(),
         ));
+    }
+    if let Some(found) = &found {
+        checks::sorted_by_dump(&configuration.scenario, &found.user)
+            .map_err(|what| configuration.scenario_error(what))?;
     }
     let sizes = memory_sizes(configuration, facts, needs, found.as_ref())?;
     let scenario = &configuration.scenario;

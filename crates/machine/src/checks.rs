@@ -2,7 +2,7 @@
 //! Whether the parts of a scenario go together: each refusal names the key and the remedy.
 
 use nestwalk_mmu::{AcceleratorConfig, AsapHardware, Segments};
-use nestwalk_os::TablesConfig;
+use nestwalk_os::{FrozenTable, TablesConfig};
 
 use crate::colocated::{ColocatedConfig, CoresConfig, UntilConfig, VmConfig};
 use crate::kernel_scenario::KernelScenario;
@@ -51,10 +51,29 @@ fn check_kernel(key: &str, levels: &[u8], kernel: &KernelScenario) -> Result<(),
             "asap: {key} = {levels:?}, but that kernel sorts {} levels: give it tables = {{ kind = \"asap\", levels = {highest} }}",
             tables.levels
         )),
+        // Whether the dump says where tables lie in order, `sorted_by_dump` checks once it is read.
+        _ if kernel.dump.is_some() => Ok(()),
         _ => Err(format!(
             "asap: {key} = {levels:?}, but that kernel's table nodes are not sorted: give it tables = {{ kind = \"asap\" }}"
         )),
     }
+}
+
+/// Whether ASAP's prefetches of the table of the topmost kernel have something to go by: regions of
+/// the dump `found`, or of a kernel that sorts the tables that it makes itself.
+///
+/// # Errors
+/// What does not fit, and what would.
+pub(crate) fn sorted_by_dump(scenario: &Scenario, found: &FrozenTable) -> Result<(), String> {
+    let levels = scenario.asap.as_ref().map_or(&[][..], |asap| &asap.guest_levels);
+    let sorts = scenario.kernels.last().is_some_and(|kernel| matches!(kernel.tables, TablesConfig::Asap(_)));
+    if levels.is_empty() || sorts || !found.regions.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "asap: guest_levels = {levels:?}, but the dump does not say where its kernel keeps page tables in order: dump them \
+         with nestwalk vm tables --regions FILE, from a guest that sorts them"
+    ))
 }
 
 /// Whether `accelerator` goes together with the rest of the scenario.

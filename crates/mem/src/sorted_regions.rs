@@ -162,7 +162,10 @@ mod tests {
         ];
         let found = parse(&text(&lines)).unwrap();
         let [first, second, third] = found[..] else { panic!("{found:?}") };
-        assert_eq!((first.process, first.level, first.base, first.tables()), (71, Level::PTE, Frame(0x1a200), PageCount(4)));
+        assert_eq!(
+            (first.process, first.level, first.base, first.tables()),
+            (71, Level::PTE, Frame(0x1a200), PageCount(4))
+        );
         assert_eq!(first.pages, VpnRange { start: Vpn(0x7_ffff_0000), end: Vpn(0x7_ffff_0800) });
         assert_eq!((first.used, first.idle, first.holes), (3, 1, 0));
         assert_eq!((second.level, second.tables()), (Level::PMD, PageCount(2)));

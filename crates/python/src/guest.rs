@@ -24,8 +24,10 @@ pub(crate) fn vm_processes(py: Python<'_>, pieces: &str, cr3: u64, levels: u8) -
     guarded(py, || json(&guest::processes(&memory, cr3, levels).map_err(refuse)?))
 }
 
-/// Writes the page tables that `cr3` points to as the dump `path`.
+/// Writes the page tables that `cr3` points to as the dump `path`, with `regions`, what the guest's
+/// kernel says of where it sorts those of the process.
 #[pyfunction]
+#[pyo3(signature = (pieces, cr3, levels, kernel, path, regions=None))]
 pub(crate) fn vm_tables(
     py: Python<'_>,
     pieces: &str,
@@ -33,13 +35,24 @@ pub(crate) fn vm_tables(
     levels: u8,
     kernel: bool,
     path: PathBuf,
+    regions: Option<String>,
 ) -> PyResult<String> {
     let memory = memory(pieces)?;
     guarded(py, || {
-        let tables = guest::walk(&memory, cr3, levels, kernel).map_err(refuse)?;
+        let mut tables = guest::walk(&memory, cr3, levels, kernel).map_err(refuse)?;
+        if let Some(regions) = regions {
+            tables.add_regions(regions).map_err(refuse)?;
+        }
         tables.write(&path).map_err(refuse)?;
         json(&tables.summary())
     })
+}
+
+/// Whether the dump of page tables `path` says where its kernel sorts them; `False` for what is no
+/// dump.
+#[pyfunction]
+pub(crate) fn tables_have_regions(path: PathBuf) -> PyResult<bool> {
+    dump::has_sections(&path).map_err(refuse)
 }
 
 /// What became of a stream, as Python gets it.

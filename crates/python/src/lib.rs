@@ -98,7 +98,7 @@ mod _native {
     #[pymodule_export]
     use super::live::{
         anonymous_pages, inspect_host, inspect_is_recording, inspect_process, proc_buddyinfo, proc_mappings,
-        proc_words, processor,
+        proc_words, processor, recorded_regions,
     };
 
     #[pymodule_export]
@@ -115,7 +115,7 @@ mod _native {
     use super::cloud::cloud_replay;
 
     #[pymodule_export]
-    use super::guest::{vm_processes, vm_record, vm_tables};
+    use super::guest::{tables_have_regions, vm_processes, vm_record, vm_tables};
 
     #[pymodule_export]
     use super::trace::{locality, trace_check, trace_convert, trace_head, trace_info, trace_profile};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use nestwalk_live::maps::{self, Mapping};
 use nestwalk_live::{
-    Host, Leaf, Leaves, Nearest, Options, Piece, Processor, Recorder, Recording, Source, Sysfs, buddyinfo, inspect,
-    nearest, words,
+    Host, Known, Leaf, Leaves, Nearest, Options, Piece, Processor, Recorder, Recording, Source, Sysfs, buddyinfo,
+    inspect, nearest, sorted_lines, words,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -78,6 +78,17 @@ pub(crate) fn inspect_process<'py>(
         Ok((json(&found)?, Some(kept)))
     })?;
     Ok((text, kept.map(|bytes| PyBytes::new(py, &bytes))))
+}
+
+/// What the kernel of the recording `path` says of where it sorts the page tables of the process:
+/// the lines about it in `/sys/kernel/debug/sorted_tables/regions`, under the header.
+#[pyfunction]
+pub(crate) fn recorded_regions(path: PathBuf) -> PyResult<String> {
+    let recording = Recording::open(&path).map_err(refuse)?;
+    match sorted_lines(&recording) {
+        Known::Is(lines) => Ok(lines),
+        Known::Not { unavailable } => Err(refuse(format!("{}: regions are {unavailable}", path.display()))),
+    }
 }
 
 /// The anonymous private memory of a process, or of the recording `path` of one: whether it is

@@ -130,17 +130,25 @@ def tables_(
     user_tables_only: Annotated[
         bool, typer.Option("--user-tables-only", help="Leave the kernel's half of the page tables out.")
     ] = False,
+    regions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RECORDING",
+            help="A recording of the process, made in the guest (inspect --record): its regions of sorted tables.",
+        ),
+    ] = None,
     pid: Pid = None,
     json_: Json = False,
 ) -> None:
     """Write the page tables of a process in a guest that runs, under KVM or not, for compare --tables."""
-    from nestwalk import files
+    from nestwalk import _native, files
     from nestwalk.cloud import qemu
     from nestwalk.vm import guest
 
     if out == files.STDOUT:
         raise NestwalkError("-o -: give the dump a file")
     files.check_file(out)
+    lines = None if regions is None else _native.recorded_regions(str(regions))
     with qemu.Monitor(monitor) as connection:
         memory, cpus = _guest(connection, monitor, pid)
         chosen = guest.choose(guest.processes(memory, cpus), process)
@@ -150,7 +158,8 @@ def tables_(
         temporary = files.neighbour(files.resolve(out))
         try:
             kernel = not user_tables_only
-            summary = guest.write_tables(memory, chosen.cr3, cpus[0].levels, temporary, kernel=kernel)
+            levels = cpus[0].levels
+            summary = guest.write_tables(memory, chosen.cr3, levels, temporary, kernel=kernel, regions=lines)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -160,6 +169,12 @@ def tables_(
     files.install(temporary, files.resolve(out))
     files.written.append(out)
     found = {"tables": str(out), "process": _process(chosen), "page_tables": summary}
+    sorted_ = summary["regions"]
+    if sorted_ is not None and sorted_["elsewhere"] > sorted_["in_place"]:
+        say.warn(
+            f"{regions}: of the page tables of {chosen.name} that have a place in its regions, {sorted_['elsewhere']} lie "
+            f"elsewhere and {sorted_['in_place']} there: is it a recording of this process, of this boot?"
+        )
     if json_:
         output.show_json({"schema": 1, **found})
         return

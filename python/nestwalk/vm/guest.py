@@ -167,10 +167,21 @@ def choose(found: Sequence[Process], name: str | None) -> Process:
     return chosen[0]
 
 
-def write_tables(memory: Sequence[Piece], cr3: int, levels: int, path: Path, *, kernel: bool) -> dict[str, Any]:
-    """Writes the page tables of the root ``cr3`` as the dump ``path``; what it holds."""
+def write_tables(
+    memory: Sequence[Piece], cr3: int, levels: int, path: Path, *, kernel: bool, regions: str | None = None
+) -> dict[str, Any]:
+    """Writes the page tables of the root ``cr3`` as the dump ``path``; what it holds.
+
+    Args:
+        memory: The guest's.
+        cr3: Guest-physical address of the root.
+        levels: Of the tables.
+        path: The dump to write.
+        kernel: Whether the kernel's half is in it.
+        regions: What the guest's kernel says of where it sorts the tables of the process, if it is known.
+    """
     text = json.dumps([asdict(piece) for piece in memory])
-    found: dict[str, Any] = json.loads(_native.vm_tables(text, cr3, levels, kernel, str(path)))
+    found: dict[str, Any] = json.loads(_native.vm_tables(text, cr3, levels, kernel, str(path), regions))
     return found
 
 

@@ -62,6 +62,16 @@ def _of_tables(found: dict[str, Any]) -> dict[str, Any]:
     def sizes(kind: str) -> str:
         return ", ".join(f"{count} of {size}" for count, size in zip(page_tables[kind], SIZES, strict=True))
 
+    regions = page_tables["regions"]
+    in_regions = (
+        {}
+        if regions is None
+        else {
+            "regions of sorted tables": regions["regions"],
+            "tables at their place in them": regions["in_place"],
+            "tables that lie elsewhere": regions["elsewhere"],
+        }
+    )
     return {
         "page tables": found["tables"],
         "of": found["process"]["program"] or found["process"]["name"],
@@ -71,4 +81,5 @@ def _of_tables(found: dict[str, Any]) -> dict[str, Any]:
         "user pages": sizes("user_pages"),
         "kernel pages": sizes("kernel_pages"),
         "entries left out (no memory)": page_tables["outside"],
+        **in_regions,
     }

@@ -72,8 +72,8 @@ mod tests {
 
     fn dumped(frame: u64) -> Dumped {
         let leaf = |page, frame, size| FrozenLeaf { page: Vpn(page), frame: Frame(frame), size, writable: true };
-        let user = FrozenTable { nodes: Vec::new(), leaves: vec![leaf(5, frame, PageSize::Small)] };
-        let kernel = FrozenTable { nodes: Vec::new(), leaves: vec![leaf(1 << 35, 512, PageSize::Huge)] };
+        let user = FrozenTable { leaves: vec![leaf(5, frame, PageSize::Small)], ..FrozenTable::default() };
+        let kernel = FrozenTable { leaves: vec![leaf(1 << 35, 512, PageSize::Huge)], ..FrozenTable::default() };
         Dumped { user, kernel }
     }
 

@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use nestwalk_mem::{Level, Va, sorted_regions};
 use serde::Serialize;
 
 use super::memory::{Page, Words};
@@ -30,6 +31,8 @@ struct Node {
 pub struct Tables {
     nodes: Vec<Node>,
     summary: Summary,
+    /// What the guest's kernel says of the process in the file of [`sorted_regions::PATH`].
+    regions: Option<String>,
 }
 
 /// What a walk found.
@@ -48,6 +51,19 @@ pub struct Summary {
     /// Entries left out: what they point to is not the guest's memory (device memory, or a table
     /// that was in the making).
     pub outside: u64,
+    /// Of the kernel's regions of sorted tables; `None` if they are not in the dump.
+    pub regions: Option<RegionSummary>,
+}
+
+/// What regions of sorted tables hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct RegionSummary {
+    /// Regions.
+    pub regions: u64,
+    /// Page-table pages at their place in one.
+    pub in_place: u64,
+    /// Page-table pages that have a place in one and lie elsewhere.
+    pub elsewhere: u64,
 }
 
 /// Follows the tables of `levels` levels (4 or 5) that `cr3` points to, the kernel's half if
@@ -56,7 +72,7 @@ pub struct Summary {
 /// # Errors
 /// When memory cannot be read, or `cr3` is no root of page tables.
 pub fn walk(memory: &impl Page, cr3: u64, levels: u8, kernel: bool) -> Result<Tables, MachineError> {
-    let mut tables = Tables { nodes: Vec::new(), summary: Summary { levels, ..Summary::default() } };
+    let mut tables = Tables { nodes: Vec::new(), summary: Summary { levels, ..Summary::default() }, regions: None };
     let mut todo = vec![(levels, 0, cr3 & ADDRESS)];
     while let Some((level, first, gpa)) = todo.pop() {
         let Some(mut entries) = memory.page(gpa)? else {
@@ -121,18 +137,49 @@ impl Tables {
         self.summary
     }
 
+    /// Puts `text`, the lines of the process in the guest's file of [`sorted_regions::PATH`] under
+    /// its header, into the dump. Without a line the dump is as one of a kernel that sorts nothing.
+    ///
+    /// # Errors
+    /// Says what is wrong with the text.
+    pub fn add_regions(&mut self, text: String) -> Result<(), String> {
+        let regions = sorted_regions::parse(&text)?;
+        let mut sums = RegionSummary { regions: regions.len() as u64, ..RegionSummary::default() };
+        for node in &self.nodes {
+            let first = Va(node.first).page();
+            let place = regions.iter().find_map(|region| region.place_of(Level(node.level), first));
+            match place.map(|place| place.address().0 == node.gpa) {
+                Some(true) => sums.in_place += 1,
+                Some(false) => sums.elsewhere += 1,
+                None => {}
+            }
+        }
+        self.summary.regions = Some(sums);
+        self.regions = (!regions.is_empty()).then_some(text);
+        Ok(())
+    }
+
     /// The bytes of the dump, not packed.
     ///
     /// # Errors
     /// When `out` cannot be written.
     pub fn write_to(&self, out: &mut impl Write) -> std::io::Result<()> {
         let kernel = self.summary.kernel_tables > 0 || self.summary.kernel_pages != [0; 3];
-        out.write_all(if kernel { dump::MAGIC_WITH_KERNEL } else { dump::MAGIC })?;
+        let magic = match (&self.regions, kernel) {
+            (Some(_), _) => dump::MAGIC_WITH_SECTIONS,
+            (None, true) => dump::MAGIC_WITH_KERNEL,
+            (None, false) => dump::MAGIC,
+        };
+        out.write_all(magic)?;
         out.write_all(&(self.nodes.len() as u64).to_le_bytes())?;
         for node in &self.nodes {
             for word in [u64::from(node.level), node.first, node.gpa].iter().chain(&*node.entries) {
                 out.write_all(&word.to_le_bytes())?;
             }
+        }
+        if let Some(text) = &self.regions {
+            let lengths = [dump::REGIONS, text].map(|part| (part.len() as u64).to_le_bytes());
+            out.write_all(&[&lengths.concat(), dump::REGIONS.as_bytes(), text.as_bytes()].concat())?;
         }
         Ok(())
     }
@@ -232,6 +279,24 @@ mod tests {
             prop_assert_eq!(leaves(&found.kernel), if kernel { upper } else { BTreeMap::new() });
             prop_assert_eq!(found.user.nodes.len() as u64, tables.summary().user_tables);
         }
+    }
+
+    #[test]
+    fn regions_come_back_with_how_many_tables_lie_in_them() {
+        let mut memory = Sparse { end: 1 << 30, ..Sparse::default() };
+        // The tables come at frames 0x100 (root) to 0x103, and the next PTE tables after them.
+        [0x1000, 0x20_0000, 0x60_0000].iter().for_each(|&va| memory.map(4, va, 0x5000, 1));
+        let mut tables = walk(&memory, 1 << 20, 4, false).unwrap();
+        let text = |lines: &str| format!("{}\n{lines}", sorted_regions::HEADER);
+        // Three places from the first PTE table on; the fourth table, of 6 MiB, is at 0x105.
+        tables.add_regions(text("9 1 0 800000 103 3 1 0\n")).unwrap();
+        let summary = tables.summary().regions.unwrap();
+        assert_eq!((summary.regions, summary.in_place, summary.elsewhere), (1, 2, 1));
+        let found = dumped(&tables).user;
+        assert_eq!((found.regions.len(), found.in_place()), (1, (2, 1)));
+        tables.add_regions(text("")).unwrap();
+        assert_eq!((tables.summary().regions, dumped(&tables).user.regions.len()), (Some(RegionSummary::default()), 0));
+        assert!(tables.add_regions("something else".into()).unwrap_err().contains("as it is"));
     }
 
     #[test]

@@ -6,16 +6,24 @@
 //! unmap) is this kernel's business, as if it had made the table itself. The kernel's half, if it
 //! is given, stays as it is: it belongs to no mapping, nothing moves or frees what is in it, and
 //! every page may be stored to.
+//!
+//! Where the real kernel kept nodes in the order of their addresses, and said so, hardware is told
+//! the same ([`Kernel::table_regions`]) for as long as the process lives. Nothing checks that a
+//! node lies at its place: hardware that computes the place of one that does not is wrong, as it
+//! would be there. Places without a node belong to the regions and stay empty: what this kernel
+//! adds to the table lies elsewhere.
 
 use std::collections::{BTreeMap, HashMap};
 
-use nestwalk_mem::{Cpu, Frame, FrameRange, Level, Owner, PageCount, PageSize, PageTable, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Frame, FrameRange, Level, Owner, PageCount, PageSize, PageTable, SortedRegion, Vpn, VpnRange};
 
-use crate::below::Below;
+use crate::below::{Below, Hypercall, HypercallReply};
+use crate::context::placement::TableRegion;
 use crate::error::OsError;
 use crate::kernel::Kernel;
 use crate::state::process::{Process, ProcessId};
 use crate::state::vma::{VmaFlags, Vmas};
+use crate::tables::TablesConfig;
 
 /// A node of a page table that was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +56,8 @@ pub struct FrozenTable {
     pub nodes: Vec<FrozenNode>,
     /// All pages, by address, each under nodes that are there.
     pub leaves: Vec<FrozenLeaf>,
+    /// Where the kernel said that nodes lie in order, if it said so: of one process, disjoint.
+    pub regions: Vec<SortedRegion>,
 }
 
 impl FrozenTable {
@@ -55,7 +65,19 @@ impl FrozenTable {
     pub fn memory(&self) -> PageCount {
         let nodes = self.nodes.iter().map(|node| node.frame.0 + 1);
         let leaves = self.leaves.iter().map(|leaf| leaf.frame.0 + leaf.size.pages());
-        PageCount(nodes.chain(leaves).max().unwrap_or(0))
+        let regions = self.regions.iter().map(|region| region.base.0 + region.tables().0);
+        PageCount(nodes.chain(leaves).chain(regions).max().unwrap_or(0))
+    }
+
+    /// Of the nodes that have a place in a region: how many lie there, and how many elsewhere.
+    pub fn in_place(&self) -> (u64, u64) {
+        let (mut there, mut elsewhere) = (0, 0);
+        for node in &self.nodes {
+            let place = self.regions.iter().find_map(|region| region.place_of(node.level, node.first));
+            there += u64::from(place == Some(node.frame));
+            elsewhere += u64::from(place.is_some_and(|place| place != node.frame));
+        }
+        (there, elsewhere)
     }
 
     /// The level of its root; `None` if it has no node.
@@ -94,9 +116,13 @@ impl Kernel {
     /// which may be empty. Everything is backed below, by address, as in a machine that has run for
     /// a while. Call it before anything else has taken memory.
     ///
+    /// The kernel below is asked to make each region contiguous in its memory, as ASAP's guests do
+    /// (Margaritov et al., MICRO-52, 2019, section 3.6).
+    ///
     /// # Errors
     /// When a frame that the table names does not exist or is taken, when the table has not as many
-    /// levels as this kernel's tables, or when memory below is short.
+    /// levels as this kernel's tables, when this kernel sorts tables itself and the table has
+    /// regions already, or when memory below is short.
     ///
     /// # Panics
     /// When a page lies under no node of the table.
@@ -114,8 +140,12 @@ impl Kernel {
             let levels = found.root().map_or(0, |level| level.0);
             return Err(refused(format!("it has {levels} levels and this kernel's tables have {}", geometry.levels())));
         };
+        if !found.regions.is_empty() && matches!(self.config.tables, TablesConfig::Asap(_)) {
+            return Err(refused("it has the regions of its own kernel: leave tables = { kind = \"asap\" } out".into()));
+        }
         self.take_frames(found, below)?;
         self.take_kernel(kernel, below)?;
+        self.take_places(&found.regions, below)?;
         let process = Process {
             vmas: Vmas::default(),
             table: PageTable::new(geometry, root),
@@ -149,7 +179,48 @@ impl Kernel {
                 Ok::<_, OsError>(nodes[&(level, first)])
             })?;
         }
+        self.keep_regions(id, &found.regions, below);
         Ok(id)
+    }
+
+    /// Sets the places in `regions` that no node or page lies in aside, for good.
+    fn take_places(&mut self, regions: &[SortedRegion], below: &mut dyn Below) -> Result<(), OsError> {
+        for region in regions {
+            for frame in FrameRange::new(region.base, region.tables()).iter() {
+                if self.state.memory.take(frame) {
+                    self.state.memory.set_owner(frame, Owner::Kernel);
+                    self.state.pinned.0 += 1;
+                    below.touch(FrameRange::single(frame), true)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers what hardware is told of `process`.
+    fn keep_regions(&mut self, process: ProcessId, regions: &[SortedRegion], below: &mut dyn Below) {
+        if regions.is_empty() {
+            return;
+        }
+        let mut kept = Vec::with_capacity(regions.len());
+        for region in regions {
+            self.state.counters.hypercalls += 1;
+            let frames = FrameRange::new(region.base, region.tables());
+            let below = match below.hypercall(Hypercall::MakeContiguous(frames)) {
+                HypercallReply::Done { base, .. } => base,
+                HypercallReply::Unsupported => None,
+            };
+            kept.push(TableRegion { pages: region.pages, level: region.level, base: region.base, below });
+        }
+        self.frozen_regions.insert(process, kept);
+        self.frozen_generation += 1;
+    }
+
+    /// Forgets what hardware was told of `process`, which is gone.
+    pub(super) fn drop_frozen_regions(&mut self, process: ProcessId) {
+        if self.frozen_regions.remove(&process).is_some() {
+            self.frozen_generation += 1;
+        }
     }
 
     /// Takes every frame once, and backs them below.

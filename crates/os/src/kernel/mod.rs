@@ -25,6 +25,8 @@ mod spawn;
 mod start;
 mod unmap;
 
+use std::collections::BTreeMap;
+
 use nestwalk_mem::physical::{MemoryConfig, huge_min_free, least_min_free};
 use nestwalk_mem::{Cpu, Nanoseconds, PageCount, PageTable, PhysicalMemory, Vpn};
 use rand::SeedableRng;
@@ -59,6 +61,10 @@ pub struct Kernel {
     pub(crate) tables: Box<dyn TablePlacement>,
     pub(crate) manager: Box<dyn MemoryManager>,
     pub(crate) clock_hand: ClockHand,
+    /// What the kernels of processes that [were found](frozen) said of their tables.
+    frozen_regions: BTreeMap<ProcessId, Vec<TableRegion>>,
+    /// How often that has changed.
+    frozen_generation: u64,
 }
 
 impl Kernel {
@@ -113,6 +119,8 @@ impl Kernel {
             tables: config.tables.build(),
             manager,
             clock_hand: ClockHand::default(),
+            frozen_regions: BTreeMap::new(),
+            frozen_generation: 0,
         })
     }
 
@@ -226,14 +234,16 @@ impl Kernel {
         &*self.tables
     }
 
-    /// Where table nodes of `process` lie in order (ASAP's descriptors).
+    /// Where table nodes of `process` lie in order (ASAP's descriptors): what its own kernel said,
+    /// if it began with a table that [was found](Kernel::spawn_frozen) and had regions, else what
+    /// this kernel's table placement has.
     pub fn table_regions(&self, process: ProcessId) -> &[TableRegion] {
-        self.tables.regions(process)
+        self.frozen_regions.get(&process).map_or_else(|| self.tables.regions(process), Vec::as_slice)
     }
 
     /// A number that changes whenever [`Kernel::table_regions`] of some process do.
     pub fn table_regions_generation(&self) -> u64 {
-        self.tables.regions_generation()
+        self.tables.regions_generation() + self.frozen_generation
     }
 
     /// The toolbox, and the manager that may use it.

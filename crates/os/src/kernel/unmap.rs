@@ -50,6 +50,7 @@ impl Kernel {
         let mut inner = TableContext { state: cx.state, below: cx.below, cpu };
         cx.tables.exited(&mut inner, process);
         manager.exited(&mut cx, process);
+        self.drop_frozen_regions(process);
         Ok(())
     }
 

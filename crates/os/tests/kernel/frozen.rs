@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A process that begins with a page table that was found.
 
-use nestwalk_mem::{Cpu, Entry, Frame, Level, PageCount, PageSize, Vpn, VpnRange};
+use nestwalk_mem::{Cpu, Entry, Frame, Level, PageCount, PageSize, SortedRegion, Vpn, VpnRange};
+use nestwalk_os::tables::TablesConfig;
+use nestwalk_os::tables::asap::AsapConfig;
 use nestwalk_os::{
     Bare, FrozenLeaf, FrozenNode, FrozenTable, HostMemory, Kernel, KernelConfig, OsError, ProcessId, VmaFlags,
 };
@@ -77,6 +79,7 @@ fn one_page() -> FrozenTable {
     FrozenTable {
         nodes: vec![node(4, 100), node(3, 200), node(2, 300), node(1, 400)],
         leaves: vec![FrozenLeaf { page: Vpn(7), frame: Frame(2000), size: PageSize::Small, writable: true }],
+        regions: Vec::new(),
     }
 }
 
@@ -137,6 +140,7 @@ fn kernel_half() -> FrozenTable {
             node(1, elsewhere + 512, 504),
         ],
         leaves: (0..8).map(|i| leaf(i * 512, i * 512, PageSize::Huge)).chain(own).collect(),
+        regions: Vec::new(),
     }
 }
 
@@ -170,4 +174,73 @@ fn the_kernels_half_is_mapped_and_owns_what_is_not_its_direct_map() {
     guest.check_invariants();
     assert_eq!(guest.memory().free_frames(), PageCount(frames.0 - 6));
     host.check_invariants();
+}
+
+/// The regions that a kernel might have had for [`one_page`]: its PTE table is in place, and three
+/// places after it are empty; its PMD table lies elsewhere.
+fn regions() -> Vec<SortedRegion> {
+    let region = |level, order: u32, tables: u64, base| SortedRegion {
+        process: 71,
+        level: Level(level),
+        pages: VpnRange::new(Vpn(0), PageCount(tables << order)),
+        base: Frame(base),
+        used: 1,
+        idle: tables - 1,
+        holes: 0,
+    };
+    vec![region(1, 9, 4, 400), region(2, 18, 2, 1000)]
+}
+
+#[test]
+fn hardware_is_told_what_the_kernel_had_said_while_the_process_lives() {
+    let frames = PageCount(1 << 13);
+    let table = FrozenTable { regions: regions(), ..one_page() };
+    assert_eq!(table.in_place(), (1, 1));
+    let mut host = kernel();
+    let (vm, base) = host.host_vm(frames, &mut Bare).unwrap();
+    let mut guest = Kernel::new(&KernelConfig::new(frames)).unwrap();
+    let before = guest.table_regions_generation();
+    let mut below = HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut Bare };
+    let process = guest.spawn_frozen(&table, &FrozenTable::default(), &mut below).unwrap();
+    let other = guest.spawn(&mut below).unwrap();
+    guest.check_invariants();
+    host.check_invariants();
+    let told = guest.table_regions(process);
+    let bases: Vec<_> = told.iter().map(|region| (region.level.0, region.base, region.pages.len())).collect();
+    assert_eq!(bases, [(1, Frame(400), 4 << 9), (2, Frame(1000), 2 << 18)]);
+    // All of a region is contiguous below, as what it holds lies there.
+    for region in told {
+        for i in 0..region.pages.len() >> (9 * u32::from(region.level.0)) {
+            let below = host.table(vm).unwrap().translate(base + region.base.0 + i);
+            assert_eq!(below, region.below.map(|first| first + i));
+            assert!(below.is_some());
+        }
+    }
+    assert!(guest.table_regions(other).is_empty() && guest.table_regions_generation() > before);
+    // Empty places are nobody else's: five are set aside, and two processes have five nodes and a
+    // page.
+    assert_eq!(guest.memory().free_frames(), PageCount(frames.0 - 5 - 6));
+    // A table that lies elsewhere translates as any other.
+    assert_eq!(guest.table(process).unwrap().translate(Vpn(7)), Some(Frame(2000)));
+
+    let mut below = HostMemory { host: &mut host, process: vm, base, cpu: Cpu(0), below: &mut Bare };
+    let child = guest.fork(process, &mut below).unwrap();
+    assert!(guest.table_regions(child).is_empty());
+    let before = guest.table_regions_generation();
+    guest.exit(process, &mut below).unwrap();
+    assert!(guest.table_regions(process).is_empty() && guest.table_regions_generation() > before);
+    guest.check_invariants();
+}
+
+#[test]
+fn regions_that_cannot_be_are_refused() {
+    let table = FrozenTable { regions: regions(), ..one_page() };
+    let sorting =
+        KernelConfig { tables: TablesConfig::Asap(AsapConfig::default()), ..KernelConfig::new(PageCount(1 << 14)) };
+    let error = Kernel::new(&sorting).unwrap().spawn_frozen(&table, &FrozenTable::default(), &mut Bare).unwrap_err();
+    assert!(error.to_string().contains("the regions of its own kernel: leave tables"), "{error}");
+    let mut beyond = table;
+    beyond.regions[1].base = Frame((1 << 14) - 1);
+    let error = kernel().spawn_frozen(&beyond, &FrozenTable::default(), &mut Bare).unwrap_err().to_string();
+    assert!(error.contains("it needs memory"), "{error}");
 }
