@@ -5,7 +5,7 @@
 
 Measures fragmentation without asking the guest, and compares with what the guest says of itself.
 TABLES: every page-table page of the process, and the regions that the kernel says they lie in; TRACE: accesses of the process with their
-physical addresses, by a QEMU plugin. In the formats of docs/whole-vms.md and linux/data/README.md. SORTED: vm.sorted_page_tables (6.1).
+physical addresses, by a QEMU plugin. In the formats of docs/whole-vms.md and linux/data/README.md. "-": none. SORTED: vm.sorted_page_tables (6.1).
 MIB: how much the process touches; 192 with a trace, else 64.
 """
 import json
@@ -200,7 +200,7 @@ def walk(kind, mode, mib=64, mem=768, path=None, append="", trace=None, records=
 
 def main():
     kind, mode = sys.argv[1], sys.argv[2]
-    trace = build.run_folder() / "outside.trace" if len(sys.argv) > 4 else None
+    trace = build.run_folder() / "outside.trace" if len(sys.argv) > 4 and sys.argv[4] != "-" else None
     ordered = f" nw.sorted={sys.argv[5]}" if len(sys.argv) > 5 else ""
     mib = int(sys.argv[6]) if len(sys.argv) > 6 else 192 if trace else 64
     # Three times what is touched, as for 192 and 64 MiB; the co-runners and the kernel have their part of it.

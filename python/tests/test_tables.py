@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,52 @@ def test_names_and_files_are_checked(tmp_path: Path) -> None:
     for dumps, what in (([str(tmp_path / "none")], "no such file"), ([str(file), str(file)], "one name")):
         with pytest.raises(NestwalkError, match=what):
             matrix.of_tables(dumps)
+
+
+def with_regions(source: Path, target: Path, lines: str) -> Path:
+    """A copy of the dump ``source`` of a stock guest that has the section ``regions``: synthetic, as is what it says."""
+    packed = subprocess.run(["zstd", "-dc", source], check=True, capture_output=True).stdout
+    root = 16 + 3 * 8
+    whole = bytearray(packed)
+    whole[:8] = b"NWPT0003"
+    # The dump does not follow the root's upper half.
+    whole[root + 256 * 8 : root + 512 * 8] = bytes(256 * 8)
+    body = f"tgid level start end first_pfn used idle holes\n{lines}".encode()
+    target.write_bytes(whole + struct.pack("<2Q", len(b"regions"), len(body)) + b"regions" + body)
+    return target
+
+
+def test_a_dump_with_regions_has_rows_of_asap(command: Command, tmp_path: Path) -> None:
+    converted = command("trace", "convert", DATA / "stock-trace.zst", "real.nwt", "--json")
+    assert converted.returncode == 0, converted.stderr
+    # One table, in the last frame of the guest: nothing lies there, and no result but time may depend on it.
+    dump = with_regions(DATA / "stock-tables.zst", tmp_path / "some.tables", "9 1 7ffff0000000 7ffff0200000 2ffff 1 0 0\n")
+    done = command("compare", "--trace", "real.nwt", f"--tables=some={dump}", "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["configuration"] for row in rows] == ["some", "some-asap-p1", "some-asap-p1-p2"]
+    assert len({row["walks_per_kiloaccess"] for row in rows}) == 1
+    assert len({row["references_per_walk"] for row in rows}) == 1
+
+
+def test_regions_that_cannot_be_are_refused(command: Command, tmp_path: Path) -> None:
+    for lines, what in (
+        ("9 1 7ffff0000000 7ffff0200000 2ffff 1 1 0\n", "line 2: used, idle and holes are 1, 1 and 0, of 1 places"),
+        ("9 1 0 200000 5 1 0 0\n7 1 0 200000 6 1 0 0\n", "processes 9 and 7: keep the lines of the one"),
+    ):
+        dump = with_regions(DATA / "stock-tables.zst", tmp_path / "some.tables", lines)
+        done = command("compare", f"--tables=some={dump}")
+        assert done.returncode == 2
+        assert "some.tables" in done.stderr
+        assert what in done.stderr
+
+
+def test_a_recording_without_regions_is_said_to_have_none(command: Command) -> None:
+    recording = REPOSITORY / "python" / "tests" / "recorded" / "inspect" / "frag-0.rec"
+    done = command("inspect", recording, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["sorted_tables"]
+    assert found["unavailable"].startswith("unavailable, because /sys/kernel/debug/sorted_tables/regions cannot be read")
+    done = command("vm", "tables", "-o", "x.tables", "--monitor", "none.qmp", "--regions", recording)
+    assert done.returncode == 2
+    assert "frag-0.rec: regions are unavailable, because" in done.stderr

@@ -51,6 +51,7 @@ def of_process(facts: Mapping[str, Any]) -> list[Line]:
         *_coalescing(facts["coalescing"]),
         *_huge(facts["huge_pages"], facts["settings"]),
         *_tables(facts["page_tables"], facts["mappings"], facts["memory"]),
+        *_sorted(facts["sorted_tables"]),
         *of_settings(facts["settings"]),
     ]
 
@@ -256,6 +257,14 @@ def _tables(tables: Mapping[str, Any], mappings: Mapping[str, Any], memory: Mapp
             "mappings.for_99_percent", "VMAs for 99 % of the memory", f"{few:,}", f"of {mappings['count']:,}: {ranges}"
         ),
     ]
+
+
+def _sorted(tables: Mapping[str, Any]) -> list[Line]:
+    """Nothing where the kernel sorts no tables of the process, as on almost all machines."""
+    if known.reason(tables) or not tables["regions"]:
+        return []
+    words = f"{tables['used']:,} tables in use, {tables['idle']:,} places empty, {tables['holes']:,} given back"
+    return [Line("sorted_tables.regions", "regions of sorted page tables", f"{tables['regions']:,}", words)]
 
 
 def of_settings(settings: Mapping[str, Any]) -> list[Line]:
