@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page tables of real guests, from `linux/data`: stock and with PTEMagnet; and stock ones whose
-//! PTE tables are put in order here, as a kernel with sorted page tables would have them.
+//! The page tables of real guests, from `linux/data`: stock, with PTEMagnet, and with sorted page
+//! tables; and stock ones whose PTE tables are put in order here.
 
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -114,6 +114,15 @@ fn sorted(base: u64, moved: bool) -> Vec<u8> {
     bytes.extend([7_u64.to_le_bytes(), (text.len() as u64).to_le_bytes()].concat());
     bytes.extend([b"regions".as_slice(), text.as_bytes()].concat());
     bytes
+}
+
+#[test]
+fn the_tables_of_a_guest_that_sorts_them_lie_where_it_says() {
+    let table = nestwalk_machine::dump::read(&data("sorted-tables.zst")).unwrap();
+    let places: Vec<_> = table.regions.iter().map(|one| (one.tables().0, one.used, one.holes)).collect();
+    assert_eq!(places, [(64, 33, 0), (64, 63, 0)], "192 MiB, over a boundary of 128 MiB");
+    // All tables in use, as the kernel counts them.
+    assert_eq!(table.in_place(), (33 + 63, 0));
 }
 
 /// ASAP's hardware, for the guest's PTEs.
