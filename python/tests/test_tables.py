@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -51,8 +52,11 @@ def test_names_and_files_are_checked(tmp_path: Path) -> None:
 
 
 def with_regions(source: Path, target: Path, lines: str) -> Path:
-    """A copy of the dump ``source`` of a stock guest that has the section ``regions``: synthetic, as is what it says."""
-    packed = subprocess.run(["zstd", "-dc", source], check=True, capture_output=True).stdout
+    """A copy of a stock guest's dump with the section ``regions``: synthetic, as is what it says."""
+    zstd = shutil.which("zstd")
+    if zstd is None:
+        pytest.skip("zstd is not installed")
+    packed = subprocess.run([zstd, "-dc", source], check=True, capture_output=True).stdout
     root = 16 + 3 * 8
     whole = bytearray(packed)
     whole[:8] = b"NWPT0003"
@@ -64,7 +68,7 @@ def with_regions(source: Path, target: Path, lines: str) -> Path:
 
 
 def test_a_dump_with_regions_has_rows_of_asap(command: Command, tmp_path: Path) -> None:
-    """The tables of a real guest that sorts them; and what a region that is not true changes: time, and nothing else."""
+    """The tables of a real guest that sorts them; and a region that is not true, which changes time only."""
     converted = command("trace", "convert", DATA / "stock-trace.zst", "real.nwt", "--json")
     assert converted.returncode == 0, converted.stderr
     # One table, in the last frame of the guest: nothing lies there.
@@ -96,12 +100,28 @@ def test_regions_that_cannot_be_are_refused(command: Command, tmp_path: Path) ->
         assert what in done.stderr
 
 
+RECORDED = REPOSITORY / "python" / "tests" / "recorded" / "inspect"
+
+
+def test_the_regions_of_a_recorded_process_are_its_own(command: Command) -> None:
+    """Recorded in a guest that sorts page tables; what its debugfs said of the process is kept beside the recording."""
+    lines = [line.split() for line in json.loads((RECORDED / "sorted.json").read_text())["regions"]]
+    done = command("inspect", RECORDED / "frag-sorted.rec", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["sorted_tables"]
+    sums = {key: sum(int(line[column]) for line in lines) for column, key in ((5, "used"), (6, "idle"), (7, "holes"))}
+    assert found == {"regions": len(lines), **sums}
+    done = command("inspect", RECORDED / "frag-sorted.rec")
+    assert "regions of sorted page tables" in " ".join(done.stdout.split())
+
+
 def test_a_recording_without_regions_is_said_to_have_none(command: Command) -> None:
-    recording = REPOSITORY / "python" / "tests" / "recorded" / "inspect" / "frag-0.rec"
+    recording = RECORDED / "frag-0.rec"
     done = command("inspect", recording, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["sorted_tables"]
-    assert found["unavailable"].startswith("unavailable, because /sys/kernel/debug/sorted_tables/regions cannot be read")
+    why = "unavailable, because /sys/kernel/debug/sorted_tables/regions cannot be read"
+    assert found["unavailable"].startswith(why)
     done = command("vm", "tables", "-o", "x.tables", "--monitor", "none.qmp", "--regions", recording)
     assert done.returncode == 2
     assert "frag-0.rec: regions are unavailable, because" in done.stderr
