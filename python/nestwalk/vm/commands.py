@@ -172,8 +172,8 @@ def tables_(
     sorted_ = summary["regions"]
     if sorted_ is not None and sorted_["elsewhere"] > sorted_["in_place"]:
         say.warn(
-            f"{regions}: of the page tables of {chosen.name} that have a place in its regions, {sorted_['in_place']} lie "
-            f"there and {sorted_['elsewhere']} elsewhere: is it a recording of this process, of this boot?"
+            f"{regions}: of the page tables of {chosen.name} that have a place in its regions, "
+            f"{sorted_['in_place']} lie there and {sorted_['elsewhere']} elsewhere: is it a recording of this process, of this boot?"
         )
     if json_:
         output.show_json({"schema": 1, **found})
