@@ -42,7 +42,7 @@ fn lines(source: &dyn Source, status: &Status) -> Known<String> {
     let text = match source.system(PATH) {
         Ok(text) => text,
         Err(error) => {
-            return Known::not(&format!(
+            return Known::not(format!(
                 "/{PATH} cannot be read ({error}): it needs root, debugfs, and a kernel with sorted page tables"
             ));
         }
@@ -50,7 +50,7 @@ fn lines(source: &dyn Source, status: &Status) -> Known<String> {
     let Known::Is(process) = &status.pid else { return Known::not("the number of the process is not known") };
     match sorted_regions::of_process(&text, *process) {
         Ok(lines) => Known::Is(lines),
-        Err(what) => Known::not(&format!("/{PATH}: {what}")),
+        Err(what) => Known::not(format!("/{PATH}: {what}")),
     }
 }
 

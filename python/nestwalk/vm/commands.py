@@ -173,7 +173,8 @@ def tables_(
     if sorted_ is not None and sorted_["elsewhere"] > sorted_["in_place"]:
         say.warn(
             f"{regions}: of the page tables of {chosen.name} that have a place in its regions, "
-            f"{sorted_['in_place']} lie there and {sorted_['elsewhere']} elsewhere: is it a recording of this process, of this boot?"
+            f"{sorted_['in_place']} lie there and {sorted_['elsewhere']} elsewhere: "
+            "is it a recording of this process, of this boot?"
         )
     if json_:
         output.show_json({"schema": 1, **found})
