@@ -135,3 +135,22 @@ def test_match_trees_finds_a_text_that_comes_again(tmp_path):
     assert short.returncode == 2
     assert short.stderr.startswith("match_trees: ")
     assert short.stderr.count("\n") == 1
+
+
+def test_copies_of_a_c_file_compile_together(tmp_path):
+    """Functions, types and fields of each copy have names of their own, the C library's stay."""
+    source, text = (
+        tmp_path / "own.c",
+        'struct s { int x; };\nstatic int f(struct s *s) { return printf("f %d", s->x); }\n',
+    )
+    source.write_text(f"#include <stdio.h>\n{text}int g(struct s *s) {{ return f(s); }}\n")
+    preprocessed = tmp_path / "own.i"
+    preprocessed.write_text(run("cc", "-E", source).stdout)
+    done = run(sys.executable, PROGRAMS / "copies.py", preprocessed, "own.c", 3)
+    assert done.returncode == 0, done.stderr
+    copies = tmp_path / "copies.i"
+    copies.write_text(done.stdout)
+    assert run("cc", "-Wall", "-Werror", "-c", "-o", tmp_path / "copies.o", copies).returncode == 0
+    names = run("nm", tmp_path / "copies.o").stdout.split()
+    assert {"g", "g_1", "g_2", "f_2", "printf"} <= set(names)
+    assert done.stdout.count('"f %d"') == 3
