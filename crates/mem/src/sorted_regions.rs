@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `tgid` | the process |
 //! | `level` | 1: its tables hold PTEs |
-//! | `start`, `end` | the addresses that the tables translate, hexadecimal; `end` is the first after |
+//! | `start`, `end` | the addresses that the tables translate, hexadecimal, without `end` itself |
 //! | `first_pfn` | frame of the first table, hexadecimal; the others follow it |
 //! | `used`, `idle`, `holes` | places of tables in use, set aside for one, and given back |
 //!

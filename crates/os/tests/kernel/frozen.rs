@@ -217,8 +217,8 @@ fn hardware_is_told_what_the_kernel_had_said_while_the_process_lives() {
         }
     }
     assert!(guest.table_regions(other).is_empty() && guest.table_regions_generation() > before);
-    // Empty places are nobody else's: five are set aside, and two processes have five nodes and a
-    // page.
+    // An empty place is for no other use: five are set aside, and two processes have five nodes and
+    // a page.
     assert_eq!(guest.memory().free_frames(), PageCount(frames.0 - 5 - 6));
     // A table that lies elsewhere translates as any other.
     assert_eq!(guest.table(process).unwrap().translate(Vpn(7)), Some(Frame(2000)));

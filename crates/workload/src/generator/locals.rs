@@ -19,7 +19,8 @@ use super::memory::Region;
 /// Hot lines of a thread: an L1-D's worth.
 const LINES: u64 = 512;
 const LINE: u64 = 64;
-/// Pages over which they are spread where that was not counted of the program itself: the average of redis (136), cc1 (132) and xz (48).
+/// Pages over which they are spread where that was not counted of the program itself: the average
+/// of redis (136), cc1 (132) and xz (48).
 pub(super) const LOCAL_PAGES: u64 = 105;
 /// Of a thousand local accesses, those to the 8 hottest lines and to the next 56 (averages of
 /// redis, cc1 and xz).
