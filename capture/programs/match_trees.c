@@ -16,6 +16,8 @@
  *   long        ways that end where NICE bytes agree, of 1
  *   again       first nodes as far back as that of the position before, of the positions
  *   chained     other nodes drawn anew that are on a way up the chain, as far as it is known, of 1
+ *   bare        positions that meet such a node in an octave below the 14th, of those where no way up
+ *               the chain has a node in that octave, of 1
  *   misses_X    pages that both levels lack, a position: X is hashes, text, trees or all
  */
 #include <stdbool.h>
@@ -120,6 +122,7 @@ static uint64_t positions, nodes, none, agree, ends_long, firsts_again;
 /* By octave; of the first index the second is for a first node that is met again. */
 static uint64_t firsts[2][OCTAVES], again[2][OCTAVES], others[2][OCTAVES], kept[2][OCTAVES];
 static uint64_t ended[OCTAVES], next[OCTAVES];
+static uint64_t without, met_without;
 static uint64_t drawn_others, has_octave[CHAIN], chained[CHAIN], passed, other_place;
 static uint64_t first_at[OCTAVES], nearer[2][OCTAVES], new_at[2][OCTAVES];
 
@@ -142,6 +145,22 @@ static void go_up(const struct way *known, uint64_t at, uint32_t distance)
         }
         has_octave[nth] += has, chained[nth] += found;
         if (found || !way->nodes)
+            return;
+        back += way->distance[0];
+    }
+}
+
+/* Marks the octaves in which a way up the chain has a node that the position before did not meet. */
+static void mark(const struct way *known, uint64_t at, bool *marked)
+{
+    const struct way *before = &known[(at - 1) % KNOWN];
+    uint32_t back = known[at % KNOWN].distance[0];
+    for (int nth = 0; nth < CHAIN && back < KNOWN; nth++) {
+        const struct way *way = &known[(at - back) % KNOWN];
+        for (uint32_t i = 0; i < way->nodes && i < NODES_KNOWN; i++)
+            if (!holds(before, back + way->distance[i]))
+                marked[octave(back + way->distance[i])] = true;
+        if (!way->nodes)
             return;
         back += way->distance[0];
     }
@@ -172,6 +191,12 @@ static void count(struct way *known, uint64_t at, bool is_long)
     first_at[nearest] += !was_met;
     for (int n = nearest + 1; n < OCTAVES; n++)
         nearer[way->again][n]++;
+    bool on_chain[OCTAVES] = { false }, meets[OCTAVES] = { false };
+    mark(known, at, on_chain);
+    for (uint32_t i = 1; i < way->nodes; i++)
+        meets[octave(way->distance[i])] |= !holds(before, way->distance[i]);
+    for (int n = nearest + 1; n < 14; n++)
+        without += !on_chain[n], met_without += !on_chain[n] && meets[n];
     for (uint32_t i = 1; i < way->nodes; i++) {
         bool had = holds(before, way->distance[i]);
         drawn_others += !had;
@@ -308,7 +333,7 @@ int main(int argc, char **argv)
     comment("nodes", nodes, positions), comment("none", none, positions);
     comment("long", ends_long, positions);
     comment("again", firsts_again, positions);
-    comment("chained", found, drawn_others);
+    comment("chained", found, drawn_others), comment("bare", met_without, without);
     comment("misses_hashes", misses[HASHES], positions), comment("misses_text", misses[TEXT], positions);
     comment("misses_trees", misses[TREES], positions);
     comment("misses_all", misses[HASHES] + misses[TEXT] + misses[TREES], positions);

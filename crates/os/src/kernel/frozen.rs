@@ -7,7 +7,7 @@
 //! is given, stays as it is: it belongs to no mapping, nothing moves or frees what is in it, and
 //! every page may be stored to.
 //!
-//! Where the real kernel kept nodes in the order of their addresses, and said so, hardware is told
+//! Where the real kernel kept nodes in the order of their addresses, and told so, hardware is told
 //! the same ([`Kernel::table_regions`]) for as long as the process lives. Nothing checks that a
 //! node lies at its place: hardware that computes the place of one that does not is wrong, as it
 //! would be there. Places without a node belong to the regions and stay empty: what this kernel
@@ -56,7 +56,7 @@ pub struct FrozenTable {
     pub nodes: Vec<FrozenNode>,
     /// All pages, by address, each under nodes that are there.
     pub leaves: Vec<FrozenLeaf>,
-    /// Where the kernel said that nodes lie in order, if it said so: of one process, disjoint.
+    /// Where nodes lie in order by what the kernel tells, if it does: of one process, disjoint.
     pub regions: Vec<SortedRegion>,
 }
 

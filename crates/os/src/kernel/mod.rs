@@ -61,7 +61,7 @@ pub struct Kernel {
     pub(crate) tables: Box<dyn TablePlacement>,
     pub(crate) manager: Box<dyn MemoryManager>,
     pub(crate) clock_hand: ClockHand,
-    /// What the kernels of processes that [were found](frozen) said of their tables.
+    /// What the kernels of processes that [were found](frozen) have told of their tables.
     frozen_regions: BTreeMap<ProcessId, Vec<TableRegion>>,
     /// How often that has changed.
     frozen_generation: u64,
@@ -234,7 +234,7 @@ impl Kernel {
         &*self.tables
     }
 
-    /// Where table nodes of `process` lie in order (ASAP's descriptors): what its own kernel said,
+    /// Where table nodes of `process` lie in order (ASAP's descriptors): what its own kernel told,
     /// if it began with a table that [was found](Kernel::spawn_frozen) and had regions, else what
     /// this kernel's table placement has.
     pub fn table_regions(&self, process: ProcessId) -> &[TableRegion] {
