@@ -9,7 +9,9 @@
 //!
 //! Left out: fairness among processes and the sampling of accessed bits (both are off in the runs
 //! of the Quicksilver paper). A request that finds no block is dropped, which is an assumption: the
-//! scan finds the pages again.
+//! scan finds the pages again. The authors' kernel counts only pages that were touched when the
+//! mapping reached over all of the 2 MiB (`do_anonymous_page`, `khugepaged_scan_pmd`); here a block
+//! has all its pages, so that the scan may promote some of a heap that grew.
 
 use std::collections::VecDeque;
 
