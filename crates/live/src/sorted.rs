@@ -39,13 +39,10 @@ pub fn sorted_lines(source: &dyn Source) -> Known<String> {
 }
 
 fn lines(source: &dyn Source, status: &Status) -> Known<String> {
-    let text = match source.system(PATH) {
-        Ok(text) => text,
-        Err(error) => {
-            return Known::not(format!(
-                "/{PATH} cannot be read ({error}): it needs root, debugfs, and a kernel with sorted page tables"
-            ));
-        }
+    // Why is left out: a recording does not have it, and is to say the same as the process.
+    let Ok(text) = source.system(PATH) else {
+        let needs = "it needs root, debugfs, and a kernel with sorted page tables";
+        return Known::not(format!("/{PATH} cannot be read: {needs}"));
     };
     let Known::Is(process) = &status.pid else { return Known::not("the number of the process is not known") };
     match sorted_regions::of_process(&text, *process) {
@@ -94,7 +91,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_unavailable_with_the_reason() {
         for (system, what) in [
-            (&[][..], "cannot be read (it was not recorded): it needs root, debugfs, and a kernel"),
+            (&[][..], "cannot be read: it needs root, debugfs, and a kernel"),
             (&["something"], "regions: line 1 is not"),
         ] {
             let Known::Not { unavailable } = read(system) else { panic!("{what}") };
