@@ -239,7 +239,7 @@ impl Way {
         self.distances.push(first);
         for octave in first.ilog2() as usize + 1..self.text.others.len() {
             let others = if self.again { &self.text.others_again } else { &self.text.others };
-            if self.dice.chance(others[octave].into()) {
+            if self.dice.chance(others.get(octave).copied().unwrap_or(0).into()) {
                 let distance = self.on_the_chain(first, octave).unwrap_or_else(|| self.within(octave));
                 self.distances.push(distance);
             }
@@ -256,9 +256,8 @@ struct Filling {
     /// Pages of the window, and of the trees, so far.
     window: u64,
     sons: u64,
+    /// Of each page of the hash tables: whether it is touched.
     hashes: Vec<bool>,
-    /// Pages of the hash tables that are not touched.
-    bare: u64,
     dice: Dice,
     /// Touched, and not yet handed out.
     next: VecDeque<Vpn>,
@@ -266,9 +265,8 @@ struct Filling {
 
 impl Filling {
     fn new(hashes: Region, seed: u64) -> Self {
-        let pages = hashes.pages.len();
         let dice = Dice(Xoshiro256PlusPlus::seed_from_u64(seed));
-        Self { window: 0, sons: 0, hashes: vec![false; pages as usize], bare: pages, dice, next: VecDeque::new() }
+        Self { window: 0, sons: 0, hashes: vec![false; hashes.pages.len() as usize], dice, next: VecDeque::new() }
     }
 
     /// As far as the next page of the trees, or of the window behind them. Whether there was one.
@@ -287,7 +285,6 @@ impl Filling {
                 let nth = self.dice.below(self.hashes.len() as u64);
                 if !std::mem::replace(&mut self.hashes[nth as usize], true) {
                     self.next.push_back(page(encoder.hashes, nth));
-                    self.bare -= 1;
                 }
             }
         } else if self.window < encoder.window.pages.len() {

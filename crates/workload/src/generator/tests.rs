@@ -193,6 +193,7 @@ fn impossible_parameters_are_one_clear_error() {
         ("kind = 'match_finder'\ntext = { kept = [1001] }", "text.kept: 1001 of a thousand"),
         ("kind = 'match_finder'\ntext = { first = [900, 200] }", "text.first: 1100 of a thousand in all"),
         ("kind = 'match_finder'\ntext = { others = [1] }", "text.others_again: has not as many"),
+        ("kind = 'match_finder'\ntext = { others_again = [1] }", "text.others_again: has not as many"),
         ("kind = 'page_touch'\nstride_pages = 0", "stride_pages = 0"),
         ("kind = 'key_value'\nstretches = 0", "stretches"),
         ("kind = 'key_value'\nskew = 0.0", "skew = 0"),
