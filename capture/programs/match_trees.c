@@ -126,44 +126,55 @@ static uint64_t without, met_without;
 static uint64_t drawn_others, has_octave[CHAIN], chained[CHAIN], passed, other_place;
 static uint64_t first_at[OCTAVES], nearer[2][OCTAVES], new_at[2][OCTAVES];
 
-/*
- * Whether a node of the way at `at` is on one of those up the chain, as long as they lie within KNOWN
- * positions; counts at each of them. Only nodes of the same octave that the position before did not
- * meet are looked at, as the generator draws one of these.
- */
-static void go_up(const struct way *known, uint64_t at, uint32_t distance)
+/* The ways up the chain, as long as they lie within KNOWN positions, and how far back each is. */
+struct chain {
+    int length;
+    uint32_t back[CHAIN];
+    const struct way *way[CHAIN];
+};
+
+static struct chain climb(const struct way *known, uint64_t at)
 {
-    const struct way *before = &known[(at - 1) % KNOWN];
+    struct chain chain = { 0 };
     uint32_t back = known[at % KNOWN].distance[0];
-    for (int nth = 0; nth < CHAIN && back < KNOWN; nth++) {
+    while (chain.length < CHAIN && back < KNOWN) {
         const struct way *way = &known[(at - back) % KNOWN];
-        bool has = false, found = false;
-        for (uint32_t i = 0; i < way->nodes && i < NODES_KNOWN; i++) {
-            uint32_t other = back + way->distance[i];
+        chain.back[chain.length] = back, chain.way[chain.length++] = way;
+        if (!way->nodes)
+            break;
+        back += way->distance[0];
+    }
+    return chain;
+}
+
+/*
+ * Counts at each way of the chain whether it has a node of the octave of `distance`, and whether it has
+ * that one, until one has. Only nodes that the position before did not meet are looked at, as the
+ * generator draws one of these.
+ */
+static void count_chained(const struct chain *chain, const struct way *before, uint32_t distance)
+{
+    bool found = false;
+    for (int nth = 0; nth < chain->length && !found; nth++) {
+        bool has = false;
+        for (uint32_t i = 0; i < chain->way[nth]->nodes && i < NODES_KNOWN; i++) {
+            uint32_t other = chain->back[nth] + chain->way[nth]->distance[i];
             if (octave(other) == octave(distance) && !holds(before, other))
                 has = true, found |= other == distance;
         }
         has_octave[nth] += has, chained[nth] += found;
-        if (found || !way->nodes)
-            return;
-        back += way->distance[0];
     }
 }
 
-/* Marks the octaves in which a way up the chain has a node that the position before did not meet. */
-static void mark(const struct way *known, uint64_t at, bool *marked)
+/* Marks the octaves in which a way of the chain has a node that the position before did not meet. */
+static void mark(const struct chain *chain, const struct way *before, bool *marked)
 {
-    const struct way *before = &known[(at - 1) % KNOWN];
-    uint32_t back = known[at % KNOWN].distance[0];
-    for (int nth = 0; nth < CHAIN && back < KNOWN; nth++) {
-        const struct way *way = &known[(at - back) % KNOWN];
-        for (uint32_t i = 0; i < way->nodes && i < NODES_KNOWN; i++)
-            if (!holds(before, back + way->distance[i]))
-                marked[octave(back + way->distance[i])] = true;
-        if (!way->nodes)
-            return;
-        back += way->distance[0];
-    }
+    for (int nth = 0; nth < chain->length; nth++)
+        for (uint32_t i = 0; i < chain->way[nth]->nodes && i < NODES_KNOWN; i++) {
+            uint32_t other = chain->back[nth] + chain->way[nth]->distance[i];
+            if (!holds(before, other))
+                marked[octave(other)] = true;
+        }
 }
 
 /* `known`: the ways of the last KNOWN positions. */
@@ -192,7 +203,8 @@ static void count(struct way *known, uint64_t at, bool is_long)
     for (int n = nearest + 1; n < OCTAVES; n++)
         nearer[way->again][n]++;
     bool on_chain[OCTAVES] = { false }, meets[OCTAVES] = { false };
-    mark(known, at, on_chain);
+    struct chain chain = climb(known, at);
+    mark(&chain, before, on_chain);
     for (uint32_t i = 1; i < way->nodes; i++)
         meets[octave(way->distance[i])] |= !holds(before, way->distance[i]);
     for (int n = nearest + 1; n < 14; n++)
@@ -201,7 +213,7 @@ static void count(struct way *known, uint64_t at, bool is_long)
         bool had = holds(before, way->distance[i]);
         drawn_others += !had;
         if (!had)
-            go_up(known, at, way->distance[i]);
+            count_chained(&chain, before, way->distance[i]);
         if (octave(way->distance[i]) > nearest)
             new_at[way->again][octave(way->distance[i])] += !had;
     }

@@ -24,29 +24,34 @@ pub struct SortedTables {
 impl SortedTables {
     /// What `source` says of the process `status`.
     pub(crate) fn read(source: &dyn Source, status: &Status) -> Known<Self> {
-        lines(source, status).map(|text| {
-            let regions = sorted_regions::parse(&text).unwrap_or_default();
-            let sum = |of: fn(&nestwalk_mem::SortedRegion) -> u64| regions.iter().map(of).sum();
-            let [used, idle, holes] = [sum(|one| one.used), sum(|one| one.idle), sum(|one| one.holes)];
-            Self { regions: regions.len() as u64, used, idle, holes }
+        find(source, status, |text, process| {
+            let mut sums = Self::default();
+            for region in sorted_regions::parse(text)?.iter().filter(|region| region.process == process) {
+                sums.regions += 1;
+                sums.used += region.used;
+                sums.idle += region.idle;
+                sums.holes += region.holes;
+            }
+            Ok(sums)
         })
     }
 }
 
 /// The lines about the process of `source` in the kernel's file, under its header.
 pub fn sorted_lines(source: &dyn Source) -> Known<String> {
-    lines(source, &Status::read(source))
+    find(source, &Status::read(source), sorted_regions::of_process)
 }
 
-fn lines(source: &dyn Source, status: &Status) -> Known<String> {
+/// What `of` makes of the kernel's file and the number of the process.
+fn find<T>(source: &dyn Source, status: &Status, of: impl Fn(&str, u64) -> Result<T, String>) -> Known<T> {
     // Why is left out: a recording does not have it, and is to say the same as the process.
     let Ok(text) = source.system(PATH) else {
         let needs = "it needs root, debugfs, and a kernel with sorted page tables";
         return Known::not(format!("/{PATH} cannot be read: {needs}"));
     };
     let Known::Is(process) = &status.pid else { return Known::not("the number of the process is not known") };
-    match sorted_regions::of_process(&text, *process) {
-        Ok(lines) => Known::Is(lines),
+    match of(&text, *process) {
+        Ok(found) => Known::Is(found),
         Err(what) => Known::not(format!("/{PATH}: {what}")),
     }
 }

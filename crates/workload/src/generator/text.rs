@@ -6,6 +6,8 @@
 //! to far. Its first node is where these four bytes were last, that one's first node where they
 //! were before, and so on: the *chain*. All nodes of a tree are on its chain.
 
+use std::slice;
+
 use serde::{Deserialize, Serialize};
 
 use super::config::impossible;
@@ -104,20 +106,19 @@ impl TextConfig {
     /// for rounding), there are more octaves than a dictionary has, or `others` and `others_again`
     /// have not as many.
     pub(super) fn check(&self, name: &str) -> Result<(), WorkloadError> {
-        let one = |share: &u16| vec![*share];
-        let lists = [
-            ("again", self.again.clone(), OCTAVES_MAX),
-            ("again_after", self.again_after.clone(), OCTAVES_MAX),
-            ("next", self.next.clone(), OCTAVES_MAX),
-            ("kept", self.kept.clone(), OCTAVES_MAX),
-            ("kept_again", self.kept_again.clone(), OCTAVES_MAX),
-            ("first", self.first.clone(), OCTAVES_MAX),
-            ("others", self.others.clone(), OCTAVES_MAX),
-            ("others_again", self.others_again.clone(), OCTAVES_MAX),
-            ("chain", self.chain.clone(), usize::MAX),
-            ("agree", one(&self.agree), 1),
-            ("passed", one(&self.passed), 1),
-            ("other_place", one(&self.other_place), 1),
+        let lists: [(&str, &[u16], usize); 12] = [
+            ("again", &self.again, OCTAVES_MAX),
+            ("again_after", &self.again_after, OCTAVES_MAX),
+            ("next", &self.next, OCTAVES_MAX),
+            ("kept", &self.kept, OCTAVES_MAX),
+            ("kept_again", &self.kept_again, OCTAVES_MAX),
+            ("first", &self.first, OCTAVES_MAX),
+            ("others", &self.others, OCTAVES_MAX),
+            ("others_again", &self.others_again, OCTAVES_MAX),
+            ("chain", &self.chain, usize::MAX),
+            ("agree", slice::from_ref(&self.agree), 1),
+            ("passed", slice::from_ref(&self.passed), 1),
+            ("other_place", slice::from_ref(&self.other_place), 1),
         ];
         for (key, shares, most) in lists {
             if let Some(share) = shares.iter().find(|share| **share > 1000) {
