@@ -95,6 +95,18 @@ pub fn of_process(text: &str, process: u64) -> Result<String, String> {
     Ok(std::iter::once(HEADER).chain(lines.map(|(line, _)| line)).flat_map(|line| [line, "\n"]).collect())
 }
 
+/// Of the table nodes (level, first page, frame) that have a place in one of `regions`: how many
+/// lie there, and how many elsewhere.
+pub fn in_place(regions: &[SortedRegion], nodes: impl Iterator<Item = (Level, Vpn, Frame)>) -> (u64, u64) {
+    let (mut there, mut elsewhere) = (0, 0);
+    for (level, first, frame) in nodes {
+        let place = regions.iter().find_map(|region| region.place_of(level, first));
+        there += u64::from(place == Some(frame));
+        elsewhere += u64::from(place.is_some_and(|place| place != frame));
+    }
+    (there, elsewhere)
+}
+
 fn region(line: &str) -> Result<SortedRegion, String> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let names: Vec<&str> = HEADER.split(' ').collect();

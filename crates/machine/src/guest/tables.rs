@@ -4,7 +4,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use nestwalk_mem::{Level, Va, sorted_regions};
+use nestwalk_mem::addr::PAGE_SHIFT;
+use nestwalk_mem::{Frame, Level, Va, sorted_regions};
 use serde::Serialize;
 
 use super::memory::{Page, Words};
@@ -144,17 +145,10 @@ impl Tables {
     /// Says what is wrong with the text.
     pub fn add_regions(&mut self, text: String) -> Result<(), String> {
         let regions = sorted_regions::parse(&text)?;
-        let mut sums = RegionSummary { regions: regions.len() as u64, ..RegionSummary::default() };
-        for node in &self.nodes {
-            let first = Va(node.first).page();
-            let place = regions.iter().find_map(|region| region.place_of(Level(node.level), first));
-            match place.map(|place| place.address().0 == node.gpa) {
-                Some(true) => sums.in_place += 1,
-                Some(false) => sums.elsewhere += 1,
-                None => {}
-            }
-        }
-        self.summary.regions = Some(sums);
+        let nodes =
+            self.nodes.iter().map(|node| (Level(node.level), Va(node.first).page(), Frame(node.gpa >> PAGE_SHIFT)));
+        let (in_place, elsewhere) = sorted_regions::in_place(&regions, nodes);
+        self.summary.regions = Some(RegionSummary { regions: regions.len() as u64, in_place, elsewhere });
         self.regions = (!regions.is_empty()).then_some(text);
         Ok(())
     }

@@ -15,7 +15,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use nestwalk_mem::{Cpu, Frame, FrameRange, Level, Owner, PageCount, PageSize, PageTable, SortedRegion, Vpn, VpnRange};
+use nestwalk_mem::{
+    Cpu, Frame, FrameRange, Level, Owner, PageCount, PageSize, PageTable, SortedRegion, Vpn, VpnRange, sorted_regions,
+};
 
 use crate::below::{Below, Hypercall, HypercallReply};
 use crate::context::placement::TableRegion;
@@ -71,13 +73,7 @@ impl FrozenTable {
 
     /// Of the nodes that have a place in a region: how many lie there, and how many elsewhere.
     pub fn in_place(&self) -> (u64, u64) {
-        let (mut there, mut elsewhere) = (0, 0);
-        for node in &self.nodes {
-            let place = self.regions.iter().find_map(|region| region.place_of(node.level, node.first));
-            there += u64::from(place == Some(node.frame));
-            elsewhere += u64::from(place.is_some_and(|place| place != node.frame));
-        }
-        (there, elsewhere)
+        sorted_regions::in_place(&self.regions, self.nodes.iter().map(|node| (node.level, node.first, node.frame)))
     }
 
     /// The level of its root; `None` if it has no node.
