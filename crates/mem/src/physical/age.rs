@@ -41,6 +41,9 @@ pub struct Aging {
     pub seed: u64,
 }
 
+/// How many frees before its own a frame's entry is fetched.
+const AHEAD: usize = 24;
+
 /// A uniform number below `bound`, by multiplication; the bias is below 2^-32 for bounds up to
 /// 2^32.
 fn below(rng: &mut Xoshiro256PlusPlus, bound: u64) -> u64 {
@@ -114,7 +117,11 @@ impl PhysicalMemory {
         for &pfn in &frames[..kept] {
             self.set_owner(Frame(pfn.into()), Owner::Cache);
         }
-        for (index, &pfn) in frames[kept..].iter().enumerate() {
+        let freed = &frames[kept..];
+        for (index, &pfn) in freed.iter().enumerate() {
+            if let Some(&later) = freed.get(index + AHEAD) {
+                self.zone.table.prefetch(later);
+            }
             self.free(Frame(pfn.into()), Order::PAGE, cpu_of(index as u64));
         }
         PageCount(kept as u64)

@@ -152,9 +152,7 @@ impl PerCpu {
             let order = order_of(list);
             while left > 0 {
                 let Some(pfn) = self.lists[list].pop_back() else { break };
-                if let Some(&next) = self.lists[list].back() {
-                    zone.table.prefetch(next);
-                }
+                zone.prefetch_free_one(&self.lists[list], order);
                 left -= 1 << order;
                 self.count -= 1 << order;
                 let kind = zone.table.head(pfn, order).kind();

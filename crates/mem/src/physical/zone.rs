@@ -5,8 +5,16 @@
 //! follow Linux 6.1 to the letter, since that order decides which frames neighbouring pages of a
 //! program get.
 
+use std::collections::VecDeque;
+
 use super::lists::FreeLists;
-use super::table::{Head, Kind, MAX_ORDER, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State, Table};
+use super::table::{Head, Kind, MAX_ORDER, NIL, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State, Table};
+
+/// How many frees before its own a block is fetched, and how many before it its buddies' neighbours.
+const FAR: usize = 16;
+const NEAR: usize = 10;
+/// Orders below this are looked at: the more often a block has merged, the less often it does.
+const PREFETCHED_ORDERS: u8 = 9;
 
 /// Where `kind` steals from when its own lists are empty (`fallbacks`).
 const fn fallbacks(kind: Kind) -> [Kind; 2] {
@@ -220,6 +228,33 @@ impl Zone {
             self.lists.push_back(&mut self.table, pfn, order, kind);
         } else {
             self.lists.push_front(&mut self.table, pfn, order, kind);
+        }
+    }
+
+    /// A hint that the blocks of `order` in `blocks` are about to be freed, the last one first: the
+    /// records of one far from the end are fetched, and of one nearer to it the buddies that it
+    /// will merge with are looked up, so that their neighbours in the lists are fetched.
+    #[inline]
+    pub(super) fn prefetch_free_one(&self, blocks: &VecDeque<Pfn32>, order: u8) {
+        let at = |distance| blocks.len().checked_sub(distance).map(|place| blocks[place]);
+        if let Some(pfn) = at(FAR) {
+            self.table.prefetch(pfn);
+            self.table.prefetch(pfn ^ 1 << order);
+            self.table.prefetch(pfn ^ 2 << order);
+            self.table.prefetch(pfn ^ 4 << order);
+        }
+        let Some(mut pfn) = at(NEAR) else { return };
+        for order in order..PREFETCHED_ORDERS {
+            let buddy = pfn ^ (1 << order);
+            if !self.table.is_buddy(buddy, order) {
+                return;
+            }
+            for neighbour in self.table.links(buddy, order) {
+                if neighbour != NIL {
+                    self.table.prefetch(neighbour);
+                }
+            }
+            pfn &= buddy;
         }
     }
 
