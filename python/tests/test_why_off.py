@@ -16,10 +16,10 @@ def test_every_figure_has_an_explanation_and_none_is_left_over(name: str) -> Non
 
 def test_what_is_off_is_explained_and_nothing_else() -> None:
     near, far, none = {"ratio": 1.1}, {"ratio": 0.5}, {"ratio": None}
-    assert why.explanation("asap", "baselines", [near, none], quick=False) is None
-    assert str(why.explanation("asap", "baselines", [near, far], quick=False)).startswith("Native walks")
-    assert str(why.explanation("asap", "baselines", [far], quick=True)).endswith(why.QUICK)
-    assert why.explanation("asap", "nothing", [far], quick=False) == why.UNKNOWN
+    assert why.explanation("asap", "baselines", [near, none], divided=False) is None
+    assert str(why.explanation("asap", "baselines", [near, far], divided=False)).startswith("Native walks")
+    assert str(why.explanation("asap", "baselines", [far], divided=True)).endswith(why.DIVIDED)
+    assert why.explanation("asap", "nothing", [far], divided=False) == why.UNKNOWN
 
 
 def test_a_verdict_decides_where_there_is_one() -> None:

@@ -101,7 +101,8 @@ def reproduce(
 
     Args:
         name: One of :data:`PAPERS`.
-        quick: Footprints divided (by how much the result says), fewer accesses: minutes instead of an hour.
+        quick: Fewer accesses, and of some papers smaller footprints (the result says so). Values that such a run was
+            measured not to tell are unavailable.
         seed: Everything random follows from it.
         jobs: Runs at a time. If None: one, as the largest take several GiB; with ``quick`` one for each processor.
         dask: A Dask cluster that makes the runs (docs/sweeps.md); this machine if None.

@@ -67,5 +67,5 @@ def _figure(done: Reproduction, index: int) -> dict[str, Any]:
             {**row, "paper": in_paper(row), "ours": number(row["ours"]), "ratio": number(row["ratio"])} for row in rows
         ],
         "pictures": drawn,
-        "why_off": why.explanation(done.paper.name, figure.name, rows, quick=done.scale.quick),
+        "why_off": why.explanation(done.paper.name, figure.name, rows, divided=done.scale.divide_footprint > 1),
     }

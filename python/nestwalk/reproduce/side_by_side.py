@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, checks, store
+from nestwalk.reproduce import quick
 from nestwalk.reproduce.paper import TOLERANCE, Relation, Verdict
 
 if TYPE_CHECKING:
@@ -30,9 +31,14 @@ class Reproduction:
     results: Results
 
     @cached_property
-    def values(self) -> dict[str, Value]:
+    def measured(self) -> dict[str, Value]:
         """Our values by key: one for each claim (:func:`nestwalk.reproduce.rehearsal.rehearse` sees to that)."""
         return dict(self.experiment.measure(self.results))
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        """The same without what a quick run cannot tell (:mod:`nestwalk.reproduce.quick`)."""
+        return quick.told(self.paper.name, self.scale.sentence, self.measured) if self.scale.quick else self.measured
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -71,10 +77,12 @@ class Reproduction:
         numeric, verdicts = self.numeric, self.verdicts
         bounds = verdicts[Verdict.KEPT] + verdicts[Verdict.BROKEN]
         share = f" ({100 * numeric['share']:.0f} %)" if numeric["share"] is not None else ""
+        remark = f"; {quick.remark(self.paper.name, self.scale.sentence)}" if self.scale.quick else ""
         return (
             f"{numeric['within']} of {numeric['all']} figures are within {100 * TOLERANCE:.0f} % of the paper's"
             f"{share}; "
             f"{verdicts[Verdict.KEPT]} of {bounds} bounds are kept; {verdicts[Verdict.UNAVAILABLE]} values unavailable"
+            f"{remark}"
         )
 
     @property

@@ -18,7 +18,7 @@ SCHEMA = 1
 TOLERANCE = 0.2
 """A value is off if it differs from the paper's by more than this share of it."""
 UNKNOWN = "It is not known why."
-QUICK = "Footprints are divided in a quick run: page tables sit higher in the caches than the paper's."
+DIVIDED = "Footprints are divided in a quick run: page tables sit higher in the caches than the paper's."
 
 
 def is_off(row: Mapping[str, Any]) -> bool:
@@ -28,12 +28,12 @@ def is_off(row: Mapping[str, Any]) -> bool:
     return row["ratio"] is not None and abs(row["ratio"] - 1) > TOLERANCE
 
 
-def explanation(paper: str, figure: str, rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str | None:
-    """Why values of ``rows``, those of ``figure``, are off; None if none is."""
+def explanation(paper: str, figure: str, rows: Sequence[Mapping[str, Any]], *, divided: bool) -> str | None:
+    """Why values of ``rows``, those of ``figure``, are off; None if none is. ``divided``: so are footprints."""
     if not any(map(is_off, rows)):
         return None
     said = known().get(paper, {}).get(figure, UNKNOWN)
-    return f"{said} {QUICK}" if quick else said
+    return f"{said} {DIVIDED}" if divided else said
 
 
 @cache

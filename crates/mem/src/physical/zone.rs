@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use super::lists::FreeLists;
 use super::table::{Head, Kind, MAX_ORDER, NIL, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State, Table};
 
-/// How many frees before its own a block is fetched, and how many before it its buddies' neighbours.
+/// How many frees before its own a block is fetched, and how many before it its buddies'
+/// neighbours.
 const FAR: usize = 16;
 const NEAR: usize = 10;
 /// Orders below this are looked at: the more often a block has merged, the less often it does.
@@ -236,6 +237,10 @@ impl Zone {
     /// will merge with are looked up, so that their neighbours in the lists are fetched.
     #[inline]
     pub(super) fn prefetch_free_one(&self, blocks: &VecDeque<Pfn32>, order: u8) {
+        if order >= PAGEBLOCK_ORDER {
+            // They are few, and the buddy's buddy may lie beyond the memory.
+            return;
+        }
         let at = |distance| blocks.len().checked_sub(distance).map(|place| blocks[place]);
         if let Some(pfn) = at(FAR) {
             self.table.prefetch(pfn);
