@@ -11,13 +11,17 @@
  * sorter sparse GIBS SECONDS: touches one page in each GiB, and waits.
  *
  * sorter age MIB KIB: leaves a process behind that has touched MIB and given all up again but one
- * page of each KIB, at random, so that no larger block is free there.
+ * page of each KIB, at random, so that no larger block is free there. With 0 MIB it touches memory
+ * until all but AGED_LEFT is in use.
+ *
+ * sorter run PROGRAM...: starts a program whose tables are to be sorted.
  */
 #include "common.h"
 #include <linux/prctl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/sysinfo.h>
 #include <sys/wait.h>
 
 #ifndef PR_SET_SORTED_PAGE_TABLES
@@ -29,6 +33,8 @@
 #define GIB		(1UL << 30)
 #define TABLE		HUGE			/* what a table of the lowest level maps */
 #define TABLES		(GIB / TABLE)
+/* Bytes that "age 0" leaves free: the watermarks and the lists of each CPU have their part of it. */
+#define AGED_LEFT	(2UL << 20)
 /* Far from what the kernel chooses. */
 #define AT		((char *)0x100000000000UL)
 
@@ -56,6 +62,31 @@ static void choose(int on)
 {
 	if (prctl(PR_SET_SORTED_PAGE_TABLES, on, 0, 0, 0))
 		die("prctl");
+}
+
+/* What debugfs has of the calling process in a column; 0 if there is nothing yet. */
+static long own_stat(const char *column)
+{
+	char line[512], *field, *rest;
+	int at = -1, i;
+	FILE *in = fopen(DEBUGFS "processes", "r");
+	long value = 0;
+
+	if (!in)
+		die("processes");
+	while (fgets(line, sizeof(line), in)) {
+		line[strcspn(line, "\n")] = 0;
+		for (i = 0, field = strtok_r(line, " ", &rest); field; i++, field = strtok_r(NULL, " ", &rest)) {
+			if (!strcmp(field, column))
+				at = i;
+			if (i == at && atoi(line) == getpid())
+				value = atol(field);
+		}
+	}
+	fclose(in);
+	if (at < 0)
+		die(column);
+	return value;
 }
 
 struct regions {
@@ -282,6 +313,73 @@ static void upper_level(void)
 	EXPECT_EQ(r.holes, 0);
 }
 
+/* A mapping within a GiB has one PMD table, and a region for it, which gives way when it grows. */
+static void one_gib(void)
+{
+	struct regions r;
+
+	choose(1);
+	touch(map_at(AT, GIB / 2), GIB / 2, TABLE);
+	r = regions_of(2, AT, AT + GIB);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.tables, 1);
+	EXPECT_EQ(r.used, 1);
+	map_at(AT + GIB / 2, 4 * GIB - GIB / 2);
+	touch(AT + GIB, 3 * GIB, GIB);
+	r = regions_of(2, AT, AT + 4 * GIB);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.tables, 4);
+	EXPECT_EQ(r.used, 3);
+}
+
+/* What a new program has for its stack: nothing for what lies between, when execve() moves it. */
+static int stack_of_a_program(void)
+{
+	char here;
+	long tables = regions_of(1, &here, &here + 1).tables;
+
+	printf("# sorted: %ld tables in the region of the stack\n", tables);
+	return tables > 8;
+}
+
+static void stack(void)
+{
+	int status, i;
+	pid_t pid;
+
+	choose(1);
+	/* It is moved by up to 16 GiB, at random. */
+	for (i = 0; i < 4; i++) {
+		fflush(stdout);
+		pid = fork();
+		if (pid < 0)
+			die("fork");
+		if (!pid) {
+			execl("/proc/self/exe", "sorter", "stack_of_a_program", (char *)NULL);
+			_exit(2);
+		}
+		waitpid(pid, &status, 0);
+		EXPECT_EQ(status, 0);
+	}
+}
+
+/* A process can see what it has, and why it has no more. */
+static void reasons(void)
+{
+	long narrow, taken;
+
+	choose(1);
+	taken = own_stat("taken");
+	touch(map_at(AT, 8 * TABLE), 8 * TABLE, TABLE);
+	EXPECT_LE(taken + 8, own_stat("taken"));
+	narrow = own_stat("narrow");
+	/* A mapping of one table. */
+	touch(map_at(AT + GIB, TABLE), TABLE, TABLE);
+	EXPECT_LE(narrow + 1, own_stat("narrow"));
+	EXPECT_LE(narrow + 1, stat_of("narrow"));
+	EXPECT_EQ(own_stat("over_bound"), 0);
+}
+
 static void file_mapping(void)
 {
 	size_t bytes = 128 * TABLE;
@@ -372,6 +470,9 @@ static const struct {
 	{ "moved", moved },
 	{ "forked", forked },
 	{ "upper_level", upper_level },
+	{ "one_gib", one_gib },
+	{ "stack", stack },
+	{ "reasons", reasons },
 	{ "file_mapping", file_mapping },
 	{ "huge", huge },
 	{ "threads", threads },
@@ -477,6 +578,7 @@ static int sparse(size_t gibs, unsigned int seconds)
 static int age(size_t mib, size_t kib)
 {
 	size_t bytes = mib << 20, block = kib << 10, at, keep;
+	struct sysinfo info;
 	uint64_t seed = 88172645463325252ULL;
 	int ready[2];
 	char *p, c;
@@ -487,8 +589,19 @@ static int age(size_t mib, size_t kib)
 		close(ready[1]);
 		return read(ready[0], &c, 1) != 1;
 	}
-	p = map_at(AT, bytes);
-	touch(p, bytes, PAGE);
+	if (mib) {
+		p = map_at(AT, bytes);
+		touch(p, bytes, PAGE);
+	} else {
+		p = map_at(AT, 64 * GIB);
+		do {
+			p[bytes] = 1;
+			bytes += PAGE;
+			if (bytes % (64 * PAGE) == 0 && sysinfo(&info))
+				die("sysinfo");
+		} while (bytes % (64 * PAGE) || info.freeram * info.mem_unit > AGED_LEFT);
+		bytes -= bytes % block;
+	}
 	for (at = 0; at < bytes; at += block) {
 		keep = next_random(&seed) % (block / PAGE) * PAGE;
 		if (madvise(p + at, keep, MADV_DONTNEED) ||
@@ -511,8 +624,15 @@ int main(int argc, char **argv)
 		return sparse(strtoul(argv[2], NULL, 0), strtoul(argv[3], NULL, 0));
 	if (argc == 4 && !strcmp(argv[1], "age"))
 		return age(strtoul(argv[2], NULL, 0), strtoul(argv[3], NULL, 0));
+	if (argc == 2 && !strcmp(argv[1], "stack_of_a_program"))
+		return stack_of_a_program();
+	if (argc > 2 && !strcmp(argv[1], "run")) {
+		choose(1);
+		execvp(argv[2], argv + 2);
+		die(argv[2]);
+	}
 	if (argc < 2) {
-		fprintf(stderr, "usage: sorter RULE... | hold|huge MIB GO | sparse GIBS SECONDS | age MIB KIB\n");
+		fprintf(stderr, "usage: sorter RULE... | hold|huge MIB GO | sparse GIBS SECONDS | age MIB KIB | run PROGRAM...\n");
 		return 2;
 	}
 	for (i = 1; i < argc; i++)

@@ -2,6 +2,7 @@
 # Page tables in the order of their addresses: the rules of sorter.c, and that what is set aside comes back.
 M=/proc/sys/vm/sorted_page_tables
 S=/sys/kernel/debug/sorted_tables/stats
+RULES="dense backwards not_chosen grows unmapped dropped moved forked upper_level one_gib stack reasons file_mapping huge threads"
 stat() { awk -v k="$1" '$1 == k {print $2}' $S; }
 [ -e /sys/kernel/mm/transparent_hugepage/enabled ] && echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
 
@@ -10,10 +11,10 @@ sorter dense > /dev/null
 check "sorted: off is off" [ "$(stat held) $(stat taken)" = "0 0" ]
 echo 1 > $M
 # What only the first run leaves behind: slab, page cache.
-sorter dense backwards not_chosen grows unmapped dropped moved forked upper_level file_mapping huge threads > /dev/null
+sorter $RULES > /dev/null
 settle
 FREE=$(meminfo MemFree)
-sorter dense backwards not_chosen grows unmapped dropped moved forked upper_level file_mapping huge threads
+sorter $RULES
 settles_at "0 0" sh -c "awk '\$1 == \"held\" || \$1 == \"fresh\" {printf \"%s%s\", n++ ? \" \" : \"\", \$2}' $S"
 check "sorted: no frame is left when processes have ended" [ "$(stat held) $(stat fresh)" = "0 0" ]
 settle
@@ -27,8 +28,13 @@ sorter sparse 200 1000 > /tmp/sparse &
 SPARSE=$!
 while ! grep -q SPARSE /tmp/sparse; do sleep 0.1; done
 FRESH=$(stat fresh) BOUND=$(($(meminfo MemTotal) / 400))
-echo "# sorted: $FRESH pages set aside for a sparse program, $BOUND allowed, $(stat over_bound) refused"
-check "sorted: what is set aside is bounded" [ $FRESH -gt 0 -a $FRESH -le $BOUND -a "$(stat over_bound)" -gt 0 ]
+echo "# sorted: $FRESH pages set aside for a sparse program, $BOUND allowed, $(stat smaller) regions smaller for that"
+check "sorted: what is set aside is bounded" [ $FRESH -gt 0 -a $FRESH -le $BOUND -a "$(stat smaller)" -gt 0 ]
+# Who comes then has a share of it.
+sorter dense > /tmp/dense
+cat /tmp/dense
+echo "# sorted: $(stat given_up) never-used pages given up for that, $(stat fresh) left"
+check "sorted: who has most gives up some for a program that comes later" [ "$(stat given_up)" -gt 0 -a "$(stat fresh)" -le $BOUND ]
 grower 1 all > /dev/null
 echo "# sorted: $(stat given_back) pages given back when memory was short, $(stat fresh) of $FRESH left"
 check "sorted: what is set aside is given back when memory is short" [ "$(stat given_back)" -gt 0 -a $(($(stat fresh) * 10)) -le $FRESH ]
@@ -40,5 +46,20 @@ check "sorted: and leaves nothing" settles_at 0 stat held
 # For everyone, while programs begin and end, and all of their memory is verified.
 echo 2 > $M
 check "sorted: programs run, everyone with sorted tables" toucher 64 1 0
+# One that begins after twelve others has regions, too, whatever those have set aside for stacks that are moved.
+start_corunners 12 8 150
+mkfifo /tmp/late
+frag 32 seq late 1 /tmp/go > /tmp/late &
+LATE=$!
+read -r line < /tmp/late
+echo "# sorted: $(head -n 1 /sys/kernel/debug/sorted_tables/processes)"
+echo "# sorted: $(grep "^$LATE " /sys/kernel/debug/sorted_tables/processes)"
+check "sorted: a program that begins after twelve others has regions" \
+	awk -v p=$LATE '$1 == p && $2 == 1 {n += $6} END {exit n < 16}' /sys/kernel/debug/sorted_tables/regions
+echo "# sorted: $(stat fresh) pages set aside by all"
+check "sorted: thirteen programs set little aside" [ "$(stat fresh)" -lt $((BOUND / 4)) ]
+stop_corunners
+kill $LATE
+wait $LATE 2>/dev/null
 echo 0 > $M
 check "sorted: switched off, nothing new is taken" sh -c "A=\$(awk '\$1 == \"taken\" {print \$2}' $S); toucher 16 1 0; [ \$A = \$(awk '\$1 == \"taken\" {print \$2}' $S) ]"
