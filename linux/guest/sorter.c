@@ -336,10 +336,13 @@ static void one_gib(void)
 static int stack_of_a_program(void)
 {
 	char here;
-	long tables = regions_of(1, &here, &here + 1).tables;
+	struct regions pte = regions_of(1, &here, &here + 1), pmd = regions_of(2, &here, &here + 1);
+	long idle = regions_of(2, NULL, (char *)(1UL << 47)).idle;
 
-	printf("# sorted: %ld tables in the region of the stack\n", tables);
-	return tables > 8;
+	printf("# sorted: stack: %ld PTE tables in regions, %ld PMD tables; %ld idle PMD tables\n",
+	       pte.tables, pmd.used, idle);
+	/* It has its PMD table, and the one of where it was is gone. */
+	return pte.tables > 8 || pmd.regions != 1 || pmd.used != 1 || idle;
 }
 
 static void stack(void)

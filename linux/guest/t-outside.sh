@@ -12,6 +12,8 @@ if [ -n "$NW_aged" -a "$NW_whole" = 0 ]; then
 	cd /proc/sys/vm
 	KEPT="min_free_kbytes watermark_scale_factor lowmem_reserve_ratio"
 	for k in $KEPT; do cat $k > /tmp/$k; done
+	# What is left is movable: the kernel would mend it within seconds, by itself.
+	echo 0 > compaction_proactiveness
 	echo 256 > min_free_kbytes
 	echo 1 > watermark_scale_factor
 	echo 0 0 0 0 > lowmem_reserve_ratio
