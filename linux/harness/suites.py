@@ -338,7 +338,7 @@ def clears_once(kind):
 
 def sorted_tables(kind):
     """Page tables in the order of their addresses: rules and conservation of memory inside; then where the tables lie, from outside."""
-    lines = boot(f"sorted-{kind}", build.kernel(kind), build.initramfs(), "sorted", cpus=2, mem=768, append=options(kind))
+    lines = boot(f"sorted-{kind}", build.kernel(kind), build.initramfs(), "sorted", cpus=2, mem=768, timeout=2400, append=options(kind))
     count_ok(lines, SORTED_OK, f"sorted {kind}")
     for what in ("hold", "huge"):
         in_order(kind, what)
