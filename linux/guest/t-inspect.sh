@@ -3,7 +3,7 @@
 # memory, and a sparse one, whose reservations debugfs counts. nw.mode: vm.ptemagnet. nw.sorted: vm.sorted_page_tables.
 [ -e /proc/sys/vm/ptemagnet ] && echo "${NW_mode:-0}" > /proc/sys/vm/ptemagnet
 start_corunners 12 8 150
-# From here on: in a boot in which the co-runners had sorted tables, too, frag had no region (see the bound in linux/README.md).
+# From here on, as when the recordings were made: the co-runners' tables are not sorted.
 [ -n "$NW_sorted" ] && echo "$NW_sorted" > /proc/sys/vm/sorted_page_tables
 mkfifo /tmp/out
 frag 32 seq inspect 1 /tmp/go > /tmp/out &
