@@ -43,7 +43,7 @@ def test_a_bound_agrees_if_it_is_kept_in_both() -> None:
 
 @pytest.mark.parametrize("name", papers.PAPERS)
 def test_what_was_compared_is_of_the_present_scale_and_claims(name: str) -> None:
-    found = quick.compared(name)
+    found = quick.known().get(name)
     plan = papers.plan(name, quick=True)
     if found is None:
         assert "not measured" in quick.remark(name, plan.scale.sentence)
@@ -55,7 +55,7 @@ def test_what_was_compared_is_of_the_present_scale_and_claims(name: str) -> None
 
 
 def test_a_quick_run_leaves_to_a_full_one_what_parts_from_it() -> None:
-    found = quick.compared("hugegpt")
+    found = quick.known().get("hugegpt")
     assert found is not None
     key = next(iter(found.parts))
     made = quick.told("hugegpt", found.scale, {key: 1.0, "other": 2.0})

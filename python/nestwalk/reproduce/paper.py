@@ -42,13 +42,13 @@ class Verdict(StrEnum):
     """The paper gives no value: an experiment, or what its words are held against."""
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     """A table in which nothing is unknown and nothing is converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Claim(_Strict):
+class Claim(Strict):
     """A value that the paper gives."""
 
     key: str
@@ -87,7 +87,7 @@ def _is_near(ours: float, paper: float) -> bool:
     return abs(ours - paper) <= TOLERANCE * abs(paper)
 
 
-class Figure(_Strict):
+class Figure(Strict):
     """A figure or table of the paper."""
 
     name: str
@@ -97,7 +97,7 @@ class Figure(_Strict):
     claims: tuple[Claim, ...] = Field(alias="claim", strict=False, min_length=1)
 
 
-class _File(_Strict):
+class _File(Strict):
     schema_: Literal[1] = Field(alias="schema")
     title: str
     citation: str
@@ -120,7 +120,7 @@ class Paper(_File):
         return {claim.key: claim for figure in self.figures for claim in figure.claims}
 
 
-_TABLES: dict[str, type[_Strict]] = {"figure": Figure, "claim": Claim}
+_TABLES: dict[str, type[Strict]] = {"figure": Figure, "claim": Claim}
 
 
 def load(name: str) -> Paper:

@@ -11,10 +11,10 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from nestwalk.errors import NestwalkError
-from nestwalk.reproduce.paper import Relation
+from nestwalk.reproduce.paper import Relation, Strict
 from nestwalk.reproduce.plan import UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -28,18 +28,14 @@ TOLERANCE = 1 / 3
 """A quick run tells a figure if it has the full run's sign and is off by at most this share of it."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Parting(_Strict):
+class Parting(Strict):
     """A value of both sizes, where they part."""
 
     quick: float | str
     full: float | str
 
 
-class Compared(_Strict):
+class Compared(Strict):
     """How a paper's quick run was held against a full one."""
 
     scale: str
@@ -51,7 +47,7 @@ class Compared(_Strict):
     """By key of the claim."""
 
 
-class _File(_Strict):
+class _File(Strict):
     schema_: Literal[1]
     paper: dict[str, Compared]
 
@@ -71,34 +67,41 @@ def agrees(claim: Claim, quick: Value, full: Value) -> bool:
     return quick * full >= 0 and abs(quick - full) <= TOLERANCE * abs(full)
 
 
-def compared(paper: str) -> Compared | None:
-    """How the quick run of ``paper`` was held against a full one; None if it was not."""
-    return _known().get(paper)
+def compared(paper: str, scale: str) -> Compared | None:
+    """How the quick run of ``paper`` was held against a full one; None if one of that ``scale`` was not."""
+    found = known().get(paper)
+    return found if found and found.scale == scale else None
 
 
 def told(paper: str, scale: str, values: Mapping[str, Value]) -> dict[str, Value]:
     """The ``values`` of a quick run of that ``scale``; a sentence where it is known to part from a full run."""
-    found = compared(paper)
-    if found is None or found.scale != scale:
-        return dict(values)
-    return {**values, **{key: _sentence(part) for key, part in found.parts.items() if key in values}}
+    found = compared(paper, scale)
+    parts = {key: part for key, part in found.parts.items() if key in values} if found else {}
+    return {**values, **{key: _sentence(part) for key, part in parts.items()}}
 
 
 def remark(paper: str, scale: str) -> str:
     """What is known of quick runs of ``paper``, for the end of a summary."""
-    found = compared(paper)
-    if found is None or found.scale != scale:
+    found = compared(paper, scale)
+    if found is None:
         return "how far this quick run is from a full one was not measured"
-    return f"{len(found.parts)} values are left to a full run, as a quick one was measured to part from it there"
+    return f"a quick run was measured to part from a full one in {len(found.parts)} values"
 
 
 def _sentence(part: Parting) -> str:
-    quick, full = (f"{value:.3g}" if isinstance(value, float) else "none" for value in (part.quick, part.full))
+    from nestwalk.reproduce.pictures import number
+
+    quick, full = ("none" if isinstance(value, str) else number(value) for value in (part.quick, part.full))
     return f"{UNAVAILABLE}a quick run gave {quick} where a full one gave {full}; make it without --quick"
 
 
 @cache
-def _known() -> dict[str, Compared]:
+def known() -> dict[str, Compared]:
+    """Of each paper that was compared, how.
+
+    Raises:
+        NestwalkError: When the file is not what it should be.
+    """
     text = resources.files("nestwalk.reproduce").joinpath(FILE).read_text(encoding="utf-8")
     try:
         table = tomllib.loads(text)

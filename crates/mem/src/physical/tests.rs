@@ -321,3 +321,16 @@ fn the_fragmentation_index_of_a_known_map() {
     while memory.alloc(Order::PAGE, MigrateType::Movable, Cpu(0)).is_some() {}
     assert_eq!(memory.fragmentation_index(Order::HUGE), 0, "nothing is free");
 }
+
+#[test]
+fn nothing_beyond_the_memory_is_fetched_ahead_of_frees() {
+    // 20 MiB: the last 4 MiB have no buddy of their size.
+    let memory = memory(20, 1);
+    let frames = memory.frames().0 as u32;
+    for order in (0..=table::PAGEBLOCK_ORDER).filter(|&order| has_lists(order)) {
+        let blocks = vec![frames - 1024; 64].into();
+        memory.zone.prefetch_free_one(&blocks, order);
+        let blocks = vec![frames - (1 << order); 64].into();
+        memory.zone.prefetch_free_one(&blocks, order);
+    }
+}

@@ -10,12 +10,10 @@ use std::collections::VecDeque;
 use super::lists::FreeLists;
 use super::table::{Head, Kind, MAX_ORDER, NIL, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State, Table};
 
-/// How many frees before its own a block is fetched, and how many before it its buddies'
-/// neighbours.
+/// How many frees before its own a block and its buddies are fetched.
 const FAR: usize = 16;
+/// How many before it the neighbours of its buddies in the lists are.
 const NEAR: usize = 10;
-/// Orders below this are looked at: the more often a block has merged, the less often it does.
-const PREFETCHED_ORDERS: u8 = 9;
 
 /// Where `kind` steals from when its own lists are empty (`fallbacks`).
 const fn fallbacks(kind: Kind) -> [Kind; 2] {
@@ -249,7 +247,7 @@ impl Zone {
             self.table.prefetch(pfn ^ 4 << order);
         }
         let Some(mut pfn) = at(NEAR) else { return };
-        for order in order..PREFETCHED_ORDERS {
+        for order in order..PAGEBLOCK_ORDER {
             let buddy = pfn ^ (1 << order);
             if !self.table.is_buddy(buddy, order) {
                 return;
