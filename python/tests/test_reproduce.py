@@ -19,6 +19,7 @@ from nestwalk.conduct import Means
 from nestwalk.errors import NestwalkError
 from nestwalk.pool import Silent
 from nestwalk.reproduce import compromis_mmu, hugegpt, paper, pictures, queueing, quicksilver, quicksilver_redis
+from nestwalk.reproduce.page import QUICK_PICTURES
 from nestwalk.reproduce.plan import execute
 
 MACHINES = {
@@ -214,6 +215,7 @@ def test_ptemagnet_quickly(command: Command, tmp_path: Path) -> None:
     assert "<script" not in page
     assert "src=" not in page
     assert page.count("<svg") >= 6
+    assert QUICK_PICTURES in page
     assert_nothing_is_cut(page)
     assert techniques.find("ptemagnet").colour in page
     for figure in ("alone", "objdet", "programs", "corunners", "unpressed"):

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from nestwalk.reproduce.side_by_side import Reproduction
 
 
+QUICK_PICTURES = (
+    "This was a quick run: the pictures by program show its values, also where a row leaves its value to a full run."
+)
+
+
 def render(done: Reproduction) -> str:
     """The page on a reproduction."""
     made = list(done.results.made.values())
@@ -32,7 +37,7 @@ def render(done: Reproduction) -> str:
         version=_native.version(),
         figures=[_figure(done, index) for index in range(len(done.paper.figures))],
         machine=words.machine(made[0]) if made else [],
-        caveats=[*done.paper.caveats, *words.model_caveats(made)],
+        caveats=[*done.paper.caveats, *([QUICK_PICTURES] if done.scale.quick else []), *words.model_caveats(made)],
         command=" ".join(["nestwalk reproduce", done.paper.name, *quick, "--seed", str(done.scale.seed)]),
     )
 
