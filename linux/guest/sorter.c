@@ -274,6 +274,17 @@ static void moved(void)
 	r = regions_of(1, to, to + bytes);
 	EXPECT_EQ(r.regions, 1);
 	EXPECT_EQ(r.used, 64);
+	/* From the middle of a table to that of another, where a kernel may move the table whole: 6.12 does. */
+	bytes = 8 * TABLE;
+	to += 16 * GIB + TABLE / 2;
+	p = map_at(AT + TABLE / 2, bytes);
+	touch(p, bytes, TABLE / 2);
+	if (mremap(p, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)
+		die("mremap");
+	EXPECT(untouched_data(to, bytes, TABLE / 2));
+	r = regions_of(1, to, to + bytes);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.used, 9);
 }
 
 static void forked(void)

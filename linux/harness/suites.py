@@ -25,10 +25,8 @@ METRIC_STOCK_MIN, METRIC_PATCHED_MAX = 4.0, 1.05
 OOM_SHARE_MIN = 0.985
 
 # How many tests there are. Folios beside reservations are of 6.12 only.
-# The fourth series, sorted page tables, is of 6.1 only.
-SORTED = build.RELEASE.name == "6.1"
-KUNIT_SUITES = "ptemagnet-part,hugegpt-pool" + ",sorted-tables" * SORTED
-KUNIT_OK, PTEMAGNET_OK, VARIANT_OK = {"6.1": (48, 50, 44), "6.12": (36, 51, 45)}[build.RELEASE.name]
+KUNIT_SUITES = "ptemagnet-part,hugegpt-pool,sorted-tables"
+KUNIT_OK, PTEMAGNET_OK, VARIANT_OK = {"6.1": (48, 50, 44), "6.12": (49, 51, 45)}[build.RELEASE.name]
 SORTED_OK = 28
 
 
@@ -300,15 +298,15 @@ SORTED_MAX = dict.fromkeys(ON_MAX, 1.02) | {"mremap": 1.1}
 
 
 def instructions():
-    """Instructions a page of each step: stock, compiled in but off, on for others, and on; and, on 6.1, with sorted page tables."""
+    """Instructions a page of each step: stock, compiled in but off, on for others, on, and with sorted page tables."""
     count = {}
     for kind in ("stock", "nestwalk"):
         for tag, steps in opcost.measure(kind):
             for step, (n, pages) in steps.items():
                 row = count.setdefault(step, {})
                 row[kind, tag] = min(n / pages, row.get((kind, tag), n / pages))
-    tags = ["off", "others", "on"] + ["sorted"] * SORTED
-    print(f"          {'step':12} {'stock':>8} {'off':>17} {'for others':>17} {'on':>17}" + f" {'sorted tables':>17}" * SORTED)
+    tags = ["off", "others", "on", "sorted"]
+    print(f"          {'step':12} {'stock':>8} {'off':>17} {'for others':>17} {'on':>17} {'sorted tables':>17}")
     for step, row in count.items():
         stock = row["stock", "off"]
         cells = "".join(f" {row['nestwalk', tag]:8.1f} ({row['nestwalk', tag] / stock - 1:+6.2%})" for tag in tags)
@@ -319,9 +317,8 @@ def instructions():
         require(off < OFF_MAX * stock + noise, f"{step} is longer although PTEMagnet is off: {off:.1f} for {stock:.1f}")
         require(others < OTHERS_MAX * stock + noise, f"{step} is longer for processes without reservations: {others:.1f} for {stock:.1f}")
         require(on < most * stock, f"{step} is longer with PTEMagnet: {on:.1f} for {stock:.1f}")
-        if SORTED:
-            ordered = count[step]["nestwalk", "sorted"]
-            require(ordered < SORTED_MAX[step] * off + noise, f"{step} is longer with sorted page tables: {ordered:.1f} for {off:.1f}")
+        ordered = count[step]["nestwalk", "sorted"]
+        require(ordered < SORTED_MAX[step] * off + noise, f"{step} is longer with sorted page tables: {ordered:.1f} for {off:.1f}")
 
 
 def clears_once(kind):
@@ -465,7 +462,7 @@ CHECK = [
     Step("kunit", lambda: kunit("nestwalk"), 2),
     Step("ptemagnet", lambda: ptemagnet("nestwalk")),
     Step("gate", lambda: gate("nestwalk"), 2),
-    *([Step("sorted", lambda: sorted_tables("nestwalk"), 2)] if SORTED else []),
+    Step("sorted", lambda: sorted_tables("nestwalk"), 2),
     Step("nested npt", lambda: nested_hugegpt(NPT, "npt")),
 ]
 # With Debian's own configuration.
@@ -482,7 +479,7 @@ TEST = [step for step in CHECK if not step.name.startswith("nested")] + [
     Step("kunit, debug", lambda: kunit("debug"), 2),
     Step("stress, debug", lambda: stress("debug", 120), 2),
     Step("ptemagnet, debug", lambda: ptemagnet("debug")),
-    *([Step("sorted, debug", lambda: sorted_tables("debug"), 2)] if SORTED else []),
+    Step("sorted, debug", lambda: sorted_tables("debug"), 2),
     Step("stress", lambda: stress("nestwalk", 60), 2),
     Step("nested npt, 2 CPUs", lambda: nested_hugegpt(NPT, "npt-smp", 2)),
     Step("nested shadow", lambda: nested_hugegpt(SHADOW, "shadow")),
