@@ -195,6 +195,7 @@ macro_rules! generator_keys {
             key(concat!($before, ".passes"), 1, 1_000_000, "passes", REAL_PROGRAM),
             key(concat!($before, ".fanout"), 2, 1 << 20, "children", REAL_PROGRAM),
             key(concat!($before, ".nuclides"), 68, 4096, "nuclides", assumed("eleven times as many as XSBench has")),
+            key(concat!($before, ".items"), 2, 65_535, "items", limit("an item has two bytes")),
             key(concat!($before, ".degree"), 1, 1 << 20, "edges", REAL_PROGRAM),
             key(
                 concat!($before, ".locality"),
@@ -231,11 +232,11 @@ macro_rules! generator_keys {
     };
 }
 
-const GENERATOR: [Key; 44] = generator_keys!("workload.generator");
-const PRESET: [Key; 44] = generator_keys!("workload.preset");
-const COLOCATED_GENERATOR: [Key; 44] = generator_keys!("colocated[].workload.generator");
-const COLOCATED_PRESET: [Key; 44] = generator_keys!("colocated[].workload.preset");
-const PRESET_FILE: [Key; 44] = generator_keys!("generator");
+const GENERATOR: [Key; 45] = generator_keys!("workload.generator");
+const PRESET: [Key; 45] = generator_keys!("workload.preset");
+const COLOCATED_GENERATOR: [Key; 45] = generator_keys!("colocated[].workload.generator");
+const COLOCATED_PRESET: [Key; 45] = generator_keys!("colocated[].workload.preset");
+const PRESET_FILE: [Key; 45] = generator_keys!("generator");
 
 /// The numbers of a scenario that are in no kernel and no generator.
 const SCENARIO: &[Key] = &[

@@ -22,6 +22,8 @@ mod config;
 mod deals;
 mod energy_grid;
 mod event_queue;
+mod fp_tree;
+mod game_tree;
 mod graph;
 mod group_chase;
 mod gups;
@@ -54,6 +56,8 @@ pub use compiler::CompilerConfig;
 pub use compute::ComputeConfig;
 pub use energy_grid::EnergyGridConfig;
 pub use event_queue::EventQueueConfig;
+pub use fp_tree::FpTreeConfig;
+pub use game_tree::GameTreeConfig;
 pub use graph::{GraphConfig, Loading, Traversal};
 pub use group_chase::GroupChaseConfig;
 pub use gups::GupsConfig;
@@ -174,6 +178,12 @@ kinds! {
     /// xz.
     MatchFinder(MatchFinderConfig) = "match_finder": "xz: hash table and trees over a dictionary",
         |c| mixed(c.common(), c.mixture(), match_finder::MatchFinder::new(c)?)?;
+    /// freqmine.
+    FpTree(FpTreeConfig) = "fp_tree": "freqmine: FP-growth over arrays of paths, and conditional trees",
+        |c| mixed(c.common(), c.mixture(), fp_tree::FpTree::new(c)?)?;
+    /// deepsjeng.
+    GameTree(GameTreeConfig) = "game_tree": "deepsjeng: a chess program's search with a transposition table",
+        |c| mixed(c.common(), c.mixture(), game_tree::GameTree::new(c)?)?;
     /// swaptions and raytrace.
     Compute(ComputeConfig) = "compute": "swaptions, raytrace: hardly a TLB miss",
         |c| mixed(c.common(), c.mixture(), compute::Compute::new(c)?)?;

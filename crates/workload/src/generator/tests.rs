@@ -210,6 +210,8 @@ fn impossible_parameters_are_one_clear_error() {
         ("kind = 'transactions'\nrecords = 0", "records"),
         ("kind = 'energy_grid'\nnuclides = 33", "nuclides = 33"),
         ("kind = 'energy_grid'\nnuclides = 4096\nfootprint = '8 MiB'", "two points"),
+        ("kind = 'fp_tree'\nitems = 1", "items = 1: from 2"),
+        ("kind = 'fp_tree'\nitems = 65535\nfootprint = '2 MiB'", "too small for a tree of 65535 items"),
         ("kind = 'netlist'\nconnections = 65", "connections = 65"),
         ("kind = 'compiler'\npasses = 0", "passes = 0"),
         ("kind = 'compute'\nfanout = 1", "fanout = 1"),
