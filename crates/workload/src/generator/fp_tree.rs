@@ -43,8 +43,8 @@ struct Level {
     path: u64,
     /// Items of a path that are inserted into a tree: the others are not frequent in it, or hot.
     inserted: u64,
-    /// Nodes that a path adds to a tree, with [`COUNTED_NODES`] in the first one, and in thousandths
-    /// how that changes with twice as many.
+    /// Nodes that a path adds to a tree, with [`COUNTED_NODES`] in the first one, and in
+    /// thousandths how that changes with twice as many.
     new: u64,
     new_doubled: u64,
     /// Siblings passed on the way down a path.
@@ -116,8 +116,8 @@ struct Arrays {
 enum Work {
     /// The next item of the topmost tree.
     Next,
-    /// Node `node` of `nodes`, which begin at `first` of `NodeArray`, in the pass that counts, or in
-    /// that which inserts. `tree`: items of the tree that is made, if there is one.
+    /// Node `node` of `nodes`, which begin at `first` of `NodeArray`, in the pass that counts, or
+    /// in that which inserts. `tree`: items of the tree that is made, if there is one.
     Pass { first: u64, nodes: u64, node: u64, tree: Option<u64>, inserts: bool },
     /// Node `node` of the tree that is written out.
     WriteOut { tree: Arrays, node: u64 },
@@ -185,7 +185,8 @@ impl Sizes {
             items: nodes * FIRST_WRITTEN / 1000 * width,
             entries: nodes * ENTRY,
             tree: tree * NODE,
-            // The arrays of the largest tree, twice for those further down, and items of all before.
+            // The arrays of the largest tree, twice for those further down, and items of all
+            // before.
             stack: 2 * (written + tree * ENTRY) + kept,
         }
     }
@@ -305,7 +306,8 @@ impl Thread {
         }
         match self.open.pop() {
             None => first.left = first.items,
-            // Its items stay where they are; the next ones come behind them, until the run begins anew.
+            // Its items stay where they are; the next ones come behind them, until the stack is
+            // full.
             Some(tree) if level == 1 => {
                 let room = tree.end() - tree.base;
                 let bottom = tree.base + tree.written.next_multiple_of(ENTRY);
@@ -467,7 +469,8 @@ mod tests {
         }
     }
 
-    /// All items of a tree are gone over, the last first, and together all nodes but the first item's.
+    /// All items of a tree are gone over, the last first, and together all nodes but those of the
+    /// first item.
     #[test]
     fn the_items_of_a_tree_share_its_nodes() {
         let mut program = of(64, 231, 1);
