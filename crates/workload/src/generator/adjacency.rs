@@ -198,6 +198,26 @@ impl Adjacency {
         list
     }
 
+    /// The vertex that has edge `edge`.
+    pub(super) fn owner(&self, edge: u64) -> u64 {
+        let group = self.first.partition_point(|&first| first <= edge) as u64 - 1;
+        let deal = Deals::of(group, self.seed);
+        let (within, (top, _)) = (edge - self.first[group as usize], self.tops[group as usize]);
+        let (mut low, mut high) = (0, GROUP.min(self.vertices - group * GROUP));
+        while low + 1 < high {
+            let middle = low.midpoint(high);
+            if self.degrees.before(deal, middle, top) <= within { low = middle } else { high = middle }
+        }
+        group * GROUP + low
+    }
+
+    /// How popular the vertices of `group` before its `member` are, all together: a target is
+    /// chosen in proportion to it.
+    pub(super) fn popularity_before(&self, group: u64, member: u64) -> u64 {
+        let (deal, top) = self.popular(group);
+        self.popularity.before(deal, member, top)
+    }
+
     /// How many vertices there are.
     pub(super) fn vertices(&self) -> u64 {
         self.vertices

@@ -118,6 +118,11 @@ impl Layout {
         self.area.skip(PageCount(1));
     }
 
+    /// Where what the program maps and unmaps as it runs lies: right below all that it has mapped.
+    pub(super) fn rest(&self) -> MmapArea {
+        self.area.clone()
+    }
+
     /// All mappings but those of a heap that grows, in the order in which they are made.
     pub(super) fn regions(&self) -> Vec<Region> {
         [&self.small[..], &self.locals, &self.data].concat()

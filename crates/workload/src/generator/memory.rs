@@ -13,6 +13,7 @@ const MMAP_TOP: Vpn = Vpn(0x7_ffff_7000);
 
 /// Hands out mappings as `mmap` does: each right below the one before (`vm_unmapped_area` top down;
 /// Linux 6.1 aligns nothing to 2 MiB).
+#[derive(Clone)]
 pub(super) struct MmapArea {
     next_end: Vpn,
 }

@@ -41,6 +41,7 @@ mod partitions;
 mod pattern;
 mod pointer_chase;
 mod program;
+mod shards;
 mod slabs;
 mod spanning_tree;
 mod stream;
@@ -70,6 +71,7 @@ pub use network::{NetworkCode, NetworkConfig};
 pub use page_touch::{Locality, PageTouchConfig};
 pub use partitions::{Algorithm, PartitionsConfig};
 pub use pointer_chase::PointerChaseConfig;
+pub use shards::ShardsConfig;
 pub use stream::StreamConfig;
 pub use text::TextConfig;
 pub use transactions::TransactionsConfig;
@@ -151,6 +153,9 @@ kinds! {
     /// The same, partition by partition.
     Partitions(PartitionsConfig) = "partitions": "GPOP's PageRank, components, BFS or local clustering, partition by partition",
         |c| mixed(c.common(), c.mixture(), partitions::Partitions::new(c)?)?;
+    /// `GraphChi`'s PageRank, whose memory is given back shard by shard.
+    Shards(ShardsConfig) = "shards": "GraphChi's PageRank: shards of a graph that come into memory one after the other",
+        |c| Box::new(shards::Shards::new(c)?);
     /// A large B+-tree.
     Tree(TreeConfig) = "tree": "look-ups and updates in a B+-tree, with or without values",
         |c| mixed(c.common(), c.mixture(), tree::Tree::new(c)?)?;

@@ -80,6 +80,18 @@ impl<P: Pattern> Mixed<P> {
         Self { pattern, mixture, each: local * 1000 / (1000 - local), threads }
     }
 
+    /// The data structures.
+    pub(super) fn pattern(&self) -> &P {
+        &self.pattern
+    }
+
+    /// The data structures, which the program comes to from somewhere else: what is left of
+    /// operations under way is dropped.
+    pub(super) fn restart(&mut self) -> &mut P {
+        self.threads.iter_mut().for_each(Thread::clear);
+        &mut self.pattern
+    }
+
     /// Appends the local accesses that are due, or an access to a data structure.
     #[inline]
     fn go_on(&mut self, index: u16, accesses: &mut Vec<Access>, most: usize) {

@@ -58,7 +58,7 @@ fn config(kind: &str, more: &str) -> GeneratorConfig {
 }
 
 /// Co-runners and builds have tests of their own.
-const APART: [&str; 2] = ["neighbour", "build"];
+const APART: [&str; 3] = ["neighbour", "build", "shards"];
 
 /// Every kind of program, alone and with three threads.
 fn all() -> Vec<GeneratorConfig> {
