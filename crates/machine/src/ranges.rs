@@ -204,6 +204,9 @@ macro_rules! generator_keys {
                 SHARE,
                 assumed("at 900 one half is already preferred by 38 to 1"),
             ),
+            key(concat!($before, ".shards"), 1, 1000, "shards", REAL_PROGRAM),
+            key(concat!($before, ".loads"), 1, 1000, "shards", REAL_PROGRAM),
+            key(concat!($before, ".windows"), 2, 1000, "windows", REAL_PROGRAM),
             key(concat!($before, ".arcs"), 1, 65_536, "arcs", REAL_PROGRAM),
             key(concat!($before, ".property_bytes"), 1, 1 << 20, "bytes each", REAL_PROGRAM),
             key(concat!($before, ".key_bytes"), 1, 1 << 20, "bytes each", REAL_PROGRAM),
@@ -232,11 +235,11 @@ macro_rules! generator_keys {
     };
 }
 
-const GENERATOR: [Key; 45] = generator_keys!("workload.generator");
-const PRESET: [Key; 45] = generator_keys!("workload.preset");
-const COLOCATED_GENERATOR: [Key; 45] = generator_keys!("colocated[].workload.generator");
-const COLOCATED_PRESET: [Key; 45] = generator_keys!("colocated[].workload.preset");
-const PRESET_FILE: [Key; 45] = generator_keys!("generator");
+const GENERATOR: [Key; 48] = generator_keys!("workload.generator");
+const PRESET: [Key; 48] = generator_keys!("workload.preset");
+const COLOCATED_GENERATOR: [Key; 48] = generator_keys!("colocated[].workload.generator");
+const COLOCATED_PRESET: [Key; 48] = generator_keys!("colocated[].workload.preset");
+const PRESET_FILE: [Key; 48] = generator_keys!("generator");
 
 /// The numbers of a scenario that are in no kernel and no generator.
 const SCENARIO: &[Key] = &[

@@ -628,3 +628,25 @@ fn time_that_passes_in_the_warm_up_lets_daemons_work_and_costs_none() {
     assert!((8..=24).contains(&superpages(&some)), "{}", superpages(&some));
     assert_eq!(none.statistics.total.cycles.os, some.statistics.total.cycles.os, "none of it was measured");
 }
+
+const SHARDS: &str = "kind = 'shards'\nfootprint = '64 MiB'\nshards = 2\nloads = 4\nwarm_accesses = 200000\n\
+                      measured_accesses = 200000";
+
+#[test]
+fn memory_that_is_given_back_is_faulted_in_again_and_the_run_has_a_length() {
+    let run = |manager: &str| run(SHARDS, &[manager], "").unwrap();
+    let (small, huge) = (run(SMALL_PAGES), run(HUGE_PAGES));
+    // Four times but for the ranks, which stay.
+    let pages = 64 << 8;
+    assert!(small.whole_run.faults > 3 * pages && small.whole_run.faults < 4 * pages, "{}", small.whole_run.faults);
+    assert!(huge.whole_run.faults * 20 < small.whole_run.faults, "{}", huge.whole_run.faults);
+    for result in [&small, &huge] {
+        assert_eq!(result.whole_run.unavailable, None);
+        assert!(result.whole_run.accesses.unwrap() > 10 * 400_000);
+    }
+    assert_eq!(small.whole_run.accesses, huge.whole_run.accesses);
+    assert!(huge.row.walks_per_kiloaccess < small.row.walks_per_kiloaccess);
+    // What is promoted once all of it is used comes too late for most of it.
+    let late = run("{ kind = 'freebsd' }");
+    assert!(late.row.walks_per_kiloaccess > huge.row.walks_per_kiloaccess, "{:?}", late.row);
+}

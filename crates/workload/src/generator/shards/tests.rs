@@ -123,6 +123,7 @@ fn a_pass_makes_as_many_accesses_as_are_counted_for_it() {
     for pass in [Pass::Scatter, Pass::Gather] {
         let mut shards = program(1);
         let graph = shards.program.restart();
+        assert!(graph.sums);
         graph.seek(pass, 0);
         let mut accesses = Vec::new();
         let start = graph.cursors[0].first;
