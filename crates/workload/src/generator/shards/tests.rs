@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use std::collections::BTreeSet;
 
+use nestwalk_mem::addr::PAGE_BYTES;
+
+use super::graph::{PART_EDGES, SOURCES};
+use super::plan::{EDGE, HEADER};
 use super::*;
 
 fn config(more: &str) -> ShardsConfig {
@@ -133,7 +137,8 @@ fn a_pass_makes_as_many_accesses_as_are_counted_for_it() {
             steps += 1;
             let cursor = graph.cursors[0];
             // The scatter goes through its parts one by one.
-            let around = cursor.next == start && cursor.edge == 0 || cursor.next < start + SOURCES && steps > 1 && pass == Pass::Scatter;
+            let around = cursor.next == start && cursor.edge == 0
+                || cursor.next < start + SOURCES && steps > 1 && pass == Pass::Scatter;
             if around {
                 break;
             }
@@ -155,7 +160,8 @@ fn each_edge_of_a_vertex_has_a_place_and_the_last_come_last() {
     let (last, all) = graph.edges_of(graph.shard.end - 1);
     assert!(last <= all && all == graph.shard.edges_before + graph.shard.edges);
     // A vertex with many pages of edges fills them in order.
-    let hub = (graph.shard.first..graph.shard.end).max_by_key(|&vertex| graph.edges_of(vertex).1 - graph.edges_of(vertex).0);
+    let hub =
+        (graph.shard.first..graph.shard.end).max_by_key(|&vertex| graph.edges_of(vertex).1 - graph.edges_of(vertex).0);
     let (first, end) = graph.edges_of(hub.unwrap());
     let page = |edge| (HEADER + (edge - graph.shard.edges_before) * EDGE) / PAGE_BYTES;
     let when = graph.first_touches();
@@ -172,6 +178,15 @@ fn sources_of_edges_are_those_who_have_them() {
         let owner = graph.owner(edge);
         let (first, end) = graph.edges_of(owner);
         assert!((first..end).contains(&edge), "{edge} is none of {owner}, which has {first} to {end}");
+    }
+}
+
+#[test]
+fn every_footprint_that_has_room_is_used_nearly_whole() {
+    for pages in (6000..9000).step_by(211) {
+        let config = ShardsConfig { footprint: PageCount(pages), shards: 3, ..config("") };
+        let facts = Shards::new(&config).unwrap().facts();
+        assert!(facts.footprint.0 <= pages && facts.footprint.0 * 100 >= 85 * pages, "{facts:?} of {pages}");
     }
 }
 
