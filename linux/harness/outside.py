@@ -5,7 +5,7 @@
 
 Measures fragmentation without asking the guest, and compares with what the guest says of itself.
 TABLES: every page-table page of the process, and the regions that the kernel says they lie in; TRACE: accesses of the process with their
-physical addresses, by a QEMU plugin. In the formats of docs/whole-vms.md and linux/data/README.md. "-": none. SORTED: vm.sorted_page_tables (6.1).
+physical addresses, by a QEMU plugin. In the formats of docs/whole-vms.md and linux/data/README.md. "-": none. SORTED: vm.sorted_page_tables.
 MIB: how much the process touches; 192 with a trace, else 64.
 """
 import json
