@@ -20,10 +20,11 @@ const DATA: u64 = 48;
 const SCHEDULED: u64 = 56;
 const PARALLEL: u64 = 57;
 /// Accesses of the scatter for an edge and for a source, and of the gather for an edge and for a
-/// vertex. Those of the scatter to fields of vertices and to edges, and those of the gather, are the
-/// source's. What g++ 12 makes of it was counted in captures (262,144 vertices, 9,121,407 edges): an
-/// iteration has 26.5 accesses an edge, and 20.4 or less if no edge is summed up. So a fourth of all
-/// are to locals, and the scatter has four more for an edge, to what its threads share ([`SHARED`]).
+/// vertex. Those of the scatter to fields of vertices and to edges, and those of the gather, are
+/// the source's. What g++ 12 makes of it was counted in captures (262,144 vertices, 9,121,407
+/// edges): an iteration has 26.5 accesses an edge, and 20.4 or less if no edge is summed up. So a
+/// fourth of all are to locals, and the scatter has four more for an edge, to what its threads
+/// share ([`SHARED`]).
 const SCATTER_EDGE: u64 = 14;
 const SCATTER_SOURCE: u64 = 1;
 const GATHER_EDGE: u64 = 5;

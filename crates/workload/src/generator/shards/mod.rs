@@ -21,10 +21,11 @@
 //!   shard comes for the first time its edges are not read: ranks get their first value.
 //!
 //! A shard takes billions of accesses, so `windows` of them are simulated, evenly over both passes
-//! from a random place on; between them pages are touched as the pass would have touched them, and the instructions of what
-//! is left out make time go on. Each window warms up for its part of `warm_accesses`; if that is
-//! left out, for as many accesses as it measures, and 2^19 at least. What files cost to read is the kernel's; vertices' degrees and
-//! values, which it maps from files (`mmap = 1`), are left out.
+//! from a random place on; between them pages are touched as the pass would have touched them, and
+//! the instructions of what is left out make time go on. Each window warms up for its part of
+//! `warm_accesses`; if that is left out, for as many accesses as it measures, and 2^19 at least.
+//! What files cost to read is the kernel's; vertices' degrees and values, which it maps from files
+//! (`mmap = 1`), are left out.
 
 mod graph;
 mod plan;
@@ -44,8 +45,8 @@ use crate::stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, Workloa
 use graph::{Cursor, Graph, Pass, WHOLE, part, share};
 use plan::{Plan, Shard, file_bytes, rank_pages};
 
-/// Accesses by which a vertex is set up (a guess of the compiled code: its fields are written twice,
-/// and its degree is read).
+/// Accesses by which a vertex is set up (assumed: its fields are written
+/// twice, and its degree is read).
 const SETUP_VERTEX: u64 = 20;
 /// Steps of a pass in which pages are touched.
 const TICKS: u64 = 256;

@@ -105,8 +105,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The largest graph of whose shards each fits into `room` pages beside the ranks; `graph` makes
-    /// one of so many vertices with `degree` edges each. `None` if that is hardly a graph.
+    /// The largest graph of whose shards each fits into `room` pages beside the ranks; `graph`
+    /// makes one of so many vertices with `degree` edges each. `None` if that is hardly a graph.
     pub(super) fn largest(
         room: u64,
         degree: u64,
