@@ -8,17 +8,23 @@ use super::memory::Region;
 use crate::stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};
 
 /// Accesses that a thread of several makes before the next one's turn.
-const ACCESS_TURN: usize = 4096;
+pub(super) const ACCESS_TURN: usize = 4096;
 /// Pages that a thread of several touches first before the next one's turn. Below a per-CPU batch
 /// of the kernel's allocator (63 frames) the length of turns makes no difference to which frames a
 /// thread gets.
-const TOUCH_TURN: usize = 32;
+pub(super) const TOUCH_TURN: usize = 32;
 /// Of so many requests that fill a server, the first [`FILL_DETAILED`] are made in full.
 const FILL_PERIOD: u64 = 1024;
 /// See [`FILL_PERIOD`].
 const FILL_DETAILED: u64 = 16;
 /// Requests in a batch of those that are not.
 const FILL_BATCH: u64 = 64;
+
+/// What a thread of so many does before the next one's turn: all that a batch holds if it is alone,
+/// else `several`.
+pub(super) const fn turn(threads: u16, several: usize) -> usize {
+    if threads == 1 { Batch::ACCESSES_MAX } else { several }
+}
 
 /// A made-up program.
 pub(super) trait Program: Send {
@@ -106,10 +112,6 @@ impl<P: Program> Driver<P> {
         Ok(Self { program, common, stage: Stage::Begin, thread: 0 })
     }
 
-    fn turn(&self, several: usize) -> usize {
-        if self.common.threads == 1 { Batch::ACCESSES_MAX } else { several }
-    }
-
     fn next_thread(&self, thread: u16) -> u16 {
         (thread + 1) % self.common.threads
     }
@@ -124,7 +126,7 @@ impl<P: Program> Driver<P> {
     /// One turn of first touches; `None` when all threads are done.
     fn touch(&mut self, mut thread: u16, mut done: u16, batch: &mut Batch) -> Option<Step> {
         while done < self.common.threads {
-            let most = self.turn(TOUCH_TURN);
+            let most = turn(self.common.threads, TOUCH_TURN);
             self.program.touch(thread, &mut batch.touches, most);
             batch.thread = ThreadId(thread);
             thread = self.next_thread(thread);
@@ -177,7 +179,7 @@ impl<P: Program> Driver<P> {
             self.stage = if warm { Stage::BeginAccesses { phase: Phase::Measure } } else { Stage::End };
             return None;
         }
-        let most = left.min(self.turn(ACCESS_TURN) as u64);
+        let most = left.min(turn(self.common.threads, ACCESS_TURN) as u64);
         batch.thread = ThreadId(self.thread);
         self.program.fill_requests(self.thread, batch, most as usize);
         debug_assert_eq!(batch.accesses.len() as u64, most);

@@ -4,12 +4,12 @@
 use nestwalk_mem::addr::PAGE_BYTES;
 use nestwalk_mem::{Access, Gva, Vpn};
 
-use super::super::adjacency::{Adjacency, List};
+use super::super::adjacency::Adjacency;
 use super::super::bijection::mix;
 use super::super::layout::Layout;
 use super::super::memory::Region;
 use super::super::pattern::Pattern;
-use super::plan::{EDGE, HEADER, InEdges, RANK, Shard, TARGET};
+use super::plan::{EDGE, HEADER, InEdges, RANK, Shard, TARGET, file_bytes};
 
 /// Fields of a vertex.
 const IN_COUNT: u64 = 8;
@@ -68,6 +68,13 @@ pub(super) struct Cursor {
     pub(super) edge: u64,
 }
 
+impl Cursor {
+    /// Goes on to the next source or vertex.
+    fn advance(&mut self) {
+        self.next = if self.next + 1 == self.end { self.first } else { self.next + 1 };
+    }
+}
+
 /// The graph, and where threads are in a pass over the shard in memory.
 pub(super) struct Graph {
     pub(super) layout: Layout,
@@ -77,7 +84,6 @@ pub(super) struct Graph {
     pub(super) shard: Shard,
     pub(super) pass: Pass,
     pub(super) cursors: Vec<Cursor>,
-    pub(super) file_bytes: u64,
     /// Whether the gather reads edges.
     pub(super) sums: bool,
 }
@@ -91,22 +97,20 @@ impl Graph {
         // A part of the file and the threads' next one.
         let parts = (self.shard.edges.div_ceil(PART_EDGES)).max(threads);
         let rounds = parts.div_ceil(threads);
+        let file_bytes = self.file_bytes();
         for (thread, cursor) in (0..).zip(&mut self.cursors) {
-            let (first, end) = match pass {
+            let (first, end, within) = match pass {
                 Pass::Scatter => {
-                    let round = part(rounds, done);
-                    let own = (round * threads + thread).min(parts - 1);
-                    (sources * own / parts, sources * (own + 1) / parts)
+                    let own = (part(rounds, done) * threads + thread).min(parts - 1);
+                    (sources * own / parts, sources * (own + 1) / parts, rounds * done % WHOLE)
                 }
                 Pass::Gather => {
                     let bound = |thread| self.shard.first + self.shard.len() * thread / threads;
-                    (bound(thread), bound(thread + 1))
+                    (bound(thread), bound(thread + 1), done)
                 }
             };
-            let within = if pass == Pass::Scatter { (rounds * done) % WHOLE } else { done };
             let next = first + part(end - first, within);
-            let byte = part(self.file_bytes, share(next.min(sources), sources));
-            *cursor = Cursor { next, first, end: end.max(first + 1), byte, edge: 0 };
+            *cursor = Cursor { next, first, end, byte: part(file_bytes, share(next, sources)), edge: 0 };
         }
     }
 
@@ -125,8 +129,12 @@ impl Graph {
         (before(vertex), before(vertex + 1))
     }
 
+    fn file_bytes(&self) -> u64 {
+        file_bytes(self.shard.edges, self.graph.vertices())
+    }
+
     fn file(&self, byte: u64) -> Gva {
-        self.shard.file_at.at(HEADER + byte.min(self.file_bytes - TARGET))
+        self.shard.file_at.at(HEADER + byte.min(self.file_bytes() - TARGET))
     }
 
     /// The edges of some sources.
@@ -136,20 +144,21 @@ impl Graph {
             accesses.push(Access::load(self.file(cursor.byte)));
             cursor.byte += 1;
             let when = share(source, self.graph.vertices());
-            let mut list: List = self.graph.list(source);
+            let mut list = self.graph.list(source);
             while let Some((_, target)) = list.next(&self.graph) {
                 if (self.shard.first..self.shard.end).contains(&target) {
                     self.write_edge(target, when, cursor.byte, accesses);
                     cursor.byte += TARGET;
                 }
             }
-            cursor.next = if source + 1 >= cursor.end { cursor.first } else { source + 1 };
+            cursor.advance();
         }
     }
 
     /// An edge is written behind those that its target has by then (`add_inedge`).
     fn write_edge(&self, target: u64, when: u64, byte: u64, accesses: &mut Vec<Access>) {
         let (first, end) = self.edges_of(target);
+        // A vertex that is too unpopular for an edge has none of its own.
         let edge = (first + part(end - first, when)).min(self.shard.edges_before + self.shard.edges - 1);
         let field = |field| self.shard.vertex(target, field);
         let shared = self.layout.locals(0);
@@ -190,7 +199,7 @@ impl Graph {
                 Access::load(field(IN_COUNT)),
                 Access::load(field(IN_COUNT)),
                 Access::load(field(IN_EDGES)),
-                Access::load(self.shard.edge(edge.min(self.shard.edges_before + self.shard.edges - 1), 0)),
+                Access::load(self.shard.edge(edge, 0)),
                 Access::load(self.rank(source)),
             ]);
         }
@@ -205,7 +214,7 @@ impl Graph {
             Access::store(self.rank(vertex)),
         ]);
         cursor.edge = 0;
-        cursor.next = if vertex + 1 >= cursor.end { cursor.first } else { vertex + 1 };
+        cursor.advance();
     }
 
     fn rank(&self, vertex: u64) -> Gva {
@@ -220,7 +229,7 @@ impl Graph {
         let mut end = shard.edges_before;
         for vertex in shard.first..shard.end {
             let first = end;
-            end = self.in_edges.of_those_before(&self.graph, vertex + 1).min(shard.edges_before + shard.edges);
+            end = self.in_edges.of_those_before(&self.graph, vertex + 1);
             let mut edge = first;
             while edge < end {
                 let page = page_of(edge);

@@ -32,28 +32,25 @@ mod plan;
 
 use std::collections::VecDeque;
 
-use nestwalk_mem::{PageCount, Vpn, VpnRange};
+use nestwalk_mem::{PageCount, Vpn};
 
 use super::adjacency::{self, Adjacency, GraphKind};
 use super::bijection::mix;
 use super::config::{Common, impossible, parameters};
 use super::deals::GROUP;
 use super::layout::Layout;
+use super::memory::{Region, Sweep};
 use super::pattern::{Mixed, Pattern as _};
-use super::program::Program;
+use super::program::{ACCESS_TURN, Program, TOUCH_TURN, turn};
 use crate::stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};
 use graph::{Cursor, Graph, Pass, WHOLE, part, share};
-use plan::{Plan, Shard, file_bytes, rank_pages};
+use plan::{Plan, Shard, rank_pages};
 
-/// Accesses by which a vertex is set up (assumed: its fields are written
-/// twice, and its degree is read).
+/// Accesses by which a vertex is set up (assumed: its fields are written twice, and its degree is
+/// read).
 const SETUP_VERTEX: u64 = 20;
 /// Steps of a pass in which pages are touched.
 const TICKS: u64 = 256;
-/// Pages that a thread touches before the next one's turn.
-const TURN: usize = 32;
-/// Accesses that a thread of several makes before the next one's turn.
-const ACCESS_TURN: usize = 4096;
 /// Accesses for which a window warms up, at the least.
 const WARM_MIN: u64 = 1 << 19;
 /// No program has more of either.
@@ -85,8 +82,6 @@ enum Item {
     Touches(u16, Vec<(Vpn, bool)>, u64),
     /// A window, when that share of a pass is done, and the accesses of the shard before it.
     Window(Pass, u64, u64),
-    /// What follows a window is not simulated.
-    Skip,
 }
 
 /// What is left of a window.
@@ -140,9 +135,7 @@ impl Shards {
         let shard = plan.shards[0];
         let cursors = vec![Cursor::default(); usize::from(common.threads)];
         let Plan { graph, in_edges, shards } = plan;
-        let file_bytes = file_bytes(shard.edges, vertices);
-        let graph =
-            Graph { layout, graph, in_edges, ranks, shard, pass: Pass::Scatter, cursors, file_bytes, sums: true };
+        let graph = Graph { layout, graph, in_edges, ranks, shard, pass: Pass::Scatter, cursors, sums: true };
         Ok(Self {
             config: config.clone(),
             common,
@@ -173,53 +166,44 @@ impl Shards {
         self.items.push_back(Item::Event(event));
     }
 
-    fn push_map(&mut self, range: VpnRange) {
-        self.push_event(MemoryEvent::Mmap { range, writable: true, anonymous: true });
+    fn push_map(&mut self, region: Region) {
+        self.push_event(MemoryEvent::Mmap { range: region.pages, writable: true, anonymous: true });
     }
 
-    /// Pages that one thread touches, with the instructions of so many accesses to data.
-    fn push_touches(&mut self, thread: u16, pages: impl IntoIterator<Item = Vpn>, data: u64) {
-        let touches: Vec<(Vpn, bool)> = pages.into_iter().map(|page| (page, true)).collect();
-        let instructions = self.instructions(data);
-        if touches.is_empty() && instructions == 0 {
-            return;
-        }
-        self.items.push_back(Item::Touches(thread, touches, instructions));
+    /// Pages that one thread touches first, with the instructions of so many accesses to data.
+    fn push_touches(&mut self, thread: u16, touches: Vec<(Vpn, bool)>, data: u64) {
+        self.items.push_back(Item::Touches(thread, touches, self.instructions(data)));
     }
 
     /// What the program does before its first shard: its ranks are set.
     fn begin(&mut self) {
         self.begun = true;
         let graph = self.program.pattern();
-        let ranks = graph.ranks.pages;
-        let regions = graph.layout.regions();
-        let stacks: Vec<_> = (0..self.common.threads)
-            .map(|thread| {
-                let mut touches = Vec::new();
-                self.program.pattern().layout.touch(thread, &mut touches);
-                (thread, touches)
-            })
-            .collect();
-        regions.iter().for_each(|region| self.push_map(region.pages));
-        for (thread, touches) in stacks {
-            self.push_touches(thread, touches.into_iter().map(|(page, _)| page), 0);
+        let (ranks, regions) = (graph.ranks, graph.layout.regions());
+        regions.into_iter().for_each(|region| self.push_map(region));
+        for thread in 0..self.common.threads {
+            let mut touches = Vec::new();
+            self.program.pattern().layout.touch(thread, &mut touches);
+            self.push_touches(thread, touches, 0);
         }
-        self.push_pages(&[0], ranks, 0);
+        self.push_filling(1, ranks, 0);
     }
 
-    /// Pages that threads touch one after the other, each its part of them in order.
-    fn push_pages(&mut self, threads: &[u16], pages: VpnRange, data: u64) {
-        let (count, most) = (threads.len() as u64, if threads.len() == 1 { Batch::ACCESSES_MAX } else { TURN } as u64);
-        let bound = |thread: u64| pages.len() * thread / count;
-        let longest = (0..count).map(|thread| bound(thread + 1) - bound(thread)).max().unwrap_or(0);
-        for turn in 0..longest.div_ceil(most) {
-            for (place, &thread) in (0..).zip(threads) {
-                let first = bound(place) + turn * most;
-                let some = first..(first + most).min(bound(place + 1));
-                if !some.is_empty() {
-                    let data = data * (some.end - some.start) / pages.len();
-                    self.push_touches(thread, some.map(|page| pages.start + page), data);
-                }
+    /// The pages of `region`, which the first `threads` threads touch first, each its part of them
+    /// in order, with the instructions of so many accesses to data.
+    fn push_filling(&mut self, threads: u16, region: Region, data: u64) {
+        let mut sweep = Sweep::new(vec![vec![region]], threads);
+        let mut left = region.pages.len();
+        for thread in (0..threads).cycle() {
+            if left == 0 {
+                return;
+            }
+            let mut touches = Vec::new();
+            sweep.touch(thread, &mut touches, turn(threads, TOUCH_TURN));
+            let count = touches.len() as u64;
+            if count > 0 {
+                left -= count;
+                self.push_touches(thread, touches, data * count / region.pages.len());
             }
         }
     }
@@ -240,16 +224,13 @@ impl Shards {
         let graph = self.program.restart();
         graph.shard = shard;
         graph.sums = is_again;
-        graph.file_bytes = file_bytes(shard.edges, graph.graph.vertices());
-        let threads: Vec<u16> = (0..self.common.threads).collect();
-        let [vertices, edges, file] = shard.regions().map(|region| region.pages);
-        self.push_map(vertices);
-        self.push_pages(&[0], vertices, shard.len() * SETUP_VERTEX);
-        self.push_map(edges);
-        let pages = PageCount(file.len());
+        self.push_map(shard.vertices_at);
+        self.push_filling(1, shard.vertices_at, shard.len() * SETUP_VERTEX);
+        self.push_map(shard.edges_at);
+        let pages = PageCount(shard.file_at.pages.len());
         self.push_event(MemoryEvent::ReadFile { file: mix(number as u64 ^ 0x73_6861_7264), pages });
-        self.push_map(file);
-        self.push_pages(&threads, file, 0);
+        self.push_map(shard.file_at);
+        self.push_filling(self.common.threads, shard.file_at, 0);
         self.push_passes();
     }
 
@@ -277,15 +258,15 @@ impl Shards {
                 if pages.is_empty() {
                     pages.push(idle);
                 }
-                let turns = pages.chunks(TURN);
-                let share = all / TICKS / turns.len() as u64;
+                let turns = pages.chunks(TOUCH_TURN);
+                let each = all / TICKS / turns.len() as u64;
                 for turn in turns {
-                    self.push_touches(thread, turn.iter().copied(), share);
+                    self.push_touches(thread, turn.iter().map(|&page| (page, true)).collect(), each);
                     thread = (thread + 1) % self.common.threads;
                 }
                 while let Some(place) = places.next_if(|&place| place < base + part(all, until)) {
-                    let done = share_of_pass(place - base, all);
-                    self.items.extend([Item::Window(pass, done, self.with_locals(place)), Item::Skip]);
+                    let done = share(place - base, all);
+                    self.items.push_back(Item::Window(pass, done, self.with_locals(place)));
                 }
             }
         }
@@ -326,17 +307,17 @@ impl Shards {
             self.window = Some(window);
             return (window.left > 0).then_some(Step::Phase(window.phase));
         }
+        if window.left == 0 && window.phase == Phase::Measure {
+            (self.windows, self.window) = (self.windows + 1, None);
+            // What follows is not simulated.
+            return Some(Step::Phase(Phase::Populate));
+        }
         if window.left == 0 {
-            let measured = window.phase == Phase::Measure;
-            self.windows += u64::from(measured);
-            self.window = (!measured).then(|| {
-                let phase = Phase::Measure;
-                Window { phase, begun: false, left: self.window_accesses(phase) }
-            });
+            let phase = Phase::Measure;
+            self.window = Some(Window { phase, begun: false, left: self.window_accesses(phase) });
             return None;
         }
-        let turn = if self.common.threads == 1 { Batch::ACCESSES_MAX } else { ACCESS_TURN };
-        let most = window.left.min(turn as u64);
+        let most = window.left.min(turn(self.common.threads, ACCESS_TURN) as u64);
         batch.thread = ThreadId(self.thread);
         batch.instructions = self.program.fill(self.thread, &mut batch.accesses, most as usize);
         self.thread = (self.thread + 1) % self.common.threads;
@@ -345,12 +326,6 @@ impl Shards {
         self.window = Some(window);
         Some(Step::Accesses)
     }
-}
-
-/// [`share`] of what is at most the whole.
-const fn share_of_pass(of: u64, whole: u64) -> u64 {
-    let share = share(of, whole);
-    if share < WHOLE { share } else { WHOLE - 1 }
 }
 
 impl Workload for Shards {
@@ -391,7 +366,6 @@ impl Workload for Shards {
                     return Ok(Step::Touches);
                 }
                 Some(Item::Window(pass, done, before)) => self.begin_window(pass, done, before),
-                Some(Item::Skip) => return Ok(Step::Phase(Phase::Populate)),
                 None if self.loads < self.config.loads => self.load(),
                 None => {
                     self.accesses = self.accesses.max(self.before + self.shard_accesses());

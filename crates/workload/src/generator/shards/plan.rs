@@ -86,11 +86,6 @@ impl Shard {
         self.edges_at.at(HEADER + (edge - self.edges_before) * EDGE + field)
     }
 
-    /// Its mappings, in the order in which they are made.
-    pub(super) fn regions(&self) -> [Region; 3] {
-        [self.vertices_at, self.edges_at, self.file_at]
-    }
-
     /// Pages of `edges` that are used.
     pub(super) fn edge_pages(&self) -> u64 {
         PageCount::covering(HEADER + self.edges * EDGE).0
