@@ -207,6 +207,10 @@ macro_rules! generator_keys {
             key(concat!($before, ".shards"), 1, 1000, "shards", REAL_PROGRAM),
             key(concat!($before, ".loads"), 1, 1000, "shards", REAL_PROGRAM),
             key(concat!($before, ".windows"), 2, 1000, "windows", REAL_PROGRAM),
+            key(concat!($before, ".entries"), 3, 1000, "entries", REAL_PROGRAM),
+            key(concat!($before, ".rows_per_column"), 1, 1000, "rows", REAL_PROGRAM),
+            key(concat!($before, ".blocks"), 1, 1000, "blocks", REAL_PROGRAM),
+            key(concat!($before, ".folds"), 0, 1000, "folds", REAL_PROGRAM),
             key(concat!($before, ".arcs"), 1, 65_536, "arcs", REAL_PROGRAM),
             key(concat!($before, ".property_bytes"), 1, 1 << 20, "bytes each", REAL_PROGRAM),
             key(concat!($before, ".key_bytes"), 1, 1 << 20, "bytes each", REAL_PROGRAM),
@@ -235,11 +239,11 @@ macro_rules! generator_keys {
     };
 }
 
-const GENERATOR: [Key; 48] = generator_keys!("workload.generator");
-const PRESET: [Key; 48] = generator_keys!("workload.preset");
-const COLOCATED_GENERATOR: [Key; 48] = generator_keys!("colocated[].workload.generator");
-const COLOCATED_PRESET: [Key; 48] = generator_keys!("colocated[].workload.preset");
-const PRESET_FILE: [Key; 48] = generator_keys!("generator");
+const GENERATOR: [Key; 52] = generator_keys!("workload.generator");
+const PRESET: [Key; 52] = generator_keys!("workload.preset");
+const COLOCATED_GENERATOR: [Key; 52] = generator_keys!("colocated[].workload.generator");
+const COLOCATED_PRESET: [Key; 52] = generator_keys!("colocated[].workload.preset");
+const PRESET_FILE: [Key; 52] = generator_keys!("generator");
 
 /// The numbers of a scenario that are in no kernel and no generator.
 const SCENARIO: &[Key] = &[

@@ -41,6 +41,7 @@ mod partitions;
 mod pattern;
 mod pointer_chase;
 mod program;
+mod row_blocks;
 mod shards;
 mod slabs;
 mod spanning_tree;
@@ -48,6 +49,7 @@ mod stream;
 mod text;
 mod transactions;
 mod tree;
+mod windows;
 mod zipf;
 
 pub use adjacency::GraphKind;
@@ -71,6 +73,7 @@ pub use network::{NetworkCode, NetworkConfig};
 pub use page_touch::{Locality, PageTouchConfig};
 pub use partitions::{Algorithm, PartitionsConfig};
 pub use pointer_chase::PointerChaseConfig;
+pub use row_blocks::RowBlocksConfig;
 pub use shards::ShardsConfig;
 pub use stream::StreamConfig;
 pub use text::TextConfig;
@@ -155,7 +158,10 @@ kinds! {
         |c| mixed(c.common(), c.mixture(), partitions::Partitions::new(c)?)?;
     /// `GraphChi`'s PageRank, whose memory is given back shard by shard.
     Shards(ShardsConfig) = "shards": "GraphChi's PageRank: shards of a graph that come into memory one after the other",
-        |c| Box::new(shards::Shards::new(c)?);
+        |c| Box::new(shards::Shards::windows(c)?);
+    /// `BlockSVM`.
+    RowBlocks(RowBlocksConfig) = "row_blocks": "BlockSVM: a linear support vector machine, trained block by block of its rows",
+        |c| Box::new(row_blocks::RowBlocks::windows(c)?);
     /// A large B+-tree.
     Tree(TreeConfig) = "tree": "look-ups and updates in a B+-tree, with or without values",
         |c| mixed(c.common(), c.mixture(), tree::Tree::new(c)?)?;

@@ -58,7 +58,7 @@ fn config(kind: &str, more: &str) -> GeneratorConfig {
 }
 
 /// Co-runners and builds have tests of their own.
-const APART: [&str; 3] = ["neighbour", "build", "shards"];
+const APART: [&str; 4] = ["neighbour", "build", "shards", "row_blocks"];
 
 /// Every kind of program, alone and with three threads.
 fn all() -> Vec<GeneratorConfig> {

@@ -8,7 +8,7 @@ use super::super::adjacency::Adjacency;
 use super::super::bijection::mix;
 use super::super::layout::Layout;
 use super::super::memory::Region;
-use super::super::pattern::Pattern;
+use super::super::windows::{WHOLE, part, share};
 use super::plan::{EDGE, HEADER, InEdges, RANK, Shard, TARGET, file_bytes};
 
 /// Fields of a vertex.
@@ -35,22 +35,9 @@ const SHARED: u64 = 4;
 pub(super) const PART_EDGES: u64 = 1 << 20;
 /// Sources of an operation of the scatter.
 pub(super) const SOURCES: u64 = 8;
-/// A whole pass, as a share of it is given.
-pub(super) const WHOLE: u64 = 1 << 32;
-
-/// `count * share / WHOLE`.
-pub(super) const fn part(count: u64, share: u64) -> u64 {
-    ((count as u128 * share as u128) >> 32) as u64
-}
-
-/// `of / whole` as a share.
-pub(super) const fn share(of: u64, whole: u64) -> u64 {
-    (((of as u128) << 32) / whole as u128) as u64
-}
-
 /// One of the two passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Pass {
+pub(in super::super) enum Pass {
     Scatter,
     Gather,
 }
@@ -221,8 +208,17 @@ impl Graph {
         self.ranks.at(HEADER + vertex * RANK)
     }
 
-    /// Pages of `edges`, and what share of the scatter is done when each is touched.
-    pub(super) fn first_touches(&self) -> Vec<(u64, u64)> {
+    /// The pages of `edges`, in the order in which the scatter touches them, with its share that is
+    /// done by then.
+    pub(super) fn first_touches(&self) -> Vec<(u64, Vpn)> {
+        let start = self.shard.edges_at.pages.start;
+        let mut touches: Vec<_> = (0..).zip(self.first_shares()).map(|(page, when)| (when, start + page)).collect();
+        touches.sort_unstable();
+        touches
+    }
+
+    /// For each page of `edges`, what share of the scatter is done when it is touched.
+    pub(super) fn first_shares(&self) -> Vec<u64> {
         let shard = &self.shard;
         let page_of = |edge: u64| (HEADER + (edge - shard.edges_before) * EDGE) / PAGE_BYTES;
         let mut when = vec![WHOLE - 1; shard.edge_pages() as usize];
@@ -242,20 +238,11 @@ impl Graph {
         }
         // The first page has the header that `malloc` writes.
         when[0] = 0;
-        (0..).zip(when).collect()
-    }
-}
-
-impl Pattern for Graph {
-    const NAME: &'static str = "shards";
-
-    fn layout(&self) -> &Layout {
-        &self.layout
+        when
     }
 
-    fn touch(&mut self, _thread: u16, _touches: &mut Vec<(Vpn, bool)>, _most: usize) {}
-
-    fn operate(&mut self, thread: usize, accesses: &mut Vec<Access>) {
+    /// The next operation of a thread.
+    pub(super) fn operate(&mut self, thread: usize, accesses: &mut Vec<Access>) {
         let mut cursor = self.cursors[thread];
         match self.pass {
             Pass::Scatter => self.scatter(&mut cursor, accesses),
