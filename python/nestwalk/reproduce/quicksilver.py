@@ -42,7 +42,7 @@ SUPERPAGES = named(OsCounters, "faults_2m", "promotions", "collapses")
 """What makes a superpage."""
 
 MANAGERS: dict[str, dict[str, Any]] = {
-    "Linux": {"kind": "thp", "enabled": "always", "defrag": "always"},
+    "Linux": {"kind": "thp", "release": "4.3", "enabled": "always", "defrag": "always"},
     "Ingens": {"kind": "ingens"},
     "HawkEye": {"kind": "hawkeye"},
     "FreeBSD": {"kind": "freebsd"},
@@ -56,7 +56,7 @@ ON_FREEBSD = ("FreeBSD", "Sync-1", "Sync-64")
 
 BASE = "Linux"
 UNCOMPACTED = "never"
-NEVER = {"kind": "thp", "enabled": "always", "defrag": "never"}
+NEVER = {"kind": "thp", "release": "4.3", "enabled": "always", "defrag": "never"}
 PERCENTS = (0, 100)
 MEMORY_MIB = 32 << 10
 """Of the paper's machine."""

@@ -3,7 +3,7 @@
 //! (`do_huge_pmd_anonymous_page`), and khugepaged, which makes huge pages of small ones later.
 //!
 //! A huge page of which a part is unmapped is split when memory is short, and not before
-//! (`deferred`). A load of memory that was never stored to may map a huge page of zeroes (`zero`).
+//! (`deferred`); on 4.3 ([`Release`]) at once. A load of memory that was never stored to may map a huge page of zeroes (`zero`).
 //!
 //! Left out: the synchronous compaction that follows an asynchronous one which has failed, and
 //! direct reclaim by khugepaged and for `MADV_COLLAPSE`.
@@ -74,10 +74,25 @@ pub enum Defrag {
     Never,
 }
 
+/// Whose code paths it follows where releases differ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
+pub enum Release {
+    /// Linux 4.3: a huge page of which a part is unmapped is split at once (its
+    /// `__split_huge_page_pmd` ends in `split_huge_page`; since 4.5 that is deferred).
+    #[serde(rename = "4.3")]
+    V4_3,
+    /// Linux 6.1.
+    #[default]
+    #[serde(rename = "6.1")]
+    V6_1,
+}
+
 /// Its parameters, with Linux's defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ThpConfig {
+    /// Whose code paths it follows where releases differ.
+    pub release: Release,
     /// Where huge pages are used.
     pub enabled: Enabled,
     /// What a fault does when no block is free.
@@ -308,7 +323,7 @@ impl MemoryManager for Thp {
     }
 
     fn keeps_compounds(&self) -> bool {
-        true
+        self.config.release == Release::V6_1
     }
 
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {

@@ -184,6 +184,24 @@ fn what_is_unmapped_of_a_huge_page_is_free_when_memory_is_short() {
 }
 
 #[test]
+fn on_4_3_what_is_unmapped_of_a_huge_page_is_free_at_once() {
+    let config = ThpConfig { release: Release::V4_3, ..ThpConfig::default() };
+    let (mut kernel, process) = kernel(config, FREE);
+    kernel.mmap(process, pages(1024, 512), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    fault(&mut kernel, process, 1024);
+    let free = kernel.memory().free_frames().0;
+    kernel.munmap(process, pages(1100, 10), &mut Bare).unwrap();
+    kernel.check_invariants();
+    // One page goes to the node that small leaves take.
+    assert_eq!(kernel.memory().free_frames().0, free - 1 + 10);
+    assert_eq!((kernel.manager().reserved(), kernel.manager().can_shrink()), (PageCount(0), false));
+    assert_eq!((kernel.counters().splits, kernel.counters().splits_deferred), (1, 0));
+    // What is left is pages like others, which compaction moves.
+    let frame = kernel.table(process).unwrap().translate(Vpn(1024)).unwrap();
+    assert!(!kernel.memory().is_compound(frame));
+}
+
+#[test]
 fn a_huge_page_goes_whole_with_its_last_part() {
     let (mut kernel, process, free) = unmapped_in_part(pages(1024, 511));
     assert_eq!(kernel.memory().free_frames().0, free - 1);
