@@ -23,7 +23,7 @@ pub(super) const WHOLE: u64 = 1 << 32;
 /// Steps of a stretch in which pages are touched.
 const TICKS: u64 = 256;
 /// Accesses for which a window warms up, at the least.
-const WARM_MIN: u64 = 1 << 19;
+const WARM_MIN: u64 = 1 << 21;
 
 /// `count * share / WHOLE`.
 pub(super) const fn part(count: u64, share: u64) -> u64 {

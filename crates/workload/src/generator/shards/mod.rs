@@ -24,8 +24,8 @@
 //! from a random place on; between them pages are touched as the pass would have touched them, and
 //! the instructions of what is left out make time go on ([`super::windows`]). Each window warms up
 //! for its part of `warm_accesses`; if that is left out, for as many accesses as it measures, and
-//! 2^21 at least. What files cost to read is the kernel's; vertices' degrees and values, which it maps from files
-//! (`mmap = 1`), are left out.
+//! 2^21 at least. What files cost to read is the kernel's; vertices' degrees and values, which it
+//! maps from files (`mmap = 1`), are left out.
 
 mod graph;
 mod plan;
