@@ -134,7 +134,7 @@ def _run(
     kernel = {
         "memory": f"{MEMORY_MIB // scale.divide_footprint} MiB",
         "manager": dict(manager or MANAGERS[name]),
-        "start": {"kind": "frag", "percent": percent, "need": f"{need} MiB", "wait_ms": wait_ms},
+        "start": {"kind": "frag", "percent": percent, "need": f"{need} MiB", "wait_ms": wait_ms, "steps": "all"},
     }
     lapse_s = 0 if preset in ENDS else lapse_s
     sampling = {
@@ -156,7 +156,7 @@ def _build(paper: Paper, scale: Scale, percent: int, manager: str) -> Run:
         "memory": f"{MEMORY_MIB // scale.divide_footprint} MiB",
         "cpus": BUILD_CPUS,
         "manager": dict(MANAGERS[manager]),
-        "start": {"kind": "frag", "percent": percent, "need": f"{BUILD_NEED_MIB} MiB", "wait_ms": WAIT_MS},
+        "start": {"kind": "frag", "percent": percent, "need": f"{BUILD_NEED_MIB} MiB", "wait_ms": WAIT_MS, "steps": "all"},
     }
     others = {
         "workload": {"preset": {**job, "measures": False}},
@@ -190,6 +190,7 @@ def _redis(paper: Paper, scale: Scale, percent: int, manager: str, *, warm: bool
             "percent": percent,
             "need": f"{need // scale.divide_footprint} MiB",
             "wait_ms": WAIT_MS,
+            "steps": "all",
         },
     }
     start = "warm" if warm else "cold"

@@ -7,7 +7,9 @@
 //! only, at most 32 pages at a time, and an aligned block of the wanted order is given up as soon
 //! as something in it cannot be moved (`isolate_migratepages_block` with `skip_on_failure`).
 //! Scanners go on where the last call stopped and pass over pageblocks that had nothing for them,
-//! until a pass over the whole memory has ended. Left out are the two searches that start from the
+//! until a pass over the whole memory has ended; in kernels that
+//! [keep these hints](PhysicalMemory::keep_skip_hints), until the daemon that reclaims goes to
+//! sleep. Left out are the two searches that start from the
 //! free lists (`fast_find_migrateblock`, `fast_isolate_freepages`), which find the same blocks
 //! sooner, and the deferral after failures, which is the caller's. Per-CPU lists are emptied first
 //! rather than in between.
@@ -35,11 +37,16 @@ pub(super) struct Scanners {
     pages: Vec<Pfn32>,
     /// Frames to move them to; the next one is the last.
     targets: Vec<Pfn32>,
+    /// Whether which pageblocks to pass over is known until kswapd sleeps.
+    keep_hints: bool,
+    /// Whether the scanners have met since (`compact_blockskip_flush`).
+    flush: bool,
 }
 
 impl Scanners {
     pub(super) fn new(frames: u32) -> Self {
-        Self { migrate: 0, free: frames - PAGEBLOCK, pages: Vec::new(), targets: Vec::new() }
+        let (pages, targets) = (Vec::new(), Vec::new());
+        Self { migrate: 0, free: frames - PAGEBLOCK, pages, targets, keep_hints: false, flush: false }
     }
 
     /// Their positions: the migration scanner, the scanner for free frames.
@@ -82,11 +89,12 @@ impl PhysicalMemory {
         if done.succeeded || done.skipped {
             return done;
         }
-        if self.scanners.migrate == 0 {
-            self.zone.table.blocks.iter_mut().for_each(|block| block.skip = false);
+        if self.scanners.migrate == 0 && !self.scanners.keep_hints {
+            self.forget_skip_hints();
         }
         loop {
             if self.scanners.met() {
+                self.scanners.flush = true;
                 (self.scanners.migrate, self.scanners.free) = (0, self.zone.table.len() - PAGEBLOCK);
                 break;
             }
@@ -101,6 +109,38 @@ impl PhysicalMemory {
         self.release_targets();
         done.succeeded = self.is_available(order);
         done
+    }
+
+    /// From now on, pageblocks in which a scanner has found nothing are passed over by both until
+    /// [`PhysicalMemory::kswapd_sleeps`], as by Linux 4.3, in which asynchronous compaction, that
+    /// of a huge page fault, fails as often as it is asked for without starting anew: it is not
+    /// deferred (`try_to_compact_pages`), and only what has been deferred clears the bits
+    /// (`compact_zone`). To pass over a pageblock counts as looking at two frames, its first and
+    /// last one (`pageblock_pfn_to_page`).
+    pub fn keep_skip_hints(&mut self) {
+        self.scanners.keep_hints = true;
+    }
+
+    /// Whether it keeps them.
+    pub fn keeps_skip_hints(&self) -> bool {
+        self.scanners.keep_hints
+    }
+
+    /// How many pageblocks the scanners pass over.
+    pub fn skip_hints(&self) -> u64 {
+        self.zone.table.blocks.iter().filter(|block| block.skip).count() as u64
+    }
+
+    /// kswapd has nothing to do any more: if the scanners have met since, hints are void
+    /// (`reset_isolation_suitable`).
+    pub fn kswapd_sleeps(&mut self) {
+        if std::mem::take(&mut self.scanners.flush) && self.scanners.keep_hints {
+            self.forget_skip_hints();
+        }
+    }
+
+    fn forget_skip_hints(&mut self) {
+        self.zone.table.blocks.iter_mut().for_each(|block| block.skip = false);
     }
 
     /// How much of the free memory lies outside of blocks of 2 MiB, per cent
@@ -203,6 +243,7 @@ impl PhysicalMemory {
                 return self.isolate_pages_of_block(aim, done);
             }
             self.scanners.migrate = (at / PAGEBLOCK + 1) * PAGEBLOCK;
+            done.scanned.0 += 2 * u64::from(self.scanners.keep_hints);
         }
     }
 
@@ -272,7 +313,8 @@ impl PhysicalMemory {
             let start = self.scanners.free / PAGEBLOCK * PAGEBLOCK;
             let end = start + PAGEBLOCK;
             let block = self.zone.table.block(start);
-            let whole = self.zone.table.find_head(start).1.order() >= PAGEBLOCK_ORDER;
+            let head = self.zone.table.find_head(start).1;
+            let whole = head.state() == State::Free && head.order() >= PAGEBLOCK_ORDER;
             let mut at = self.scanners.free;
             let skip = block.skip && matches!(aim, Aim::Block(_));
             if block.kind == Kind::Movable && !skip && !whole {
@@ -282,6 +324,7 @@ impl PhysicalMemory {
                 }
             } else {
                 at = end;
+                done.scanned.0 += 2 * u64::from(self.scanners.keep_hints);
             }
             self.scanners.free = if at < end { at } else { start.saturating_sub(PAGEBLOCK) };
         }

@@ -180,7 +180,23 @@ pub enum StartState {
         /// paper's runs).
         #[serde(default = "a_minute")]
         wait_ms: u64,
+        /// Which steps of the authors' scripts are made.
+        #[serde(default)]
+        steps: FragSteps,
     },
+}
+
+/// Steps by which the authors of Quicksilver's paper fragment memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FragSteps {
+    /// The last one, which leaves memory as the program finds it.
+    #[default]
+    Last,
+    /// All three. Before that one, memory is written until nearly none is left and more huge pages
+    /// are asked for than there can be; and all memory is fragmented and huge pages asked for. So
+    /// what compaction remembers is of memory that had nothing for it.
+    All,
 }
 
 const fn one() -> u16 {

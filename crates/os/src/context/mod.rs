@@ -251,7 +251,9 @@ impl Context<'_> {
         if outcome != Outcome::Skipped {
             // COMPACTSTALL is no other.
             self.state.counters.compactions_direct += 1;
-            self.state.deferral.note(order, outcome == Outcome::Done);
+            if outcome == Outcome::Done || !self.state.memory.keeps_skip_hints() {
+                self.state.deferral.note(order, outcome == Outcome::Done);
+            }
         }
         outcome
     }

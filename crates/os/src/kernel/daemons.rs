@@ -40,7 +40,11 @@ impl Kernel {
         loop {
             let free = self.state.memory.free_frames();
             let want = PageCount(self.state.watermarks.high.0.saturating_sub(free.0).min(CLUSTER * 32));
-            if want.0 == 0 || self.reclaim_down_to(PRIORITY_KSWAPD, want, Cpu(0), below)?.0 == 0 {
+            if want.0 == 0 {
+                self.state.memory.kswapd_sleeps();
+                return Ok(());
+            }
+            if self.reclaim_down_to(PRIORITY_KSWAPD, want, Cpu(0), below)?.0 == 0 {
                 return Ok(());
             }
         }

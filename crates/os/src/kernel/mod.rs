@@ -88,6 +88,9 @@ impl Kernel {
         if manager.keeps_compounds() {
             memory.keep_compounds();
         }
+        if manager.keeps_skip_hints() {
+            memory.keep_skip_hints();
+        }
         let watermarks = memory.watermarks();
         let mut state = KernelState {
             memory,

@@ -103,6 +103,13 @@ pub trait MemoryManager: fmt::Debug + Send {
         false
     }
 
+    /// Whether compaction passes over pageblocks that had nothing for it until kswapd sleeps, and
+    /// is not put off when it has failed for a fault
+    /// ([`PhysicalMemory::keep_skip_hints`](nestwalk_mem::PhysicalMemory::keep_skip_hints)).
+    fn keeps_skip_hints(&self) -> bool {
+        false
+    }
+
     /// Events 1 to 3, synchronous: serves the fault by mapping at least the page that it names, and
     /// returns the size of the leaf. Nothing is mapped at the page; [`Context::page_frame`],
     /// [`Context::zero`] and [`Context::map`] are the tools.

@@ -78,7 +78,9 @@ pub enum Defrag {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub enum Release {
     /// Linux 4.3: a huge page of which a part is unmapped is split at once (its
-    /// `__split_huge_page_pmd` ends in `split_huge_page`; since 4.5 that is deferred).
+    /// `__split_huge_page_pmd` ends in `split_huge_page`; since 4.5 that is deferred). Pageblocks
+    /// in which compaction found nothing are passed over until kswapd sleeps, and a fault whose
+    /// compaction fails tries once more (`__alloc_pages_slowpath`).
     #[serde(rename = "4.3")]
     V4_3,
     /// Linux 6.1.
@@ -265,6 +267,11 @@ impl Thp {
         }
         let worth_it = effort == Effort::Hard || outcome == Outcome::Failed;
         match cx.state.memory.reclaim_for_compaction(Order::HUGE) {
+            None if self.config.release == Release::V4_3 && outcome == Outcome::Failed => {
+                // Direct reclaim finds memory enough (`compaction_ready`) and frees none.
+                let outcome = cx.compact(Order::HUGE);
+                Ok(if outcome == Outcome::Done { cx.state.alloc(Order::HUGE, cx.cpu) } else { None })
+            }
             Some(want) if worth_it && !again => {
                 self.reclaimed_for = Some((fault.process, fault.page));
                 cx.state.ask_for_block(want);
@@ -290,12 +297,9 @@ impl Thp {
                 continue;
             }
             let Some(frame) = cx.huge_frame(config.defrag) else { return Ok(config.alloc_sleep_ms) };
-            let deferred = &mut self.deferred;
             cx.collapse(process, first, frame, &mut |cx, page, frame, shared| {
-                if !shared && cx.state.memory.is_compound(frame) {
-                    deferred.unmapped(cx, process, page, frame);
-                } else if !shared {
-                    cx.free(FrameRange::single(frame));
+                if !shared {
+                    self.release(cx, process, page, FrameRange::single(frame), Cause::Replaced);
                 }
             })?;
         }
@@ -323,7 +327,11 @@ impl MemoryManager for Thp {
     }
 
     fn keeps_compounds(&self) -> bool {
-        self.config.release == Release::V6_1
+        true
+    }
+
+    fn keeps_skip_hints(&self) -> bool {
+        self.config.release == Release::V4_3
     }
 
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
@@ -340,7 +348,7 @@ impl MemoryManager for Thp {
 
     fn release(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frames: FrameRange, cause: Cause) {
         if frames.count.0 == 1 && cx.state.memory.is_compound(frames.start) {
-            if cause != Cause::Reclaimed {
+            if cause != Cause::Reclaimed && self.config.release == Release::V6_1 {
                 return self.deferred.unmapped(cx, process, page, frames.start);
             }
             // Reclaim splits a huge page before it takes pages of it (`shrink_folio_list`).
