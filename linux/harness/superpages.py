@@ -2,12 +2,15 @@
 """Measure huge pages on fragmented memory (linux/data/README.md, superpages) and write them as one JSON file.
 
     superpages.py KIND BOOTS FILE [CASE...]     e.g. superpages.py stock 3 out.json frag100-always
+
+KIND may be the path of a bzImage instead, of a release that the series does not exist for.
 """
 import concurrent.futures
 import itertools
 import json
 import re
 import sys
+from pathlib import Path
 
 import build
 import qemu
@@ -20,9 +23,15 @@ SCAN_SLEEP, ALLOC_SLEEP = 1000, 6000
 SECONDS = 30
 
 
-def case(percent, defrag="always", advice="plain", fill="small", proactiveness=0, wait=0):
+def case(percent, defrag="always", advice="plain", fill="small", proactiveness=0, wait=0, **other):
     return {"percent": percent, "defrag": defrag, "advice": advice, "fill": fill, "proactiveness": proactiveness,
-            "wait": wait}
+            "wait": wait, **other}
+
+
+def scripts(percent, steps="pa", **other):
+    """All steps of the authors' scripts, or only these before the last, and their minute before the program. In less memory the first
+    step would not find what is left above the watermarks."""
+    return case(percent, fill="scripts", wait=60, steps=steps, memory=2048, need=512, **other)
 
 
 FRAGS = ("fresh", "0", "50", "100")
@@ -36,6 +45,10 @@ CASES = {
     # What the recipe frees of huge pages is not free: it waits until memory is short (deferred_split_scan).
     "frag100-huge-fill": case("100", "always", fill="huge"),
     "frag100-huge-fill-never": case("100", "never", fill="huge"),
+    # Only measured where they are named: minutes each.
+    **{f"scripts{p}": scripts(p) for p in FRAGS[1:]},
+    "scripts100-no-pressure": scripts("100", steps="a"),
+    "scripts100-last-step": scripts("100", steps=""),
 }
 
 
@@ -52,9 +65,9 @@ def measure(kernel, initrd, name, boot):
     """One boot."""
     asked = CASES[name]
     # Boots of a case differ in what was allocated before: pages of a file, kept.
-    words = {**asked, "need": NEED, "seconds": SECONDS, "scan_sleep": SCAN_SLEEP, "alloc_sleep": ALLOC_SLEEP,
+    words = {"memory": MEMORY, "need": NEED, **asked, "seconds": SECONDS, "scan_sleep": SCAN_SLEEP, "alloc_sleep": ALLOC_SLEEP,
              "before": boot}
-    lines = qemu.boot(f"superpages-{name}-{boot}", kernel, initrd, "superpages", mem=MEMORY, cpus=1,
+    lines = qemu.boot(f"superpages-{name}-{boot}", kernel, initrd, "superpages", mem=words["memory"], cpus=1,
                       append=" ".join(f"nw.{key}={value}" for key, value in words.items()))
     release = next(re.search(r"cpus=\d+ (\S+)", l)[1] for l in lines if l.startswith("UP "))
     seen = [json.loads(l.split(" ", 1)[1]) for l in lines if l.startswith("SUPERPAGES ")]
@@ -66,12 +79,14 @@ def measure(kernel, initrd, name, boot):
 def main():
     kind, boots, path, only = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:]
     build.deps()
-    kernel, initrd = build.kernel(kind), build.initramfs()
-    todo = list(itertools.product(only or CASES, range(1, boots + 1)))
+    given = Path(kind).resolve() if "/" in kind else None
+    kernel, initrd = given or build.kernel(kind), build.initramfs()
+    names = only or [name for name, asked in CASES.items() if asked["fill"] != "scripts"]
+    todo = list(itertools.product(names, range(1, boots + 1)))
     with concurrent.futures.ThreadPoolExecutor(int(build.JOBS)) as pool:
         done = list(pool.map(lambda one: measure(kernel, initrd, *one), todo))
-    document = {"schema": 1, "kernel": done[0][0], "package": f"{build.RELEASE.package} {build.RELEASE.version}",
-                "kind": kind, "memory_mib": MEMORY, "need_mib": NEED, "cpus": 1, "kept_pages": 16,
+    source = {} if given else {"package": f"{build.RELEASE.package} {build.RELEASE.version}", "kind": kind}
+    document = {"schema": 1, "kernel": done[0][0], **source, "memory_mib": MEMORY, "need_mib": NEED, "cpus": 1, "kept_pages": 16,
                 "scan_sleep_ms": SCAN_SLEEP, "alloc_sleep_ms": ALLOC_SLEEP}
     text = json.dumps(document, indent=1)[:-2]
     rows = ",\n  ".join(json.dumps(run) for _, run in done)
@@ -81,7 +96,7 @@ def main():
         faulted = next(s for s in run["seen"] if s["when"] == "faulted")
         before = next(s for s in run["seen"] if s["when"] == "before")
         print(f"{run['case']:24} {run['boot']} at faults {faulted['huge']:4}, last {run['seen'][-1]['huge']:4}, of "
-              f"{NEED // 2}; stalls {faulted['compact_stall'] - before['compact_stall']}, successes "
+              f"{run.get('need', NEED) // 2}; stalls {faulted['compact_stall'] - before['compact_stall']}, successes "
               f"{faulted['compact_success'] - before['compact_success']}, failures "
               f"{faulted['compact_fail'] - before['compact_fail']}")
 
