@@ -3,11 +3,15 @@
 //! `linux/data/superpages-6.1.192.json`, measured by `make -C linux superpages` (Linux 6.1,
 //! `linux/guest/superpages.c`), the same recipe on the simulated kernel.
 //!
+//! And as Linux 4.3 did after all steps of the scripts by which the authors of Quicksilver's paper
+//! fragment memory (`linux/data/superpages-4.3.json`).
+//!
 //! `cargo test -p nestwalk-machine --test real_superpages -- --nocapture` prints both side by side.
 
 use nestwalk_mem::{Cpu, Order, PageCount, Vpn, VpnRange};
 use nestwalk_os::below::Bare;
-use nestwalk_os::manager::thp::{Defrag, KhugepagedConfig, ThpConfig};
+use nestwalk_os::config::{FragSteps, StartState};
+use nestwalk_os::manager::thp::{Defrag, KhugepagedConfig, Release, ThpConfig};
 use nestwalk_os::{Advice, Kernel, KernelConfig, ManagerConfig, OsCounters, ProcessId, VmaFlags};
 use serde::Deserialize;
 
@@ -43,6 +47,11 @@ struct Run {
     fill: String,
     proactiveness: u16,
     wait: u64,
+    /// Of the authors' scripts only: MiB of the guest and of the program, and the steps before the
+    /// last one.
+    memory: Option<u64>,
+    need: Option<u64>,
+    steps: Option<String>,
     seen: Vec<Seen>,
 }
 
@@ -368,4 +377,49 @@ fn a_compaction_ends_with_the_pageblock() {
         assert_eq!(large.faulted, small.faulted, "{}", run.case);
         assert!((2 * large.stalls).abs_diff(small.stalls) <= MARGIN, "{}: {large:?}, {small:?}", run.case);
     }
+}
+
+#[test]
+fn after_the_authors_scripts_linux_4_3_gets_what_is_free_and_no_more() {
+    let document = load("superpages-4.3.json");
+    let mut compared = 0;
+    for run in document.runs.iter().filter(|run| run.fill == "scripts") {
+        let steps = match run.steps.as_deref().unwrap() {
+            "pa" => FragSteps::All,
+            "" => FragSteps::Last,
+            // The second step without the first is none of a simulated kernel's.
+            _ => continue,
+        };
+        let need = PageCount(run.need.unwrap() << 8);
+        let mut config = KernelConfig::new(PageCount(run.memory.unwrap() << 8));
+        config.min_free = Some(PageCount(run.watermarks.min));
+        let (percent, wait_ms) = (run.percent.parse().unwrap(), run.wait * 1000);
+        config.start = StartState::Frag { percent, need, kept_pages: KEPT as u16, wait_ms, steps };
+        config.manager = ManagerConfig::Thp(ThpConfig {
+            release: Release::V4_3,
+            defrag: defrag(&run.defrag),
+            ..ThpConfig::default()
+        });
+        let mut guest = Guest { kernel: Kernel::new(&config).unwrap(), now_ns: 0 };
+        guest.kernel.inhabit(&mut Bare).unwrap();
+        let process = guest.kernel.spawn(&mut Bare).unwrap();
+        guest.map(process, VpnRange::new(PROGRAM, need), None);
+        let before: OsCounters = *guest.kernel.counters();
+        (0..need.0).for_each(|page| guest.store(process, PROGRAM + page));
+        guest.kernel.check_invariants();
+        let done = guest.kernel.counters().since(&before);
+        let real = real(run);
+        println!("{} {}\n real      {real:?}", run.case, run.boot);
+        println!(" simulated {} huge, {done:?}", huge_pages(&guest.kernel, process, need.0));
+        let place = format!("{}, boot {}", run.case, run.boot);
+        let near = |what: &str, ours: u64, real: u64, margin: u64| {
+            assert!(ours.abs_diff(real) <= margin, "{place}: {what}: {ours}, the real kernel {real}");
+        };
+        near("huge pages", huge_pages(&guest.kernel, process, need.0), real.faulted, MARGIN);
+        near("faults that fell back", done.huge_fallbacks, real.fallbacks, MARGIN);
+        near("compactions", done.compactions_direct, real.stalls, 2 * MARGIN);
+        near("failed compactions", done.compactions_failed, real.failures, 2 * MARGIN);
+        compared += 1;
+    }
+    assert_eq!(compared, 6);
 }
