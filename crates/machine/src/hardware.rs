@@ -14,6 +14,7 @@ use crate::chain::KernelChain;
 use crate::range_registers::Follower;
 use crate::scenario::{CoRunnerConfig, Scenario};
 use crate::stack::{Stack, Translation};
+use crate::walk_time::Counted;
 
 /// A program that uses cores.
 #[derive(Clone, Debug)]
@@ -333,6 +334,16 @@ impl Hardware {
             }
         }
         sum
+    }
+
+    /// What a program, which has run `instructions`, has counted so far of its walks.
+    pub(crate) fn counted(&self, user: Asid, instructions: u64) -> Counted {
+        Counted::new(instructions, &self.counters(user), &self.config)
+    }
+
+    /// What its cores are.
+    pub(crate) fn config(&self) -> &MmuConfig {
+        &self.config
     }
 
     /// How full the last-level cache is. Looks at all of it.

@@ -64,6 +64,7 @@ mod testing;
 mod timing;
 pub mod touched;
 mod traces;
+mod walk_time;
 pub mod warm_up;
 pub mod whole;
 pub mod windows;

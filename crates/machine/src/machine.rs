@@ -320,6 +320,9 @@ impl Machine {
 
     fn wake_daemons(&mut self, id: TenantId) -> Result<(), MachineError> {
         self.clock.ticked();
+        if self.platform.stack.wants_walk_time() {
+            self.tenants.iter_mut().for_each(|tenant| tenant.tell_walk_time(&mut self.platform));
+        }
         let now = self.clock.now();
         self.tenants[id.0].family.tick(&mut self.platform.stack, now)?;
         self.platform.shoot_down();

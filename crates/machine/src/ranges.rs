@@ -154,12 +154,15 @@ macro_rules! kernel_keys {
             key(concat!($before, ".manager.pages_to_scan"), 1, 1 << 34, "pages", ALL_PAGES),
             key(concat!($before, ".manager.sample_sleep_ms"), 0, 1_000_000_000, "ms", DAYS),
             key(concat!($before, ".manager.sample_ms"), 1, 1_000_000_000, "ms", DAYS),
+            key(concat!($before, ".manager.measure_sleep_ms"), 0, 1_000_000_000, "ms", DAYS),
+            key(concat!($before, ".manager.measure_ms"), 1, 1_000_000_000, "ms", DAYS),
+            key(concat!($before, ".manager.measured_min"), 0, MEMORY_MAX, BYTES, PHYSICAL),
         ]
     };
 }
 
-const KERNEL: [Key; 37] = kernel_keys!("kernels[]");
-const COLOCATED_KERNEL: [Key; 37] = kernel_keys!("colocated[].kernel");
+const KERNEL: [Key; 40] = kernel_keys!("kernels[]");
+const COLOCATED_KERNEL: [Key; 40] = kernel_keys!("colocated[].kernel");
 
 /// The numbers of a generator, wherever it is.
 macro_rules! generator_keys {

@@ -7,7 +7,7 @@
 
 use nestwalk_mem::{Cpu, Nanoseconds, PageTable, Vpn};
 use nestwalk_mmu::Segments;
-use nestwalk_os::{Bare, Below, FaultKind, Filled, Invalidation, Kernel, Miss, OsError, ProcessId};
+use nestwalk_os::{Bare, Below, FaultKind, Filled, Invalidation, Kernel, Miss, OsError, ProcessId, WalkTime};
 
 use crate::chain::{Floor, KernelChain, cpu_of};
 use crate::lower_kernels::{Host, LowerKernels, Paged, split};
@@ -61,6 +61,19 @@ impl Stack {
     /// Whether a daemon of some kernel should run before the next tick is due.
     pub fn has_background_work(&self) -> bool {
         self.hosts.iter().any(|host| host.kernel.has_background_work())
+    }
+
+    /// Whether a kernel goes by the walk time of processes.
+    pub fn wants_walk_time(&self) -> bool {
+        self.hosts.iter().any(|host| host.kernel.wants_walk_time())
+    }
+
+    /// Tells the kernels of `chain` that the processors' counters went on by `more`, each for the
+    /// process of its own that runs: the program, or the VM that it is in.
+    pub fn add_walk_time(&mut self, chain: &KernelChain, more: WalkTime) {
+        for floor in chain.floors() {
+            self.hosts[floor.kernel].kernel.add_walk_time(floor.process, more);
+        }
     }
 
     /// The kernel of a floor.

@@ -16,6 +16,7 @@ use crate::platform::Platform;
 use crate::process_family::ProcessFamily;
 use crate::stack::Stack;
 use crate::stream::Stream;
+use crate::walk_time::Counted;
 
 /// Makes a program's stream from its beginning.
 pub(crate) type Source = Box<dyn Fn() -> Result<Box<dyn Workload>, MachineError> + Send>;
@@ -113,6 +114,8 @@ pub(crate) struct Tenant {
     is_measured: bool,
     life: Life,
     pub tally: Tally,
+    /// What its kernels have been told of its walks.
+    told: Counted,
 }
 
 impl Tenant {
@@ -128,6 +131,7 @@ impl Tenant {
             is_measured: false,
             life: Life::Alive,
             tally: Tally::default(),
+            told: Counted::default(),
         }
     }
 
@@ -190,6 +194,17 @@ impl Tenant {
         platform.shoot_down();
         self.family.read(&mut platform.meter, &platform.stack);
         Ok(())
+    }
+
+    /// Tells its kernels how long it has walked and run since they were told last.
+    pub fn tell_walk_time(&mut self, platform: &mut Platform) {
+        let (Some(user), Some(hardware)) = (self.user, &platform.hardware) else { return };
+        let now = hardware.counted(user, self.tally.instructions);
+        let more = now.since(&self.told, hardware.config(), &platform.timing);
+        self.told = now;
+        if self.is_alive() {
+            platform.stack.add_walk_time(self.family.chain(), more);
+        }
     }
 
     /// One step, on processor `at` of the machine (where a program that moves is). Returns its
@@ -324,7 +339,10 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FIRST, Line, Script, kernels, map, mmap, platform};
+    use crate::hardware::{AnyAccelerator, Hardware};
+    use crate::scenario::CoRunnerConfig;
+    use crate::testing::{FIRST, Line, Script, kernels, machine_config, map, mmap, platform};
+    use nestwalk_mem::Hpa;
 
     const SLICE: Budget = Budget::slice(Detail::TlbOnly);
 
@@ -368,6 +386,31 @@ mod tests {
             measured.tally.instructions - before
         });
         assert_eq!(of_steps, [1_000_000; 4]);
+    }
+
+    #[test]
+    fn its_kernel_is_told_once_how_long_it_has_walked() {
+        let (mut stack, chain) = kernels(1);
+        stack.drain_invalidations(|_, _| {});
+        let (accelerator, config) = (AnyAccelerator::None, machine_config().mmu);
+        let mut hardware = Hardware::new(&config, accelerator, CoRunnerConfig::None, Hpa(1 << 28), 1).unwrap();
+        let user = hardware.add(&chain, 1).unwrap();
+        let lines = [mmap(8), Line::Touch(8, 8), Line::Load(8), Line::Load(8)];
+        let mut tenant = Tenant::new(ProcessFamily::new("test".into(), chain), Script::of(&lines), Some(user));
+        let mut platform = Platform { hardware: Some(hardware), ..platform(stack) };
+        let alone = Budget::alone(Detail::Full);
+        let mut told = |tenant: &mut Tenant, steps: usize| {
+            (0..steps).for_each(|_| drop(tenant.step(0, alone, &mut platform).unwrap()));
+            tenant.tell_walk_time(&mut platform);
+            platform.stack.top_kernel(&chain).walk_time(chain.process()).unwrap()
+        };
+        let populated = told(&mut tenant, 2);
+        assert!(populated.walk_cycles == 0 && populated.cycles > 0, "{populated:?}");
+        let walked = told(&mut tenant, 1);
+        assert!(walked.walk_cycles > 0 && walked.cycles > populated.cycles, "{walked:?}");
+        assert_eq!(told(&mut tenant, 0), walked);
+        let again = told(&mut tenant, 1);
+        assert_eq!(again.walk_cycles, walked.walk_cycles, "the TLB has all of it");
     }
 
     #[test]

@@ -157,3 +157,20 @@ fn impossible_mixes_are_refused_in_one_line() {
     let error = nestwalk_machine::run(text, Path::new("x"), Path::new("."), &mut |_| ControlFlow::Continue(()));
     assert!(error.unwrap_err().to_string().contains("give it as [[colocated]]"));
 }
+
+#[test]
+fn hawkeye_hears_of_the_walks_of_all_programs_of_its_kernel() {
+    let rounds = |metric: &str| {
+        let hawkeye = format!(
+            "[[kernels]]\ncpus = 2\nmanager = {{ kind = 'hawkeye', metric = '{metric}', sample_sleep_ms = 10, \
+             sample_ms = 10, scan_sleep_ms = 10, measure_sleep_ms = 10, measure_ms = 10, measured_min = '1 MiB' }}\n"
+        );
+        let program = PROGRAM.replace("measured_accesses = 100000", "measured_accesses = 3000000");
+        let result = run_after(2 * LEAD_MS, &program, &hawkeye, NEIGHBOUR).unwrap();
+        let counters = &result.statistics.kernels[0].manager_counters;
+        (counters["rounds_by_overhead"], counters["measurements"])
+    };
+    let (by_overhead, by_coverage) = (rounds("overhead"), rounds("coverage"));
+    assert!(by_overhead.0 > 0 && by_overhead.1 > 0, "{by_overhead:?}");
+    assert_eq!(by_coverage, (0, 0));
+}

@@ -45,6 +45,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "range_registers",
             "restore",
             "stack",
+            "walk_time",
         ],
     ),
     ("tenant", &["plans", "process_family", "stream", "tenant"]),

@@ -48,6 +48,7 @@ pub use shadow::memory::ShadowedMemory;
 pub use shadow::{Filled, Miss, Shadows};
 pub use state::files::Files;
 pub use state::invalidation::{Invalidation, Scope};
+pub use state::process::WalkTime;
 pub use state::vma::{FileView, HugeAdvice, Vma, VmaFlags, VmaKind};
 pub use tables::{TablePlacement, TableRegion, TablesConfig};
 

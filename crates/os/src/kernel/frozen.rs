@@ -23,7 +23,7 @@ use crate::below::{Below, Hypercall, HypercallReply};
 use crate::context::placement::TableRegion;
 use crate::error::OsError;
 use crate::kernel::Kernel;
-use crate::state::process::{Process, ProcessId};
+use crate::state::process::{Process, ProcessId, WalkTime};
 use crate::state::vma::{VmaFlags, Vmas};
 use crate::tables::TablesConfig;
 
@@ -149,6 +149,7 @@ impl Kernel {
             heap: None,
             parent: None,
             last_node: None,
+            walk_time: WalkTime::default(),
             cgroup_limit: None,
         };
         let id = self.state.processes.insert(process)?;

@@ -42,7 +42,7 @@ use crate::manager::contract::MemoryManager;
 use crate::state::files::Files;
 use crate::state::gather::Gather;
 use crate::state::invalidation::{Invalidation, Invalidations};
-use crate::state::process::{ProcessId, Processes};
+use crate::state::process::{ProcessId, Processes, WalkTime};
 use crate::state::vma::Vma;
 use crate::state::{KernelState, Swap};
 
@@ -172,6 +172,27 @@ impl Kernel {
     pub fn set_cgroup_limit(&mut self, process: ProcessId, limit: Option<PageCount>) -> Result<(), OsError> {
         self.state.processes.get_mut(process)?.cgroup_limit = limit;
         Ok(())
+    }
+
+    /// Whether its memory manager makes use of the walk time of processes.
+    pub fn wants_walk_time(&self) -> bool {
+        self.manager.wants_walk_time()
+    }
+
+    /// Says that the processors' counters went on by `more` for `process`. Nothing if it is gone.
+    pub fn add_walk_time(&mut self, process: ProcessId, more: WalkTime) {
+        if let Ok(space) = self.state.processes.get_mut(process) {
+            space.walk_time.walk_cycles += more.walk_cycles;
+            space.walk_time.cycles += more.cycles;
+        }
+    }
+
+    /// What it [has been told](Kernel::add_walk_time) of the walks of `process`.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn walk_time(&self, process: ProcessId) -> Result<WalkTime, OsError> {
+        Ok(self.state.processes.get(process)?.walk_time)
     }
 
     /// The processes that are alive, by number.

@@ -7,7 +7,7 @@ use crate::below::Below;
 use crate::context::placement::TableContext;
 use crate::error::OsError;
 use crate::kernel::Kernel;
-use crate::state::process::{Process, ProcessId};
+use crate::state::process::{Process, ProcessId, WalkTime};
 use crate::state::vma::{VmaFlags, Vmas};
 
 impl Kernel {
@@ -27,6 +27,7 @@ impl Kernel {
             cgroup_limit: None,
             parent: None,
             last_node: None,
+            walk_time: WalkTime::default(),
         };
         let id = self.state.processes.insert(process)?;
         let root = self.retrying(Cpu(0), below, |cx, _| {

@@ -246,6 +246,12 @@ pub trait MemoryManager: fmt::Debug + Send {
         Ok(())
     }
 
+    /// Whether it goes by the [walk time](crate::state::process::Process::walk_time) of processes,
+    /// so that whoever simulates the processors should tell it.
+    fn wants_walk_time(&self) -> bool {
+        false
+    }
+
     /// Frames that it holds and that nothing maps.
     fn reserved(&self) -> PageCount {
         PageCount(0)

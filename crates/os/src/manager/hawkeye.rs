@@ -4,15 +4,21 @@
 //! into huge pages first.
 //!
 //! A sample clears the accessed bits, and counts a second later how many of the 512 pages were
-//! used. The average of the counts (0.6 old + 0.4 new) puts the 2 MiB into one of 11 bins, by
-//! powers of two. Promotion takes the highest bin first, processes in turn, of one process what
-//! came into its bin last: HawkEye-G, the order by access coverage. It never compacts memory.
+//! used (`kbinmanager`). The average of the counts (0.6 old + 0.4 new) puts the 2 MiB into one of
+//! 11 bins, by powers of two. Of one process, promotion takes the highest bin first, and in it what
+//! came there last. It never compacts memory.
 //!
-//! Left out: the order by measured MMU overhead (HawkEye-PMU), since a kernel here has no counters
-//! of walk cycles; the daemon that zeroes free memory ahead, so that all zeroing is in faults and
+//! Which process goes first: the one with the highest [measured MMU overhead](overhead)
+//! (HawkEye-PMU), in a round as a whole; where none has any, the highest bin of all, processes in
+//! turn (HawkEye-G, the order by access coverage). A difference: the authors' daemon does nothing
+//! for processes without overhead.
+//!
+//! Left out: the daemon that zeroes free memory ahead, so that all zeroing is in faults and
 //! promotions; the recovery of pages that are all zeroes, since contents are not simulated; the
 //! share of a processor that bounds how often it samples (19 times the busy time), which is less
 //! than the five seconds between samples that are kept.
+
+mod overhead;
 
 use std::collections::BTreeMap;
 
@@ -29,6 +35,7 @@ use crate::manager::linux4k::map_one_page;
 use crate::manager::scan::Cursor;
 use crate::state::process::ProcessId;
 use crate::state::vma::{HugeAdvice, Vma, VmaKind};
+use overhead::Overhead;
 
 /// Its choices at the five events.
 pub const FACTS: Facts = Facts {
@@ -54,16 +61,53 @@ pub struct HawkEyeConfig {
     pub sample_sleep_ms: u64,
     /// How long a sample waits for accesses.
     pub sample_ms: u64,
+    /// Which process goes first.
+    pub metric: Metric,
+    /// Time between a measurement of MMU overhead and the next.
+    pub measure_sleep_ms: u64,
+    /// How long a measurement takes.
+    pub measure_ms: u64,
+    /// Anonymous memory that a process must have to be measured.
+    #[serde(with = "nestwalk_mem::size::pages")]
+    #[schemars(with = "nestwalk_mem::schema::Pages")]
+    pub measured_min: PageCount,
+}
+
+/// Which process goes first (`promotion_metric` of the authors' kernel, 0 to 2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Metric {
+    /// The one with the highest MMU overhead.
+    #[default]
+    Overhead,
+    /// The one with the highest MMU overhead for each huge page that it may have still.
+    OverheadPerHugePage,
+    /// Each in turn, of those with the most densely used memory.
+    Coverage,
 }
 
 impl Default for HawkEyeConfig {
     fn default() -> Self {
-        Self { scan_sleep_ms: 10_000, pages_to_scan: 4096, sample_sleep_ms: 5000, sample_ms: 1000 }
+        Self {
+            scan_sleep_ms: 10_000,
+            pages_to_scan: 4096,
+            sample_sleep_ms: 5000,
+            sample_ms: 1000,
+            metric: Metric::default(),
+            measure_sleep_ms: 10_000,
+            measure_ms: 1000,
+            measured_min: PageCount(100 << 8),
+        }
     }
 }
 
 /// Bins: none used, 1, 2, 3 to 4, up to 257 to 512.
 const BINS: usize = 11;
+/// Regions from this bin on (3 pages used) wait for their promotion, and a process with fewer of
+/// them has no claim on a round (`ohp_mm_pending_promotions`).
+const PENDING_BIN: usize = 3;
+/// See there.
+const PENDING_MIN: u64 = 8;
 /// Averages are kept in thousandths of a page.
 const UNIT: u32 = 1000;
 
@@ -119,6 +163,10 @@ nestwalk_mem::counters! {
         regions ["regions"],
         /// Regions in the densest bin at the end.
         regions_densest_bin ["regions"],
+        /// Measurements of MMU overhead.
+        measurements ["measurements"],
+        /// Rounds of promotion for the process with the highest MMU overhead.
+        rounds_by_overhead ["rounds"],
     }
 }
 
@@ -132,6 +180,7 @@ pub struct HawkEye {
     samples_at: Nanoseconds,
     promotes_at: Nanoseconds,
     moves: u64,
+    overhead: Overhead,
     /// Without those of the regions, which are counted when they are asked for.
     counters: HawkEyeCounters,
 }
@@ -161,6 +210,12 @@ fn take_used(cx: &mut Context<'_>, process: ProcessId, first: Vpn, clear: bool) 
     Ok(Some(used))
 }
 
+/// What came into the bin last.
+fn newest_of(regions: &BTreeMap<Vpn, Region>, bin: usize) -> Option<Vpn> {
+    let of_bin = regions.iter().filter(|(_, region)| region.bin == bin);
+    of_bin.max_by_key(|(_, region)| region.moved).map(|(&first, _)| first)
+}
+
 impl HawkEye {
     /// Before its first sample.
     pub fn new(config: HawkEyeConfig) -> Self {
@@ -171,6 +226,7 @@ impl HawkEye {
             samples_at: Nanoseconds::from_ms(config.sample_sleep_ms),
             promotes_at: Nanoseconds::from_ms(config.scan_sleep_ms),
             moves: 0,
+            overhead: Overhead::new(&config),
             counters: HawkEyeCounters::default(),
         }
     }
@@ -201,24 +257,46 @@ impl HawkEye {
         Ok(())
     }
 
+    /// The process whose turn it is in this round, if one is told from the others.
+    fn target(&mut self) -> Option<ProcessId> {
+        if self.config.metric == Metric::Coverage {
+            return None;
+        }
+        let pending = |regions: &BTreeMap<Vpn, Region>| {
+            regions.values().filter(|region| region.bin >= PENDING_BIN).count() as u64
+        };
+        let pending = self.regions.iter().map(|(&process, regions)| (process, pending(regions)));
+        let target = self.overhead.heaviest(pending.filter(|&(_, count)| count >= PENDING_MIN), self.config.metric);
+        self.counters.rounds_by_overhead += u64::from(target.is_some());
+        target
+    }
+
     /// The next 2 MiB to promote: of the highest bin that is not empty, processes in turn after
     /// `last`.
     fn densest(&self, last: ProcessId) -> Option<(ProcessId, Vpn)> {
         let best = self.regions.values().flat_map(|regions| regions.values()).map(|region| region.bin).max()?;
         let newest = |(&process, regions): (&ProcessId, &BTreeMap<Vpn, Region>)| {
-            let of_bin = regions.iter().filter(|(_, region)| region.bin == best);
-            of_bin.max_by_key(|(_, region)| region.moved).map(|(&first, _)| (process, first))
+            newest_of(regions, best).map(|first| (process, first))
         };
         let mut turns = self.regions.range(ProcessId(last.0.saturating_add(1))..).chain(self.regions.range(..=last));
         if best == 0 { None } else { turns.find_map(newest) }
+    }
+
+    /// The next 2 MiB of `process` to promote.
+    fn densest_of(&self, process: ProcessId) -> Option<(ProcessId, Vpn)> {
+        let regions = self.regions.get(&process)?;
+        let best = regions.values().map(|region| region.bin).max().filter(|&bin| bin > 0)?;
+        newest_of(regions, best).map(|first| (process, first))
     }
 
     /// One round of promotion.
     fn promote(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
         let limits = CollapseLimits { none_max: 511, swap_max: 0, shared_max: 0, referenced: false };
         let (mut left, mut last) = (self.config.pages_to_scan / PageSize::Huge.pages(), ProcessId(u16::MAX));
+        let target = self.target();
         while left > 0
-            && let Some((process, first)) = self.densest(last)
+            && let Some((process, first)) =
+                target.map_or_else(|| self.densest(last), |process| self.densest_of(process))
         {
             last = process;
             self.forget(process, first);
@@ -261,8 +339,13 @@ impl MemoryManager for HawkEye {
         map_one_page(cx, fault)
     }
 
+    fn wants_walk_time(&self) -> bool {
+        self.config.metric != Metric::Coverage
+    }
+
     fn exited(&mut self, _: &mut Context<'_>, process: ProcessId) {
         self.regions.remove(&process);
+        self.overhead.forget(process);
     }
 
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
@@ -276,6 +359,9 @@ impl MemoryManager for HawkEye {
             };
             self.phase = next;
             self.samples_at = cx.state.now + Nanoseconds::from_ms(sleep_ms);
+        }
+        if self.wants_walk_time() {
+            self.counters.measurements += u64::from(self.overhead.tick(cx)?);
         }
         while self.promotes_at <= cx.state.now {
             self.promotes_at += Nanoseconds::from_ms(self.config.scan_sleep_ms.max(1));

@@ -6,8 +6,9 @@ use nestwalk_mem::{PageSize, Vpn};
 
 use crate::context::Context;
 use crate::error::OsError;
+use crate::state::KernelState;
 use crate::state::process::ProcessId;
-use crate::state::vma::Vma;
+use crate::state::vma::{Vma, VmaKind};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,4 +47,28 @@ impl Cursor {
             }
         }
     }
+}
+
+/// What a process has mapped of anonymous memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Anonymous {
+    /// Pages, those of huge ones included (`MM_ANONPAGES`).
+    pub pages: u64,
+    /// Huge pages.
+    pub huge: u64,
+}
+
+/// Counts the anonymous pages of `process`.
+pub(super) fn anonymous(state: &KernelState, process: ProcessId) -> Result<Anonymous, OsError> {
+    let space = state.processes.get(process)?;
+    let mut sum = Anonymous::default();
+    for vma in space.vmas.iter().filter(|vma| vma.flags.kind == VmaKind::Anonymous) {
+        space.table.for_each_leaf(vma.range, |leaf| {
+            if leaf.entry.is_present() {
+                sum.pages += leaf.size().pages();
+                sum.huge += u64::from(leaf.size() == PageSize::Huge);
+            }
+        });
+    }
+    Ok(sum)
 }

@@ -7,6 +7,15 @@ use crate::error::OsError;
 pub use crate::id::ProcessId;
 use crate::state::vma::Vmas;
 
+/// What a processor's counters say of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WalkTime {
+    /// Cycles of its page walks, of loads and of stores.
+    pub walk_cycles: u64,
+    /// Cycles that it ran, in user mode.
+    pub cycles: u64,
+}
+
 /// An address space.
 #[derive(Debug)]
 pub struct Process {
@@ -27,6 +36,8 @@ pub struct Process {
     /// [`Below::epoch`](crate::below::Below::epoch) then: until that changes, the next write to the
     /// node is nothing new to what lies below.
     pub(crate) last_node: Option<(Frame, u64)>,
+    /// What whoever simulates the processors [has told](crate::Kernel::add_walk_time) of it so far.
+    pub walk_time: WalkTime,
 }
 
 /// All processes of a kernel.
@@ -127,6 +138,7 @@ mod tests {
             cgroup_limit: None,
             parent: None,
             last_node: None,
+            walk_time: WalkTime::default(),
         }
     }
 

@@ -5,6 +5,7 @@ use crate::below::Bare;
 use crate::config::KernelConfig;
 use crate::kernel::Kernel;
 use crate::manager::ManagerConfig;
+use crate::state::process::WalkTime;
 use crate::state::vma::VmaFlags;
 
 use super::*;
@@ -13,8 +14,12 @@ const FIRST: u64 = 4096;
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn kernel(processes: usize) -> (Kernel, Vec<ProcessId>) {
+    kernel_with(HawkEyeConfig::default(), processes)
+}
+
+fn kernel_with(hawkeye: HawkEyeConfig, processes: usize) -> (Kernel, Vec<ProcessId>) {
     let mut config = KernelConfig::new(PageCount(65_536));
-    config.manager = ManagerConfig::HawkEye(HawkEyeConfig::default());
+    config.manager = ManagerConfig::HawkEye(hawkeye);
     let mut kernel = Kernel::new(&config).unwrap();
     let processes = (0..processes).map(|_| {
         let process = kernel.spawn(&mut Bare).unwrap();
@@ -98,4 +103,63 @@ fn processes_take_turns_in_a_bin() {
     let rest = processes[1];
     pass(&mut kernel, 11..=20, |kernel| (0..10).for_each(|block| touch(kernel, rest, block, 512)));
     assert!((0..10).all(|block| is_huge(&kernel, rest, block)));
+}
+
+/// Of two processes that use as much of their memory, the second walks. How many huge pages each
+/// has after each round.
+fn promoted_where_the_second_walks(hawkeye: HawkEyeConfig) -> Vec<[usize; 2]> {
+    let (mut kernel, processes) = kernel_with(hawkeye, 2);
+    let mut rounds = Vec::new();
+    for round in 0..3 {
+        let using = |kernel: &mut Kernel| {
+            for (&process, walk_cycles) in processes.iter().zip([10_000, 400_000]) {
+                (0..20).for_each(|block| touch(kernel, process, block, 512));
+                kernel.add_walk_time(process, WalkTime { walk_cycles, cycles: 1_000_000 });
+            }
+        };
+        pass(&mut kernel, 10 * round + 1..=10 * round + 10, using);
+        let huge = |&process: &ProcessId| (0..20).filter(|&block| is_huge(&kernel, process, block)).count();
+        rounds.push([huge(&processes[0]), huge(&processes[1])]);
+    }
+    rounds
+}
+
+#[test]
+fn who_walks_goes_first() {
+    let small = HawkEyeConfig { measured_min: PageCount(0), ..HawkEyeConfig::default() };
+    // Its last four are too few to have a claim on a round of their own.
+    assert_eq!(promoted_where_the_second_walks(small), [[0, 8], [0, 16], [4, 20]]);
+    let by_coverage = HawkEyeConfig { metric: Metric::Coverage, ..small };
+    assert_eq!(promoted_where_the_second_walks(by_coverage), [[4, 4], [8, 8], [12, 12]]);
+}
+
+#[test]
+fn little_memory_is_not_measured() {
+    // 20 x 2 MiB each.
+    let at_least = |mib: u64| HawkEyeConfig { measured_min: PageCount(mib << 8), ..HawkEyeConfig::default() };
+    assert_eq!(promoted_where_the_second_walks(at_least(39))[0], [0, 8]);
+    assert_eq!(promoted_where_the_second_walks(at_least(40))[0], [4, 4]);
+}
+
+#[test]
+fn one_process_alone_is_promoted_alike_whether_it_walks_or_not() {
+    let huge = |walk_cycles| {
+        let (mut kernel, processes) =
+            kernel_with(HawkEyeConfig { measured_min: PageCount(0), ..HawkEyeConfig::default() }, 1);
+        let process = processes[0];
+        let using = |kernel: &mut Kernel| {
+            (0..20).for_each(|block| touch(kernel, process, block, if block % 2 == 1 { 500 } else { 30 }));
+            kernel.add_walk_time(process, WalkTime { walk_cycles, cycles: 1_000_000 });
+        };
+        let mut seen = Vec::new();
+        for round in 0..2 {
+            pass(&mut kernel, 10 * round + 1..=10 * round + 10, using);
+            seen.push((0..20).filter(|&block| is_huge(&kernel, process, block)).collect::<Vec<_>>());
+        }
+        let rounds = nestwalk_mem::counters::value(&kernel.manager().counters(), "rounds_by_overhead");
+        (seen, rounds)
+    };
+    let (walking, without) = (huge(500_000), huge(0));
+    assert_eq!(walking.0, without.0);
+    assert_eq!((walking.1, without.1), (2, 0));
 }
