@@ -154,12 +154,21 @@ impl Pair {
             Ok(outcome) => self.mirror(op, process, outcome),
             Err(OsError::OutOfMemory { .. } | OsError::Host { .. }) => {
                 if let Op::WriteFile(_, name, first, count) = *op {
-                    // Some pages hold what the program wrote before.
-                    (first..first + count).for_each(|page| self.write_file(FileId(name.0 as u32), page));
+                    // Some pages hold something else since, the others what they held before: nothing
+                    // may be stored to those, which the kernel takes for clean.
+                    (first..first + count).for_each(|page| self.look_at_file(FileId(name.0 as u32), page));
                 }
                 self.kill(op, process);
             }
-            Err(error) => assert!(self.forbids(op, process), "{op:?} by {process:?}: {error}"),
+            Err(error) => {
+                assert!(self.forbids(op, process), "{op:?} by {process:?}: {error}");
+                if let Op::Madvise(_, range, Advice::PopulateWrite) = *op {
+                    // What comes before the page that it may not populate has been.
+                    let space = &self.model[&process];
+                    let end = each(range).find(|page| is_unpopulated(space, *page)).unwrap_or(range.end);
+                    self.populate(process, VpnRange { start: range.start, end });
+                }
+            }
         }
     }
 
@@ -170,9 +179,7 @@ impl Pair {
             Op::Touch(_, page, store, _) => {
                 space.get(&page).is_none_or(|page| store && !page.writable || page.is_beyond_its_file())
             }
-            Op::Madvise(_, range, Advice::PopulateWrite) => {
-                each(range).any(|page| space.get(&page).is_none_or(|page| !page.writable || page.is_beyond_its_file()))
-            }
+            Op::Madvise(_, range, Advice::PopulateWrite) => each(range).any(|page| is_unpopulated(space, page)),
             Op::MmapFile(_, range, _, first, ..) => first + range.len() > FILE_PAGES.0,
             Op::ReadFile(_, _, first, count) | Op::WriteFile(_, _, first, count) => first + count > FILE_PAGES.0,
             Op::Mremap(_, from, to) => {
@@ -217,15 +224,7 @@ impl Pair {
             Op::Mprotect(_, range, writable) => change(space, range, |page| page.writable = writable),
             Op::Madvise(_, range, Advice::DontNeed) => change(space, range, Page::discard),
             Op::Madvise(_, range, Advice::Free) => change(space, range, |page| page.lazy = page.file.is_none()),
-            Op::Madvise(_, range, Advice::PopulateWrite) => {
-                // Private pages of files are copied as if they were stored to.
-                let files = &self.files;
-                change(space, range, |page| {
-                    if let Some((file, place, false)) = page.file.filter(|_| !page.copied) {
-                        (page.copied, page.token) = (true, held(files, file, place));
-                    }
-                });
-            }
+            Op::Madvise(_, range, Advice::PopulateWrite) => self.populate(process, range),
             Op::Touch(_, page, store, _) => {
                 if store {
                     self.store(process, page);
@@ -243,6 +242,16 @@ impl Pair {
             }
             Op::Spawn | Op::Pressure(_) | Op::Tick(_) | Op::Madvise(..) | Op::ReadFile(..) => {}
         }
+    }
+
+    /// Private pages of files are copied as if they were stored to.
+    fn populate(&mut self, process: ProcessId, range: VpnRange) {
+        let (files, space) = (&self.files, self.model.get_mut(&process).unwrap());
+        change(space, range, |page| {
+            if let Some((file, place, false)) = page.file.filter(|_| !page.copied) {
+                (page.copied, page.token) = (true, held(files, file, place));
+            }
+        });
     }
 
     fn store(&mut self, process: ProcessId, page: Vpn) {
@@ -266,6 +275,12 @@ impl Pair {
         let cached = self.machine.kernel.files().page(file, page);
         let written = cached.is_some_and(|cached| self.machine.write_frame(cached.frame, token).is_ok());
         let token = if written { token } else { self.machine.read_file(file, page) };
+        self.files.insert((file, page), token);
+    }
+
+    /// The page holds what is found there.
+    fn look_at_file(&mut self, file: FileId, page: u64) {
+        let token = self.machine.read_file(file, page);
         self.files.insert((file, page), token);
     }
 
@@ -343,6 +358,11 @@ impl Pair {
             self.check();
         }
     }
+}
+
+/// Whether the page may not be populated for stores.
+fn is_unpopulated(space: &Space, page: Vpn) -> bool {
+    space.get(&page).is_none_or(|page| !page.writable || page.is_beyond_its_file())
 }
 
 /// What a page of a file holds.
