@@ -157,12 +157,16 @@ macro_rules! kernel_keys {
             key(concat!($before, ".manager.measure_sleep_ms"), 0, 1_000_000_000, "ms", DAYS),
             key(concat!($before, ".manager.measure_ms"), 1, 1_000_000_000, "ms", DAYS),
             key(concat!($before, ".manager.measured_min"), 0, MEMORY_MAX, BYTES, PHYSICAL),
+            key(concat!($before, ".manager.zeroed_pages_per_s"), 0, 1 << 34, "pages/s", ALL_PAGES),
+            key(concat!($before, ".manager.recovery_sleep_ms"), 0, 1_000_000_000, "ms", DAYS),
+            key(concat!($before, ".manager.recovery_above_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".manager.recovery_down_to_permille"), 0, 1000, SHARE, WHOLE),
         ]
     };
 }
 
-const KERNEL: [Key; 40] = kernel_keys!("kernels[]");
-const COLOCATED_KERNEL: [Key; 40] = kernel_keys!("colocated[].kernel");
+const KERNEL: [Key; 44] = kernel_keys!("kernels[]");
+const COLOCATED_KERNEL: [Key; 44] = kernel_keys!("colocated[].kernel");
 
 /// The numbers of a generator, wherever it is.
 macro_rules! generator_keys {

@@ -76,6 +76,24 @@ impl Stack {
         }
     }
 
+    /// Whether a kernel under the program wants to hear of stores.
+    #[inline]
+    pub fn watches_stores(&self, chain: &KernelChain) -> bool {
+        chain.floors().iter().any(|floor| self.kernel(floor).watches_stores())
+    }
+
+    /// The program has stored to `page`, or may have: tells its kernels, each of its own page.
+    pub fn note_store(&mut self, chain: &KernelChain, mut page: Vpn) {
+        for layer in (0..chain.depth()).rev() {
+            let floor = &chain.floors()[layer];
+            let kernel = &mut self.hosts[floor.kernel].kernel;
+            kernel.note_store(floor.process, page);
+            let frame = kernel.table(floor.process).ok().and_then(|table| table.translate(page));
+            let (Some(frame), Some(below)) = (frame, layer.checked_sub(1)) else { return };
+            page = chain.floors()[below].base + frame.0;
+        }
+    }
+
     /// The kernel of a floor.
     #[inline]
     pub fn kernel(&self, floor: &Floor) -> &Kernel {

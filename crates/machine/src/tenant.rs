@@ -5,7 +5,7 @@
 //! A tenant goes on in steps. A step is what it does while no other tenant notices: one memory
 //! event, some first touches, or a run of accesses.
 
-use nestwalk_mem::{Cpu, Cycles, Va};
+use nestwalk_mem::{Access, Cpu, Cycles, Va};
 use nestwalk_mmu::{Asid, RunEnd};
 use nestwalk_workload::{MemoryEvent, Phase, Step, Workload};
 
@@ -265,7 +265,8 @@ impl Tenant {
     /// The one way of accesses to a core, with all the faults that they need.
     fn access(&mut self, cpu: Cpu, budget: Budget, platform: &mut Platform) -> Result<Cycles, MachineError> {
         let (part, share) = self.stream.take_accesses(budget.accesses);
-        let mut accesses = self.stream.accesses(part);
+        let whole = self.stream.accesses(part);
+        let mut accesses = whole;
         let thread = self.stream.thread().0;
         loop {
             let (Some(user), Some(hardware)) = (self.user, &mut platform.hardware) else {
@@ -286,6 +287,13 @@ impl Tenant {
                     self.family.serve(&mut platform.stack, fault, cpu)?;
                     platform.shoot_down();
                 }
+            }
+        }
+        if platform.stack.watches_stores(self.family.chain()) {
+            // Of the accesses that a filter absorbed it is not known which were stores.
+            let may_store = |access: &&Access| access.is_store() || !whole.absorbed.is_empty();
+            for access in whole.all.iter().filter(may_store) {
+                platform.stack.note_store(self.family.chain(), Va::from(access.gva()).page());
             }
         }
         self.tally.accesses += share.represented;
@@ -339,10 +347,14 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::add_kernel;
+    use crate::chain::KernelChain;
     use crate::hardware::{AnyAccelerator, Hardware};
     use crate::scenario::CoRunnerConfig;
     use crate::testing::{FIRST, Line, Script, kernels, machine_config, map, mmap, platform};
-    use nestwalk_mem::Hpa;
+    use nestwalk_mem::{Hpa, Nanoseconds, PageCount};
+    use nestwalk_os::manager::hawkeye::HawkEyeConfig;
+    use nestwalk_os::{KernelConfig, ManagerConfig};
 
     const SLICE: Budget = Budget::slice(Detail::TlbOnly);
 
@@ -400,7 +412,9 @@ mod tests {
         let mut platform = Platform { hardware: Some(hardware), ..platform(stack) };
         let alone = Budget::alone(Detail::Full);
         let mut told = |tenant: &mut Tenant, steps: usize| {
-            (0..steps).for_each(|_| drop(tenant.step(0, alone, &mut platform).unwrap()));
+            for _ in 0..steps {
+                tenant.step(0, alone, &mut platform).unwrap();
+            }
             tenant.tell_walk_time(&mut platform);
             platform.stack.top_kernel(&chain).walk_time(chain.process()).unwrap()
         };
@@ -411,6 +425,46 @@ mod tests {
         assert_eq!(told(&mut tenant, 0), walked);
         let again = told(&mut tenant, 1);
         assert_eq!(again.walk_cycles, walked.walk_cycles, "the TLB has all of it");
+    }
+
+    /// Pages of zeroes that HawkEye takes out of a huge page, 64 pages of which were populated, when
+    /// the program has done the accesses of `line`.
+    fn recovered_after(line: Line) -> u64 {
+        let (mut stack, mut config) = (Stack::default(), KernelConfig::new(PageCount(1 << 14)));
+        let hawkeye = HawkEyeConfig {
+            recovery_sleep_ms: 15_000,
+            recovery_above_permille: 0,
+            recovery_down_to_permille: 0,
+            ..HawkEyeConfig::default()
+        };
+        config.manager = ManagerConfig::HawkEye(hawkeye);
+        let chain = KernelChain::new(&[add_kernel(&mut stack, &[], &config, None, Cpu(0)).unwrap()]);
+        map(&mut stack, &chain, 512);
+        let tick = |stack: &mut Stack, second: u64| {
+            let now = Nanoseconds::from_ms(1000 * second);
+            stack.with(&chain, 0, Cpu(0), |kernel, _, below| kernel.tick(now, below)).unwrap();
+        };
+        for second in 1..=12 {
+            (0..64).for_each(|page| stack.touch(&chain, FIRST + page, true, Cpu(0)).unwrap());
+            tick(&mut stack, second);
+        }
+        stack.drain_invalidations(|_, _| {});
+        assert!(stack.watches_stores(&chain));
+        let (accelerator, mmu) = (AnyAccelerator::None, machine_config().mmu);
+        let mut hardware = Hardware::new(&mmu, accelerator, CoRunnerConfig::None, Hpa(1 << 28), 1).unwrap();
+        let user = hardware.add(&chain, 1).unwrap();
+        let mut tenant = Tenant::new(ProcessFamily::new("test".into(), chain), Script::of(&[line]), Some(user));
+        let mut platform = Platform { hardware: Some(hardware), ..platform(stack) };
+        tenant.step(0, Budget::alone(Detail::Full), &mut platform).unwrap();
+        tick(&mut platform.stack, 15);
+        let counters = platform.stack.top_kernel(&chain).manager().counters();
+        nestwalk_mem::counters::value(&counters, "recovered_pages")
+    }
+
+    #[test]
+    fn its_kernel_hears_of_stores_to_huge_pages_that_no_fault_tells_of() {
+        assert_eq!(recovered_after(Line::Load(100)), 512 - 64);
+        assert_eq!(recovered_after(Line::Store(100)), 512 - 100);
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub(crate) enum Line {
     Touch(u64, u64),
     /// Loads of the first so many pages.
     Load(u64),
+    /// Stores to them.
+    Store(u64),
 }
 
 /// Its memory, of so many pages.
@@ -103,6 +105,10 @@ impl Workload for Script {
             }
             Some(Line::Load(pages)) => {
                 batch.accesses.extend((0..pages).map(load));
+                Step::Accesses
+            }
+            Some(Line::Store(pages)) => {
+                batch.accesses.extend((0..pages).map(|page| Access::store(load(page).gva())));
                 Step::Accesses
             }
         })

@@ -158,6 +158,9 @@ impl PhysicalMemory {
     pub(super) fn free_to_buddy(&mut self, pfn: Pfn32, order: u8) {
         self.release(Frame(pfn.into()), Order(order));
         self.allocated -= 1 << order;
+        if let Some(zeroed) = &mut self.zeroed {
+            zeroed.forget(pfn, order);
+        }
         let kind = self.zone.table.block(pfn).kind;
         self.zone.free_one(pfn, order, kind);
     }

@@ -30,6 +30,7 @@ mod saved;
 mod table;
 mod types;
 mod watermark;
+mod zeroed;
 mod zone;
 
 #[cfg(test)]
@@ -46,6 +47,7 @@ use crate::addr::{Frame, FrameRange, PageCount};
 use compact::Scanners;
 use pcp::{COSTLY_ORDER, Limits, PerCpu, has_lists};
 use table::{Head, Kind, MAX_ORDER, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State};
+use zeroed::Zeroed;
 use zone::Zone;
 
 pub use age::{Aging, Fragmentation};
@@ -77,6 +79,8 @@ pub struct PhysicalMemory {
     allocated: u64,
     /// Whether a block of 2 MiB that was allocated whole stays one page.
     compounds: bool,
+    /// Frames that were filled with zeroes while they were free, once some were.
+    zeroed: Option<Zeroed>,
 }
 
 impl fmt::Debug for PhysicalMemory {
@@ -117,6 +121,7 @@ impl PhysicalMemory {
             cache_hand: 0,
             allocated: 0,
             compounds: false,
+            zeroed: None,
         })
     }
 
@@ -198,6 +203,9 @@ impl PhysicalMemory {
             self.release(frame, order);
         }
         self.allocated -= order.frames();
+        if let Some(zeroed) = &mut self.zeroed {
+            zeroed.forget(pfn, order.0);
+        }
         self.put(pfn, order.0, cpu);
     }
 

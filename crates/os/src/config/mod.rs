@@ -86,6 +86,7 @@ impl KernelConfig {
         match &self.manager {
             ManagerConfig::Quicksilver(quicksilver) => quicksilver.check()?,
             ManagerConfig::Ingens(ingens) => ingens.check()?,
+            ManagerConfig::HawkEye(hawkeye) => hawkeye.check()?,
             _ => {}
         }
         if self.compaction_proactiveness > 100 {

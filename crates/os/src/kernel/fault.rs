@@ -71,6 +71,9 @@ impl Kernel {
         let (needs, marks) = hardware_bits(store);
         if entry.has(needs) {
             table.mark_at(slot, marks);
+            if store && slot.level > Level::PTE && self.state.watches_stores {
+                self.note_store(process, page);
+            }
             return Ok(());
         }
         let result = self.fault_at(process, page, (slot, entry), store, cpu, below);
@@ -162,6 +165,9 @@ impl Kernel {
     #[inline(never)]
     fn fault_mapped(&mut self, fault: &Fault, cpu: Cpu, below: &mut dyn Below) -> Result<FaultKind, OsError> {
         let leaf = self.state.processes.get(fault.process)?.table.leaf(fault.page).expect("it was found just now");
+        if fault.store && self.state.watches_stores {
+            self.note_store(fault.process, fault.page);
+        }
         if !leaf.entry.is_present() {
             return self.swap_in(fault, cpu, below);
         }
@@ -276,6 +282,9 @@ impl Kernel {
         }
         table.mark(node, index, marks);
         let span = 1u64 << table.geometry().entry_order(level);
+        if store && level > Level::PTE && self.state.watches_stores {
+            self.note_store(process, page);
+        }
         Ok(PageCount(span - (page.0 & (span - 1))))
     }
 }

@@ -41,7 +41,13 @@ impl HostMemory<'_> {
                 self.host.backed_span(self.process, page, store).map_err(|source| self.not_backed(page, source))?;
             match span.0 {
                 0 => self.touch_page(page, store)?,
-                span => page += span,
+                span => {
+                    let end = pages.end.min(page + span);
+                    if store && self.host.watches_stores() {
+                        (page.0..end.0).for_each(|page| self.host.note_store(self.process, Vpn(page)));
+                    }
+                    page = end;
+                }
             }
         }
         Ok(())

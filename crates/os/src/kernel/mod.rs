@@ -104,6 +104,7 @@ impl Kernel {
             swap: Swap { size: config.swap, used: PageCount(0) },
             block_wanted: None,
             zero_block: None,
+            watches_stores: false,
             deferral: Default::default(),
             background_wanted: false,
             compaction_wanted: None,
@@ -184,6 +185,22 @@ impl Kernel {
         if let Ok(space) = self.state.processes.get_mut(process) {
             space.walk_time.walk_cycles += more.walk_cycles;
             space.walk_time.cycles += more.cycles;
+        }
+    }
+
+    /// Whether its memory manager wants to hear of stores to large pages, those included that the
+    /// hardware does without a fault.
+    #[inline]
+    pub fn watches_stores(&self) -> bool {
+        self.state.watches_stores
+    }
+
+    /// Says that `process` has stored to `page`, or may have.
+    #[cold]
+    #[inline(never)]
+    pub fn note_store(&mut self, process: ProcessId, page: Vpn) {
+        if self.state.watches_stores {
+            self.manager.stored(process, page);
         }
     }
 

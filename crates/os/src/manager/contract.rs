@@ -252,6 +252,12 @@ pub trait MemoryManager: fmt::Debug + Send {
         false
     }
 
+    /// A process has stored to a page of a large page, or may have. It hears of that only while it
+    /// [wants to](KernelState::watches_stores).
+    fn stored(&mut self, process: ProcessId, page: Vpn) {
+        let _ = (process, page);
+    }
+
     /// Frames that it holds and that nothing maps.
     fn reserved(&self) -> PageCount {
         PageCount(0)

@@ -13,22 +13,27 @@
 //! turn (HawkEye-G, the order by access coverage). A difference: the authors' daemon does nothing
 //! for processes without overhead.
 //!
-//! Left out: the daemon that zeroes free memory ahead, so that all zeroing is in faults and
-//! promotions; the recovery of pages that are all zeroes, since contents are not simulated; the
-//! share of a processor that bounds how often it samples (19 times the busy time), which is less
-//! than the five seconds between samples that are kept.
+//! Two daemons of the authors' are modules, which their kernel does without until they are loaded.
+//! One fills free blocks of 4 MiB with zeroes, so many in a second (`async-zero`); a fault that gets
+//! a page of such a block does not zero it. The other [gets back](recovery) pages of huge pages that
+//! are all zeroes.
+//!
+//! Left out: the share of a processor that bounds how often it samples (19 times the busy time),
+//! which is less than the five seconds between samples that are kept. Table nodes and the pages that
+//! a promotion adds are zeroed whether their frames were or not.
 
 mod overhead;
+mod recovery;
 
 use std::collections::BTreeMap;
 
 use nestwalk_mem::counters::{Counter, list};
-use nestwalk_mem::{Entry, FrameRange, Level, Nanoseconds, PageCount, PageSize, Vpn};
+use nestwalk_mem::{Entry, Frame, FrameRange, Level, Nanoseconds, PageCount, PageSize, Vpn, VpnRange};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::context::collapse::{Candidate, CollapseLimits, examine};
-use crate::context::event::Fault;
+use crate::context::event::{Cause, Fault};
 use crate::error::OsError;
 use crate::manager::contract::{Deallocation, Facts, MemoryManager, Preparation, Promotion, When};
 use crate::manager::linux4k::map_one_page;
@@ -36,6 +41,7 @@ use crate::manager::scan::Cursor;
 use crate::state::process::ProcessId;
 use crate::state::vma::{HugeAdvice, Vma, VmaKind};
 use overhead::Overhead;
+use recovery::{Recovery, missing};
 
 /// Its choices at the five events.
 pub const FACTS: Facts = Facts {
@@ -71,6 +77,27 @@ pub struct HawkEyeConfig {
     #[serde(with = "nestwalk_mem::size::pages")]
     #[schemars(with = "nestwalk_mem::schema::Pages")]
     pub measured_min: PageCount,
+    /// Pages of free memory that a daemon zeroes in a second, at most: 10240 are 40 MiB, as the
+    /// authors' module does it. 0: there is no such daemon.
+    pub zeroed_pages_per_s: u64,
+    /// Time between looks whether pages of zeroes should be taken out of huge pages: 120000 in the
+    /// authors' module. 0: they never are.
+    pub recovery_sleep_ms: u64,
+    /// They are while more of memory than this is in use.
+    pub recovery_above_permille: u64,
+    /// And until only so much is.
+    pub recovery_down_to_permille: u64,
+}
+
+impl HawkEyeConfig {
+    pub(crate) fn check(&self) -> Result<(), OsError> {
+        if self.recovery_above_permille >= self.recovery_down_to_permille {
+            return Ok(());
+        }
+        let Self { recovery_above_permille: above, recovery_down_to_permille: down_to, .. } = self;
+        let what = format!("{down_to}: give at most recovery_above_permille, which is {above}");
+        Err(OsError::Config { key: "manager.recovery_down_to_permille", what })
+    }
 }
 
 /// Which process goes first (`promotion_metric` of the authors' kernel, 0 to 2).
@@ -97,6 +124,10 @@ impl Default for HawkEyeConfig {
             measure_sleep_ms: 10_000,
             measure_ms: 1000,
             measured_min: PageCount(100 << 8),
+            zeroed_pages_per_s: 0,
+            recovery_sleep_ms: 0,
+            recovery_above_permille: 850,
+            recovery_down_to_permille: 700,
         }
     }
 }
@@ -108,6 +139,10 @@ const BINS: usize = 11;
 const PENDING_BIN: usize = 3;
 /// See there.
 const PENDING_MIN: u64 = 8;
+/// Free memory is zeroed this often (`sleep` of `async-zero`).
+const ZERO_PERIOD: Nanoseconds = Nanoseconds::from_ms(1000);
+/// Blocks that hold zeroes already, and are passed over until the next time (`zero_fill_zone_pages`).
+const PASSED_MAX: usize = 100;
 /// Averages are kept in thousandths of a page.
 const UNIT: u32 = 1000;
 
@@ -167,6 +202,14 @@ nestwalk_mem::counters! {
         measurements ["measurements"],
         /// Rounds of promotion for the process with the highest MMU overhead.
         rounds_by_overhead ["rounds"],
+        /// Pages of free memory zeroed ahead.
+        zeroed_ahead ["pages"],
+        /// Faults whose page was zeroed ahead.
+        faults_zeroed_ahead ["faults"],
+        /// Huge pages out of which pages of zeroes were taken.
+        recovered_superpages ["2 MiB pages"],
+        /// Pages of zeroes taken out of huge pages.
+        recovered_pages ["pages"],
     }
 }
 
@@ -181,6 +224,8 @@ pub struct HawkEye {
     promotes_at: Nanoseconds,
     moves: u64,
     overhead: Overhead,
+    zeroes_at: Nanoseconds,
+    recovery: Recovery,
     /// Without those of the regions, which are counted when they are asked for.
     counters: HawkEyeCounters,
 }
@@ -227,6 +272,8 @@ impl HawkEye {
             promotes_at: Nanoseconds::from_ms(config.scan_sleep_ms),
             moves: 0,
             overhead: Overhead::new(&config),
+            zeroes_at: ZERO_PERIOD,
+            recovery: Recovery::new(&config),
             counters: HawkEyeCounters::default(),
         }
     }
@@ -237,6 +284,9 @@ impl HawkEye {
         let clear = self.phase == Phase::Clear;
         self.counters.samples += u64::from(!clear);
         while let Some((process, first)) = cursor.next(cx, &mut rounds, allows)? {
+            if self.recovery.has_recovered(process, first) {
+                continue;
+            }
             let Some(used) = take_used(cx, process, first, clear)? else { continue };
             cx.state.counters.pages_scanned += PageSize::Huge.pages();
             if !clear {
@@ -310,10 +360,50 @@ impl HawkEye {
                 self.counters.promotions_without_block += 1;
                 return Ok(());
             };
+            let missing = missing(cx.state, process, first)?;
             cx.collapse(process, first, huge, &mut |cx, _, frame, _| cx.free(FrameRange::single(frame)))?;
+            if self.recovery.is_on() {
+                self.recovery.promoted(cx.state, (process, first), huge, missing);
+            }
             self.counters.promoted += 1;
         }
         Ok(())
+    }
+
+    /// Zeroes free memory, as much as the time since the last time allows.
+    fn zero_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
+        let periods = (cx.state.now + ZERO_PERIOD).saturating_sub(self.zeroes_at).periods(ZERO_PERIOD);
+        self.zeroes_at += Nanoseconds(periods * ZERO_PERIOD.0);
+        let mut left = self.config.zeroed_pages_per_s.saturating_mul(periods);
+        while let Some(block) = cx.state.memory.next_to_zero(PASSED_MAX)
+            && left >= block.count.0
+        {
+            for half in [0, PageSize::Huge.pages()] {
+                cx.zero(FrameRange::new(block.start + half, PageCount(PageSize::Huge.pages())))?;
+            }
+            cx.state.memory.set_zeroed(block.start);
+            self.counters.zeroed_ahead += block.count.0;
+            left -= block.count.0;
+        }
+        Ok(())
+    }
+
+    /// [`map_one_page`], without zeroing what was zeroed ahead (`prep_new_page`).
+    fn map_prepared(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
+        let frame = cx.page_frame()?;
+        let frames = FrameRange::single(frame);
+        let is_zeroed = cx.state.memory.is_zeroed(frame);
+        let prepared = if is_zeroed { Ok(()) } else { cx.zero(frames) };
+        match prepared.and_then(|()| cx.map_fault(fault, frame)) {
+            Ok(()) => {
+                self.counters.faults_zeroed_ahead += u64::from(is_zeroed);
+                Ok(PageSize::Small)
+            }
+            Err(error) => {
+                cx.free(frames);
+                Err(error)
+            }
+        }
     }
 
     fn forget(&mut self, process: ProcessId, first: Vpn) {
@@ -336,7 +426,29 @@ impl MemoryManager for HawkEye {
     }
 
     fn fault(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<PageSize, OsError> {
-        map_one_page(cx, fault)
+        if self.config.zeroed_pages_per_s > 0 { self.map_prepared(cx, fault) } else { map_one_page(cx, fault) }
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>, process: ProcessId, page: Vpn, frames: FrameRange, _: Cause) {
+        self.recovery.changed(process, VpnRange::new(page, frames.count));
+        cx.free(frames);
+    }
+
+    fn left(&mut self, _: &mut Context<'_>, process: ProcessId, page: Vpn, _: Frame) {
+        self.recovery.changed(process, VpnRange::new(page, PageCount(1)));
+    }
+
+    fn moving(&mut self, _: &mut Context<'_>, process: ProcessId, from: VpnRange, to: VpnRange) {
+        self.recovery.unmapped(process, from);
+        self.recovery.changed(process, to);
+    }
+
+    fn unmapped(&mut self, _: &mut Context<'_>, process: ProcessId, range: VpnRange) {
+        self.recovery.unmapped(process, range);
+    }
+
+    fn stored(&mut self, process: ProcessId, page: Vpn) {
+        self.recovery.stored(process, page);
     }
 
     fn wants_walk_time(&self) -> bool {
@@ -346,6 +458,7 @@ impl MemoryManager for HawkEye {
     fn exited(&mut self, _: &mut Context<'_>, process: ProcessId) {
         self.regions.remove(&process);
         self.overhead.forget(process);
+        self.recovery.unmapped(process, VpnRange { start: Vpn(0), end: Vpn(u64::MAX) });
     }
 
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), OsError> {
@@ -367,6 +480,12 @@ impl MemoryManager for HawkEye {
             self.promotes_at += Nanoseconds::from_ms(self.config.scan_sleep_ms.max(1));
             self.promote(cx)?;
         }
+        if self.config.zeroed_pages_per_s > 0 {
+            self.zero_ahead(cx)?;
+        }
+        let recovered = self.recovery.tick(cx)?;
+        self.counters.recovered_superpages += recovered.superpages;
+        self.counters.recovered_pages += recovered.pages;
         Ok(())
     }
 

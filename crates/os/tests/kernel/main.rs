@@ -11,16 +11,27 @@ mod oracle;
 mod strategy;
 
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
+use nestwalk_os::manager::hawkeye::HawkEyeConfig;
 use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::manager::thp::{Defrag, ThpConfig};
 use nestwalk_os::{KernelConfig, ManagerConfig, TablesConfig};
 
-/// Every manager as it is by default, reservations with a lower level of 64 KiB, and huge pages
-/// with one of zeroes.
+/// Every manager as it is by default, reservations with a lower level of 64 KiB, huge pages with
+/// one of zeroes, and HawkEye with all its daemons, which have much to do.
 fn managers() -> Vec<ManagerConfig> {
     let small = QuicksilverConfig { threshold: 512, small_threshold: 2, ..QuicksilverConfig::default() };
     let zeroes = ThpConfig { use_zero_page: true, defrag: Defrag::Always, ..ThpConfig::default() };
-    let more = [ManagerConfig::Quicksilver(small), ManagerConfig::Thp(zeroes)];
+    let hawkeye = HawkEyeConfig {
+        sample_sleep_ms: 10,
+        sample_ms: 10,
+        scan_sleep_ms: 10,
+        zeroed_pages_per_s: 1024,
+        recovery_sleep_ms: 2000,
+        recovery_above_permille: 600,
+        recovery_down_to_permille: 300,
+        ..HawkEyeConfig::default()
+    };
+    let more = [ManagerConfig::Quicksilver(small), ManagerConfig::Thp(zeroes), ManagerConfig::HawkEye(hawkeye)];
     ManagerConfig::all().into_iter().chain(more).collect()
 }
 

@@ -163,3 +163,145 @@ fn one_process_alone_is_promoted_alike_whether_it_walks_or_not() {
     assert_eq!(walking.0, without.0);
     assert_eq!((walking.1, without.1), (2, 0));
 }
+
+fn counter(kernel: &Kernel, name: &str) -> u64 {
+    nestwalk_mem::counters::value(&kernel.manager().counters(), name)
+}
+
+/// 4 KiB pages that `act` zeroes, those of table nodes left out.
+fn zeroed_by(kernel: &mut Kernel, act: impl FnOnce(&mut Kernel)) -> u64 {
+    let before = *kernel.counters();
+    act(kernel);
+    let done = kernel.counters().since(&before);
+    done.zeroed_4k - done.nodes_made
+}
+
+#[test]
+fn free_memory_is_zeroed_ahead_at_its_pace_and_faults_do_without() {
+    let zeroing = HawkEyeConfig { zeroed_pages_per_s: 10_240, ..HawkEyeConfig::default() };
+    let (mut kernel, processes) = kernel_with(zeroing, 1);
+    pass(&mut kernel, 1..=1, |_| ());
+    assert_eq!((counter(&kernel, "zeroed_ahead"), kernel.counters().zeroed_2m), (10_240, 20));
+    // What is taken first is not what was zeroed first.
+    assert_eq!(zeroed_by(&mut kernel, |kernel| touch(kernel, processes[0], 0, 512)), 512);
+    pass(&mut kernel, 2..=60, |_| ());
+    let all = counter(&kernel, "zeroed_ahead");
+    assert!((60_000..=65_536).contains(&all), "each free block once: {all}");
+    let cached = counter(&kernel, "faults_zeroed_ahead");
+    assert_eq!(zeroed_by(&mut kernel, |kernel| touch(kernel, processes[0], 2, 5 * 512)), {
+        5 * 512 - (counter(&kernel, "faults_zeroed_ahead") - cached)
+    });
+    assert!(counter(&kernel, "faults_zeroed_ahead") > 3 * 512, "all but what is left of a block that was in use");
+    let (mut without, processes) = kernel_with(HawkEyeConfig::default(), 1);
+    pass(&mut without, 1..=60, |_| ());
+    assert_eq!(zeroed_by(&mut without, |kernel| touch(kernel, processes[0], 0, 5 * 512)), 5 * 512);
+    assert_eq!((without.counters().zeroed_2m, counter(&without, "zeroed_ahead")), (0, 0));
+}
+
+#[test]
+fn memory_that_was_used_is_zeroed_again() {
+    let zeroing = HawkEyeConfig { zeroed_pages_per_s: 1 << 20, ..HawkEyeConfig::default() };
+    let (mut kernel, processes) = kernel_with(zeroing, 1);
+    pass(&mut kernel, 1..=1, |_| ());
+    let first = counter(&kernel, "zeroed_ahead");
+    pass(&mut kernel, 2..=3, |_| ());
+    assert_eq!(counter(&kernel, "zeroed_ahead"), first, "nothing was used meanwhile");
+    touch(&mut kernel, processes[0], 0, 24 * 512);
+    kernel.exit(processes[0], &mut Bare).unwrap();
+    pass(&mut kernel, 4..=5, |_| ());
+    let again = counter(&kernel, "zeroed_ahead") - first;
+    assert!((4 * 1024..=13 * 1024).contains(&again), "but for what is in per-CPU lists: {again}");
+}
+
+/// Eight huge pages of which 64 pages were touched each, in a memory that another program fills.
+fn bloated(recovery_sleep_ms: u64) -> (Kernel, ProcessId) {
+    let hawkeye = HawkEyeConfig { recovery_sleep_ms, ..HawkEyeConfig::default() };
+    let mut config = KernelConfig::new(PageCount(16_384));
+    (config.manager, config.min_free) = (ManagerConfig::HawkEye(hawkeye), Some(PageCount(128)));
+    let mut kernel = Kernel::new(&config).unwrap();
+    let process = kernel.spawn(&mut Bare).unwrap();
+    let range = VpnRange::new(Vpn(FIRST), PageCount(8 * 512));
+    kernel.mmap(process, range, VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    pass(&mut kernel, 1..=20, |kernel| (0..8).for_each(|block| touch(kernel, process, block, 64)));
+    assert!((0..8).all(|block| is_huge(&kernel, process, block)));
+    let hog = kernel.spawn(&mut Bare).unwrap();
+    let flags = VmaFlags { advice: HugeAdvice::NoHuge, ..VmaFlags::ANONYMOUS };
+    kernel.mmap(hog, VpnRange::new(Vpn(1 << 20), PageCount(16_384)), flags, &mut Bare).unwrap();
+    fill(&mut kernel, hog);
+    (kernel, process)
+}
+
+/// The other program takes memory until less than 15 % are free.
+fn fill(kernel: &mut Kernel, hog: ProcessId) {
+    let mut next = Vpn(1 << 20);
+    while kernel.memory().free_frames().0 >= 16_384 * 150 / 1000 {
+        kernel.touch(hog, next, true, Cpu(0), &mut Bare).unwrap();
+        next += 1;
+    }
+}
+
+fn is_mapped(kernel: &Kernel, process: ProcessId, block: u64, page: u64) -> bool {
+    kernel.table(process).unwrap().translate(Vpn(FIRST + block * 512 + page)).is_some()
+}
+
+#[test]
+fn pages_of_zeroes_come_back_when_memory_is_nearly_full() {
+    let (mut kernel, process) = bloated(30_000);
+    assert!(kernel.watches_stores());
+    // Two stores and a load to pages that were missing.
+    kernel.touch(process, Vpn(FIRST + 100), true, Cpu(0), &mut Bare).unwrap();
+    kernel.note_store(process, Vpn(FIRST + 102));
+    kernel.touch(process, Vpn(FIRST + 101), false, Cpu(0), &mut Bare).unwrap();
+    let free = kernel.memory().free_frames().0;
+    pass(&mut kernel, 30..=30, |_| ());
+    let taken = counter(&kernel, "recovered_pages");
+    // From 15 % free up to 30 %: 448 pages of each huge page, and 2 fewer of the first.
+    let goal = 16_384 * 300 / 1000 - free;
+    assert_eq!(taken, goal / 448 * 448 + 446, "until it is more than {goal}");
+    assert_eq!(counter(&kernel, "recovered_superpages"), goal / 448 + 1);
+    assert_eq!(kernel.memory().free_frames().0 + counter(&kernel, "recovered_superpages"), free + taken, "and nodes");
+    let mapped = |page| is_mapped(&kernel, process, 0, page);
+    assert_eq!([63, 64, 99, 100, 101, 102, 511].map(mapped), [true, false, false, true, false, true, false]);
+    assert!(is_huge(&kernel, process, 7), "there is enough");
+    assert!(!is_huge(&kernel, process, 0));
+    pass(&mut kernel, 31..=90, |kernel| touch(kernel, process, 0, 64));
+    assert!(!is_huge(&kernel, process, 0), "it is not promoted again");
+    let range = VpnRange::new(Vpn(FIRST), PageCount(512));
+    kernel.munmap(process, range, &mut Bare).unwrap();
+    kernel.mmap(process, range, VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    pass(&mut kernel, 91..=120, |kernel| touch(kernel, process, 0, 64));
+    assert!(is_huge(&kernel, process, 0), "unless it begins anew");
+}
+
+#[test]
+fn without_recovery_huge_pages_stay() {
+    let (mut kernel, process) = bloated(0);
+    assert!(!kernel.watches_stores());
+    pass(&mut kernel, 21..=400, |_| ());
+    assert_eq!(counter(&kernel, "recovered_pages"), 0);
+    assert!((0..8).all(|block| is_huge(&kernel, process, block)));
+}
+
+#[test]
+fn with_memory_to_spare_nothing_is_recovered() {
+    let (mut kernel, process) = bloated(30_000);
+    let hog = kernel.processes().find(|&other| other != process).unwrap();
+    kernel.exit(hog, &mut Bare).unwrap();
+    pass(&mut kernel, 30..=400, |_| ());
+    assert_eq!(counter(&kernel, "recovered_pages"), 0);
+}
+
+#[test]
+fn a_huge_page_that_is_shared_or_gone_is_left_alone() {
+    let (mut kernel, process) = bloated(30_000);
+    let child = kernel.fork(process, &mut Bare).unwrap();
+    kernel.munmap(process, VpnRange::new(Vpn(FIRST), PageCount(512)), &mut Bare).unwrap();
+    pass(&mut kernel, 30..=30, |_| ());
+    assert_eq!(counter(&kernel, "recovered_pages"), 0);
+    kernel.exit(child, &mut Bare).unwrap();
+    let hog = kernel.processes().find(|&other| other != process).unwrap();
+    fill(&mut kernel, hog);
+    pass(&mut kernel, 60..=60, |_| ());
+    assert_eq!(counter(&kernel, "recovered_pages") % 448, 0);
+    assert!(counter(&kernel, "recovered_pages") > 0 && kernel.table(process).unwrap().leaf(Vpn(FIRST)).is_none());
+}
