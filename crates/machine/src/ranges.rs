@@ -152,6 +152,7 @@ macro_rules! kernel_keys {
             key(concat!($before, ".manager.scan_sleep_ms"), 1, 1_000_000_000, "ms", DAYS),
             key(concat!($before, ".manager.alloc_sleep_ms"), 1, 1_000_000_000, "ms", DAYS),
             key(concat!($before, ".manager.pages_to_scan"), 1, 1 << 34, "pages", ALL_PAGES),
+            key(concat!($before, ".manager.access_sleep_ms"), 0, 1_000_000_000, "ms", DAYS),
             key(concat!($before, ".manager.sample_sleep_ms"), 0, 1_000_000_000, "ms", DAYS),
             key(concat!($before, ".manager.sample_ms"), 1, 1_000_000_000, "ms", DAYS),
             key(concat!($before, ".manager.measure_sleep_ms"), 0, 1_000_000_000, "ms", DAYS),
@@ -165,8 +166,8 @@ macro_rules! kernel_keys {
     };
 }
 
-const KERNEL: [Key; 44] = kernel_keys!("kernels[]");
-const COLOCATED_KERNEL: [Key; 44] = kernel_keys!("colocated[].kernel");
+const KERNEL: [Key; 45] = kernel_keys!("kernels[]");
+const COLOCATED_KERNEL: [Key; 45] = kernel_keys!("colocated[].kernel");
 
 /// The numbers of a generator, wherever it is.
 macro_rules! generator_keys {

@@ -77,6 +77,8 @@ impl Kernel {
         let cpu = self.state.processes.get(process)?.cpu;
         self.retrying(cpu, below, |cx, _| cx.split_at_ends(process, range))?;
         let parts = self.parts(process, range)?;
+        let (mut cx, manager) = self.context(cpu, below);
+        manager.discarding(&mut cx, process, range);
         let mut present = false;
         let result = parts
             .into_iter()

@@ -162,6 +162,11 @@ pub trait MemoryManager: fmt::Debug + Send {
         let _ = (cx, process, from, to);
     }
 
+    /// The program gives the contents of `range` back (`MADV_DONTNEED`), whatever of it is mapped.
+    fn discarding(&mut self, cx: &mut Context<'_>, process: ProcessId, range: VpnRange) {
+        let _ = (cx, process, range);
+    }
+
     /// Pages of `range` are no longer part of a mapping (and all of them have been released).
     fn unmapped(&mut self, cx: &mut Context<'_>, process: ProcessId, range: VpnRange) {
         let _ = (cx, process, range);

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::error::OsError;
 use crate::state::KernelState;
 use crate::state::process::ProcessId;
-use crate::state::vma::{Vma, VmaKind};
+use crate::state::vma::{Vma, VmaKind, Vmas};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,17 +27,11 @@ impl Cursor {
         rounds: &mut usize,
         allowed: impl Fn(&Vma) -> bool,
     ) -> Result<Option<(ProcessId, Vpn)>, OsError> {
-        let size = PageSize::Huge.pages();
         loop {
             let Some(process) = cx.state.processes.round_robin(self.process) else { return Ok(None) };
             let page = if process == self.process { self.page } else { Vpn(0) };
-            let vmas = &cx.state.processes.get(process)?.vmas;
-            let fits = |vma: &Vma| {
-                let first = Vpn(vma.range.start.max(page).0.next_multiple_of(size));
-                (allowed(vma) && vma.holds_block(first, PageSize::Huge.order())).then_some(first)
-            };
-            if let Some(first) = vmas.from(page).find_map(fits) {
-                *self = Self { process, page: first + size };
+            if let Some(first) = block_from(&cx.state.processes.get(process)?.vmas, page, &allowed) {
+                *self = Self { process, page: first + PageSize::Huge.pages() };
                 return Ok(Some((process, first)));
             }
             *self = Self { process: ProcessId(process.0.wrapping_add(1)), page: Vpn(0) };
@@ -47,6 +41,15 @@ impl Cursor {
             }
         }
     }
+}
+
+/// The first aligned 2 MiB from `page` on in a mapping that is `allowed` and holds all of it.
+pub(super) fn block_from(vmas: &Vmas, page: Vpn, allowed: impl Fn(&Vma) -> bool) -> Option<Vpn> {
+    let fits = |vma: &Vma| {
+        let first = Vpn(vma.range.start.max(page).0.next_multiple_of(PageSize::Huge.pages()));
+        (allowed(vma) && vma.holds_block(first, PageSize::Huge.order())).then_some(first)
+    };
+    vmas.from(page).find_map(fits)
 }
 
 /// What a process has mapped of anonymous memory.

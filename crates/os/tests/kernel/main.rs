@@ -12,12 +12,14 @@ mod strategy;
 
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
 use nestwalk_os::manager::hawkeye::HawkEyeConfig;
+use nestwalk_os::manager::ingens::IngensConfig;
 use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::manager::thp::{Defrag, ThpConfig};
 use nestwalk_os::{KernelConfig, ManagerConfig, TablesConfig};
 
 /// Every manager as it is by default, reservations with a lower level of 64 KiB, huge pages with
-/// one of zeroes, and HawkEye with all its daemons, which have much to do.
+/// one of zeroes, Ingens and HawkEye with all that is off by default, of which HawkEye's daemons
+/// have much to do.
 fn managers() -> Vec<ManagerConfig> {
     let small = QuicksilverConfig { threshold: 512, small_threshold: 2, ..QuicksilverConfig::default() };
     let zeroes = ThpConfig { use_zero_page: true, defrag: Defrag::Always, ..ThpConfig::default() };
@@ -31,7 +33,13 @@ fn managers() -> Vec<ManagerConfig> {
         recovery_down_to_permille: 300,
         ..HawkEyeConfig::default()
     };
-    let more = [ManagerConfig::Quicksilver(small), ManagerConfig::Thp(zeroes), ManagerConfig::HawkEye(hawkeye)];
+    let ingens = IngensConfig { access_sleep_ms: 4000, fairness: true, ..IngensConfig::default() };
+    let more = [
+        ManagerConfig::Quicksilver(small),
+        ManagerConfig::Thp(zeroes),
+        ManagerConfig::Ingens(ingens),
+        ManagerConfig::HawkEye(hawkeye),
+    ];
     ManagerConfig::all().into_iter().chain(more).collect()
 }
 

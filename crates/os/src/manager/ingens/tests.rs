@@ -14,8 +14,12 @@ const FIRST: u64 = 4096;
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn kernel() -> (Kernel, ProcessId) {
+    kernel_with(IngensConfig::default())
+}
+
+fn kernel_with(ingens: IngensConfig) -> (Kernel, ProcessId) {
     let mut config = KernelConfig::new(PageCount(32_768));
-    config.manager = ManagerConfig::Ingens(IngensConfig::default());
+    config.manager = ManagerConfig::Ingens(ingens);
     config.min_free = Some(PageCount(256));
     let mut kernel = Kernel::new(&config).unwrap();
     let process = kernel.spawn(&mut Bare).unwrap();
@@ -67,17 +71,23 @@ fn the_daemon_serves_all_requests_at_once() {
     assert_eq!((statistic(&kernel, "requests"), statistic(&kernel, "promoted_on_request")), (20, 20));
 }
 
-#[test]
-fn without_a_block_nothing_is_compacted_and_the_scan_finds_the_pages_later() {
-    let (mut kernel, process) = kernel();
-    // Another program leaves so little that a block would take the last of it.
+/// Another program that leaves so many frames: a block would take the last of them.
+fn hog(kernel: &mut Kernel, left: u64) -> ProcessId {
     let hog = kernel.spawn(&mut Bare).unwrap();
     let pages = VpnRange::new(Vpn(1 << 20), PageCount(32_768));
     kernel.mmap(hog, pages, VmaFlags { advice: HugeAdvice::NoHuge, ..VmaFlags::ANONYMOUS }, &mut Bare).unwrap();
-    while kernel.memory().free_frames().0 > kernel.memory().watermarks().high.0 + 512 + 200 {
-        let next = pages.start + kernel.counters().faults_4k;
+    let mut next = pages.start;
+    while kernel.memory().free_frames().0 > kernel.memory().watermarks().high.0 + left {
         kernel.fault(hog, next, true, Cpu(0), &mut Bare).unwrap();
+        next += 1;
     }
+    hog
+}
+
+#[test]
+fn without_a_block_nothing_is_compacted_and_the_scan_finds_the_pages_later() {
+    let (mut kernel, process) = kernel();
+    let hog = hog(&mut kernel, 512 + 200);
     touch(&mut kernel, process, 0, 512);
     tick(&mut kernel, 1);
     assert_eq!((kernel.counters().collapses, kernel.counters().compactions_direct), (0, 0));
@@ -87,4 +97,96 @@ fn without_a_block_nothing_is_compacted_and_the_scan_finds_the_pages_later() {
     assert_eq!(kernel.counters().collapses, 0, "the request is gone");
     tick(&mut kernel, 10);
     assert_eq!(statistic(&kernel, "promoted_by_scan"), 1);
+}
+
+fn is_huge(kernel: &Kernel, process: ProcessId, block: u64) -> bool {
+    kernel.table(process).unwrap().leaf(Vpn(FIRST + block * 512)).unwrap().size() == PageSize::Huge
+}
+
+#[test]
+fn pages_touched_before_the_mapping_had_all_of_the_block_do_not_count() {
+    let (mut kernel, process) = kernel();
+    let heap = FIRST + 64 * 512;
+    let map = |kernel: &mut Kernel, start: u64, count: u64| {
+        kernel.mmap(process, VpnRange::new(Vpn(start), PageCount(count)), VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    };
+    map(&mut kernel, heap, 511);
+    touch(&mut kernel, process, 64, 511);
+    map(&mut kernel, heap + 511, 1);
+    touch(&mut kernel, process, 64, 512);
+    tick(&mut kernel, 100);
+    assert!(!is_huge(&kernel, process, 64));
+}
+
+#[test]
+fn a_child_s_memory_counts_from_its_own_faults() {
+    let (mut kernel, process) = kernel();
+    touch(&mut kernel, process, 0, 459);
+    let child = kernel.fork(process, &mut Bare).unwrap();
+    kernel.exit(process, &mut Bare).unwrap();
+    (459..512).for_each(|page| drop(kernel.touch(child, Vpn(FIRST + page), true, Cpu(0), &mut Bare)));
+    tick(&mut kernel, 100);
+    assert!(!is_huge(&kernel, child, 0), "53 of its 512 pages count");
+}
+
+#[test]
+fn samples_tell_hot_pages_from_idle_ones_and_promotions_still_know_what_was_used() {
+    let (mut kernel, process) = kernel_with(IngensConfig { access_sleep_ms: 4000, ..IngensConfig::default() });
+    touch(&mut kernel, process, 0, 100);
+    for second in 1..=60 {
+        touch(&mut kernel, process, 0, 30);
+        tick(&mut kernel, second);
+    }
+    let counted = ["samples", "hot_pages", "idle_pages"].map(|name| statistic(&kernel, name));
+    assert_eq!(counted, [15, 30, 70]);
+    // A sample between the faults and the scan takes the accessed bits away.
+    let hog = hog(&mut kernel, 512 + 500);
+    touch(&mut kernel, process, 1, 512);
+    tick(&mut kernel, 64);
+    assert_eq!(statistic(&kernel, "promotions_without_block"), 1);
+    kernel.exit(hog, &mut Bare).unwrap();
+    tick(&mut kernel, 130);
+    assert!(is_huge(&kernel, process, 1), "{:?}", kernel.manager().counters());
+    let (mut kernel, process) = self::kernel();
+    touch(&mut kernel, process, 0, 100);
+    tick(&mut kernel, 60);
+    assert_eq!(statistic(&kernel, "samples"), 0);
+}
+
+#[test]
+fn the_scan_serves_the_process_with_the_most_memory_for_each_huge_page() {
+    let huge_after_each_scan = |fairness| {
+        let ingens = IngensConfig { access_sleep_ms: 4000, fairness, ..IngensConfig::default() };
+        let (mut kernel, small) = kernel_with(ingens);
+        let large = kernel.spawn(&mut Bare).unwrap();
+        let range = VpnRange::new(Vpn(FIRST), PageCount(20 * 512));
+        kernel.mmap(large, range, VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+        (0..10).for_each(|block| touch(&mut kernel, small, block, 512));
+        (0..20).for_each(|block| touch(&mut kernel, large, block, 512));
+        let hog = hog(&mut kernel, 300);
+        tick(&mut kernel, 1);
+        kernel.exit(hog, &mut Bare).unwrap();
+        let mut huge = Vec::new();
+        for second in 2..=30 {
+            touch(&mut kernel, small, 0, 10 * 512);
+            touch(&mut kernel, large, 0, 20 * 512);
+            tick(&mut kernel, second);
+            if second % 10 == 0 {
+                let count = |process, blocks| (0..blocks).filter(|&block| is_huge(&kernel, process, block)).count();
+                huge.push((count(small, 10), count(large, 20)));
+            }
+        }
+        huge
+    };
+    assert_eq!(huge_after_each_scan(true), [(0, 8), (8, 8), (8, 16)]);
+    // In turn, eight blocks a scan; the first process has ten more that it has not touched.
+    assert_eq!(huge_after_each_scan(false), [(8, 0), (10, 0), (10, 4)]);
+}
+
+#[test]
+fn fairness_without_samples_is_refused() {
+    let mut config = KernelConfig::new(PageCount(32_768));
+    config.manager = ManagerConfig::Ingens(IngensConfig { fairness: true, ..IngensConfig::default() });
+    let error = Kernel::new(&config).unwrap_err().to_string();
+    assert!(error.contains("manager.fairness") && error.contains("access_sleep_ms"), "{error}");
 }
