@@ -57,7 +57,7 @@ impl PhysicalMemory {
             if !zeroed {
                 return Some(FrameRange::new(Frame(pfn.into()), PageCount(1 << MAX_ORDER)));
             }
-            self.to_the_end(pfn);
+            self.move_last(pfn);
         }
         None
     }
@@ -71,10 +71,10 @@ impl PhysicalMemory {
         assert_eq!(self.zone.buddy_of(pfn), Some((pfn, MAX_ORDER)), "{frame:?} starts no free 4 MiB");
         let frames = self.zone.table.len();
         self.zeroed.get_or_insert_with(|| Zeroed::new(frames)).block(pfn).fill(u64::MAX);
-        self.to_the_end(pfn);
+        self.move_last(pfn);
     }
 
-    fn to_the_end(&mut self, pfn: Pfn32) {
+    fn move_last(&mut self, pfn: Pfn32) {
         let kind = self.zone.table.head(pfn, MAX_ORDER).kind();
         self.zone.lists.remove(&mut self.zone.table, pfn, MAX_ORDER);
         self.zone.lists.push_back(&mut self.zone.table, pfn, MAX_ORDER, kind);
