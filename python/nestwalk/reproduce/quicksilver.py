@@ -64,6 +64,8 @@ DIVIDED_MIB_MIN = 32
 """No program gets smaller (``PAGES_MIN`` of the presets)."""
 RUN_S = 60.0
 """How long a program runs on Linux: an assumption, as the paper does not say."""
+LENGTHS = {"gups-8g": 2 * 4_194_304 * 1024}
+"""Accesses of a run where the authors' command line says it: so many sets of 1024 updates, each a load and a store."""
 WAIT_MS = 60_000
 """Between the fragmenting process's work and the program's start, as in the paper."""
 WARM_ACCESSES_MAX = {True: 20_000_000, False: 100_000_000}
@@ -219,33 +221,41 @@ def _kernel(result: Result) -> int:
     return sum(result.whole_run["cycles"].values())
 
 
-def _own(base: Result, seconds: float) -> float:
-    """Cycles of the program itself, of all threads: of all its accesses, or of so long if it has no end."""
+def _length(preset: str, scale: Scale) -> float | int:
+    """How long a program that does not end runs: seconds on the base, or accesses if these are known."""
+    accesses = LENGTHS.get(preset)
+    return RUN_S / scale.divide_footprint if accesses is None else accesses // scale.divide_footprint
+
+
+def _own(base: Result, length: float | int) -> float:
+    """Cycles of the program itself, of all threads: of all its accesses, or so long if it has no end."""
     accesses = base.whole_run["accesses"]
+    if accesses is None and isinstance(length, int):
+        accesses = length
     if accesses is not None:
         return float(accesses * _access(base))
     chosen = base.configuration
     threads = chosen["scenario"]["workload"]["generator"].get("threads", 1)
-    return float(seconds * threads * chosen["machine"]["frequency_mhz"] * 1e6)
+    return float(length * threads * chosen["machine"]["frequency_mhz"] * 1e6)
 
 
-def _speed(base: Result, other: Result, seconds: float) -> float:
-    """How many times as fast as ``base``, of a run that takes ``base`` so long after its memory is filled."""
-    own = _own(base, seconds)
+def _speed(base: Result, other: Result, length: float | int) -> float:
+    """How many times as fast as ``base``, of a run of so many accesses, or seconds on ``base``, once memory is filled."""
+    own = _own(base, length)
     speed: float = (own + _kernel(base)) / (own * _access(other) / _access(base) + _kernel(other))
     return speed
 
 
 def _table(results: Results, percent: int, scale: Scale, against: str = BASE) -> dict[tuple[str, str], Value]:
     """The speed of each manager but Linux with each program, held against Linux, or a Linux of another name."""
-    seconds = RUN_S / scale.divide_footprint
     found: dict[tuple[str, str], Value] = {}
     for manager in MANAGERS:
         if manager == BASE:
             continue
         for preset, (title, _) in PROGRAMS.items():
             names = [_name(preset, percent, against), _name(preset, percent, manager)]
-            found[manager, title] = results.value(names, lambda base, other: _speed(base, other, seconds))
+            length = _length(preset, scale)
+            found[manager, title] = results.value(names, lambda base, other, run=length: _speed(base, other, run))
     return found
 
 
@@ -335,12 +345,12 @@ def _of_build(results: Results, scale: Scale) -> dict[str, Value]:
 
 
 def _experiments(results: Results, scale: Scale) -> dict[str, Value]:
-    seconds = RUN_S / scale.divide_footprint
+    gups, base = "gups-8g", _name("gups-8g", 0, BASE)
+    whole = _length(gups, scale)
 
-    def speed(base: str, other: str, length: float = seconds) -> Value:
+    def speed(base: str, other: str, length: float | int = whole) -> Value:
         return results.value([base, other], lambda one, two: _speed(one, two, length))
 
-    gups, base = "gups-8g", _name("gups-8g", 0, BASE)
     redis, room = (_name(quicksilver_redis.PRESET, 0, BASE, mark) for mark in ("", "room"))
     return {
         "x-small-gups": speed(base, _name(gups, 0, "4 KiB")),
@@ -348,7 +358,7 @@ def _experiments(results: Results, scale: Scale) -> dict[str, Value]:
         "x-longest-redis": results.value([redis], quicksilver_redis.longest),
         "x-room-redis-p95": results.value([room], lambda result: quicksilver_redis.latency(result, "p95")),
         "x-room-redis-longest": results.value([room], quicksilver_redis.longest),
-        "x-short-gups-freebsd": speed(base, _name(gups, 0, "FreeBSD"), seconds / 6),
+        "x-short-gups-freebsd": speed(base, _name(gups, 0, "FreeBSD"), RUN_S / 6 / scale.divide_footprint),
         "x-nowait-gups-sync-1": speed(_name(gups, 100, UNCOMPACTED), _name(gups, 100, "Sync-1", "nowait")),
     }
 

@@ -48,7 +48,7 @@ fn ninety_percent_in_use_are_promoted_and_one_page_less_is_not() {
     let (mut kernel, process) = kernel();
     touch(&mut kernel, process, 0, 460);
     touch(&mut kernel, process, 1, 459);
-    tick(&mut kernel, 1);
+    tick(&mut kernel, 10);
     let size =
         |kernel: &Kernel, block: u64| kernel.table(process).unwrap().leaf(Vpn(FIRST + block * 512)).unwrap().size();
     assert_eq!((size(&kernel, 0), size(&kernel, 1)), (PageSize::Huge, PageSize::Small));
@@ -59,16 +59,28 @@ fn ninety_percent_in_use_are_promoted_and_one_page_less_is_not() {
     // What was given back does not count.
     kernel.madvise(process, VpnRange::new(Vpn(FIRST + 512), PageCount(9)), Advice::DontNeed, &mut Bare).unwrap();
     touch(&mut kernel, process, 1, 460);
-    tick(&mut kernel, 101);
+    tick(&mut kernel, 111);
     assert_eq!((size(&kernel, 1), statistic(&kernel, "promoted_on_request")), (PageSize::Huge, 2));
 }
 
 #[test]
-fn the_daemon_serves_all_requests_at_once() {
+fn no_request_wakes_the_daemon_and_once_awake_it_serves_all_that_come() {
     let (mut kernel, process) = kernel();
-    (0..20).for_each(|block| touch(&mut kernel, process, block, 512));
-    tick(&mut kernel, 1);
-    assert_eq!((statistic(&kernel, "requests"), statistic(&kernel, "promoted_on_request")), (20, 20));
+    let done = |kernel: &Kernel| (statistic(kernel, "requests"), statistic(kernel, "promoted_on_request"));
+    (0..12).for_each(|block| touch(&mut kernel, process, block, 512));
+    tick(&mut kernel, 9);
+    assert_eq!(done(&kernel), (12, 0));
+    // In so many ms it makes four, and then serves what has come meanwhile.
+    kernel.tick(Nanoseconds(10 * SECOND_NS + 3 * PROMOTION.0), &mut Bare).unwrap();
+    assert_eq!(done(&kernel), (12, 4));
+    (12..16).for_each(|block| touch(&mut kernel, process, block, 512));
+    tick(&mut kernel, 11);
+    assert_eq!(done(&kernel), (16, 16));
+    (16..20).for_each(|block| touch(&mut kernel, process, block, 512));
+    tick(&mut kernel, 20);
+    assert_eq!(done(&kernel), (20, 16), "it sleeps for ten seconds from its last promotion on");
+    tick(&mut kernel, 21);
+    assert_eq!(done(&kernel), (20, 20));
 }
 
 /// Another program that leaves so many frames: a block would take the last of them.
@@ -89,13 +101,15 @@ fn without_a_block_nothing_is_compacted_and_the_scan_finds_the_pages_later() {
     let (mut kernel, process) = kernel();
     let hog = hog(&mut kernel, 512 + 200);
     touch(&mut kernel, process, 0, 512);
-    tick(&mut kernel, 1);
-    assert_eq!((kernel.counters().collapses, kernel.counters().compactions_direct), (0, 0));
-    assert_eq!((statistic(&kernel, "requests"), statistic(&kernel, "promotions_without_block")), (1, 1));
-    kernel.exit(hog, &mut Bare).unwrap();
-    tick(&mut kernel, 9);
-    assert_eq!(kernel.counters().collapses, 0, "the request is gone");
     tick(&mut kernel, 10);
+    assert_eq!((kernel.counters().collapses, kernel.counters().compactions_direct), (0, 0));
+    // The scan that comes after the request finds none either, and sleeps for a minute.
+    assert_eq!((statistic(&kernel, "requests"), statistic(&kernel, "promotions_without_block")), (1, 2));
+    kernel.exit(hog, &mut Bare).unwrap();
+    tick(&mut kernel, 69);
+    assert_eq!(kernel.counters().collapses, 0, "the request is gone");
+    // Three scans of eight blocks come by the rest of the twenty.
+    tick(&mut kernel, 100);
     assert_eq!(statistic(&kernel, "promoted_by_scan"), 1);
 }
 
@@ -142,10 +156,10 @@ fn samples_tell_hot_pages_from_idle_ones_and_promotions_still_know_what_was_used
     // A sample between the faults and the scan takes the accessed bits away.
     let hog = hog(&mut kernel, 512 + 500);
     touch(&mut kernel, process, 1, 512);
-    tick(&mut kernel, 64);
-    assert_eq!(statistic(&kernel, "promotions_without_block"), 1);
+    (64..=70).for_each(|second| tick(&mut kernel, second));
+    assert_eq!(statistic(&kernel, "promotions_without_block"), 2);
     kernel.exit(hog, &mut Bare).unwrap();
-    tick(&mut kernel, 130);
+    tick(&mut kernel, 160);
     assert!(is_huge(&kernel, process, 1), "{:?}", kernel.manager().counters());
     let (mut kernel, process) = self::kernel();
     touch(&mut kernel, process, 0, 100);
@@ -156,7 +170,8 @@ fn samples_tell_hot_pages_from_idle_ones_and_promotions_still_know_what_was_used
 #[test]
 fn the_scan_serves_the_process_with_the_most_memory_for_each_huge_page() {
     let huge_after_each_scan = |fairness| {
-        let ingens = IngensConfig { access_sleep_ms: 4000, fairness, ..IngensConfig::default() };
+        let sleeps = IngensConfig { scan_sleep_ms: 3000, alloc_sleep_ms: 7000, ..IngensConfig::default() };
+        let ingens = IngensConfig { access_sleep_ms: 4000, fairness, ..sleeps };
         let (mut kernel, small) = kernel_with(ingens);
         let large = kernel.spawn(&mut Bare).unwrap();
         let range = VpnRange::new(Vpn(FIRST), PageCount(20 * 512));
@@ -164,14 +179,15 @@ fn the_scan_serves_the_process_with_the_most_memory_for_each_huge_page() {
         (0..10).for_each(|block| touch(&mut kernel, small, block, 512));
         (0..20).for_each(|block| touch(&mut kernel, large, block, 512));
         let hog = hog(&mut kernel, 300);
-        tick(&mut kernel, 1);
+        // No request finds a block, and the next scan comes at 10 s.
+        tick(&mut kernel, 3);
         kernel.exit(hog, &mut Bare).unwrap();
         let mut huge = Vec::new();
-        for second in 2..=30 {
+        for second in 4..=17 {
             touch(&mut kernel, small, 0, 10 * 512);
             touch(&mut kernel, large, 0, 20 * 512);
             tick(&mut kernel, second);
-            if second % 10 == 0 {
+            if [11, 14, 17].contains(&second) {
                 let count = |process, blocks| (0..blocks).filter(|&block| is_huge(&kernel, process, block)).count();
                 huge.push((count(small, 10), count(large, 20)));
             }
@@ -179,8 +195,9 @@ fn the_scan_serves_the_process_with_the_most_memory_for_each_huge_page() {
         huge
     };
     assert_eq!(huge_after_each_scan(true), [(0, 8), (8, 8), (8, 16)]);
-    // In turn, eight blocks a scan; the first process has ten more that it has not touched.
-    assert_eq!(huge_after_each_scan(false), [(8, 0), (10, 0), (10, 4)]);
+    // In turn, eight blocks a scan, after the one that found none; the first process has ten more
+    // that it has not touched.
+    assert_eq!(huge_after_each_scan(false), [(8, 0), (9, 0), (9, 5)]);
 }
 
 #[test]
