@@ -379,9 +379,10 @@ fn a_compaction_ends_with_the_pageblock() {
     }
 }
 
-#[test]
-fn after_the_authors_scripts_linux_4_3_gets_what_is_free_and_no_more() {
-    let document = load("superpages-4.3.json");
+/// MiB that the guest of 6.1 has more than its shares are of: step 1 meets the OOM killer else.
+const MORE_ON_6_1: u64 = 96;
+
+fn after_the_scripts(release: Release, document: &Document) -> u64 {
     let mut compared = 0;
     for run in document.runs.iter().filter(|run| run.fill == "scripts") {
         let steps = match run.steps.as_deref().unwrap() {
@@ -391,15 +392,12 @@ fn after_the_authors_scripts_linux_4_3_gets_what_is_free_and_no_more() {
             _ => continue,
         };
         let need = PageCount(run.need.unwrap() << 8);
-        let mut config = KernelConfig::new(PageCount(run.memory.unwrap() << 8));
+        let more = if release == Release::V6_1 { MORE_ON_6_1 } else { 0 };
+        let mut config = KernelConfig::new(PageCount((run.memory.unwrap() + more) << 8));
         config.min_free = Some(PageCount(run.watermarks.min));
         let (percent, wait_ms) = (run.percent.parse().unwrap(), run.wait * 1000);
         config.start = StartState::Frag { percent, need, kept_pages: KEPT as u16, wait_ms, steps };
-        config.manager = ManagerConfig::Thp(ThpConfig {
-            release: Release::V4_3,
-            defrag: defrag(&run.defrag),
-            ..ThpConfig::default()
-        });
+        config.manager = ManagerConfig::Thp(ThpConfig { release, defrag: defrag(&run.defrag), ..ThpConfig::default() });
         let mut guest = Guest { kernel: Kernel::new(&config).unwrap(), now_ns: 0 };
         guest.kernel.inhabit(&mut Bare).unwrap();
         let process = guest.kernel.spawn(&mut Bare).unwrap();
@@ -408,18 +406,31 @@ fn after_the_authors_scripts_linux_4_3_gets_what_is_free_and_no_more() {
         (0..need.0).for_each(|page| guest.store(process, PROGRAM + page));
         guest.kernel.check_invariants();
         let done = guest.kernel.counters().since(&before);
-        let real = real(run);
-        println!("{} {}\n real      {real:?}", run.case, run.boot);
-        println!(" simulated {} huge, {done:?}", huge_pages(&guest.kernel, process, need.0));
-        let place = format!("{}, boot {}", run.case, run.boot);
+        let (huge, real) = (huge_pages(&guest.kernel, process, need.0), real(run));
+        println!("{} {}\n real      {real:?}\n simulated {huge} huge, {done:?}", run.case, run.boot);
+        let place = format!("{release:?}, {}, boot {}", run.case, run.boot);
         let near = |what: &str, ours: u64, real: u64, margin: u64| {
             assert!(ours.abs_diff(real) <= margin, "{place}: {what}: {ours}, the real kernel {real}");
         };
-        near("huge pages", huge_pages(&guest.kernel, process, need.0), real.faulted, MARGIN);
-        near("faults that fell back", done.huge_fallbacks, real.fallbacks, MARGIN);
-        near("compactions", done.compactions_direct, real.stalls, 2 * MARGIN);
+        // On 6.1 kswapd splits huge pages beside the faults.
+        let margin = if release == Release::V6_1 { DAEMON_MARGIN } else { MARGIN };
+        near("huge pages", huge, real.faulted, margin);
+        near("faults that fell back", done.huge_fallbacks, real.fallbacks, margin);
         near("failed compactions", done.compactions_failed, real.failures, 2 * MARGIN);
+        if release == Release::V4_3 {
+            near("compactions", done.compactions_direct, real.stalls, 2 * MARGIN);
+        }
         compared += 1;
     }
-    assert_eq!(compared, 6);
+    compared
+}
+
+#[test]
+fn after_the_authors_scripts_linux_4_3_gets_what_is_free_and_no_more() {
+    assert_eq!(after_the_scripts(Release::V4_3, &load("superpages-4.3.json")), 6);
+}
+
+#[test]
+fn after_the_same_scripts_linux_6_1_gets_nearly_all() {
+    assert_eq!(after_the_scripts(Release::V6_1, &load("superpages-scripts-6.1.192.json")), 2);
 }
