@@ -390,11 +390,10 @@ def test_quicksilver_makes_room_where_ingens_finds_none() -> None:
     able = [run for run in plan.experiment.runs if run.name in wanted]
     results = execute(able, Means(jobs=2), Silent())
     made = {name.removeprefix("gups-8g-frag100-"): quicksilver._superpages(results[name]) for name in wanted}
-    # The fragmenting process leaves huge pages that wait to be split, so memory is at its watermarks until kswapd has
-    # split some: the first faults get small pages (docs/fidelity.md, "Quicksilver").
-    linux = made.pop("linux")
-    assert 0.9 * 512 < linux < 512, "it compacts"
-    assert made == {"never": 0, "ingens": 0, "freebsd": 0, "sync-1": 512, "sync-64": 512}
+    # After all steps of the scripts 4.3's compaction passes over all memory. Where no fault has compacted, it has no
+    # marks, and khugepaged makes its eight in 10 s.
+    assert made.pop("never") <= 8
+    assert made == {"linux": 0, "ingens": 0, "freebsd": 0, "sync-1": 512, "sync-64": 512}
     started = {name: results[f"gups-8g-frag100-{name}"].json["contiguity"][0]["started"] for name in made}
     assert sum(started["ingens"]["blocks"][9:]) == 0
     assert started["ingens"]["fragmentation_index_permille"] > 500, "it is not for want of memory"

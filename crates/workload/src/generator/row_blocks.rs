@@ -343,7 +343,7 @@ impl RowBlocks {
 
 /// All that a run does: cross-validation, or one training.
 fn steps(blocks: u64, folds: u64) -> VecDeque<Step> {
-    let bounds = |fold: u64| if folds == 0 { 0 } else { fold * blocks / folds };
+    let bounds = |fold: u64| (fold * blocks).checked_div(folds).unwrap_or(0);
     let mut steps = VecDeque::new();
     for fold in 0..folds.max(1) {
         let tested = bounds(fold)..bounds(fold + 1);
