@@ -252,17 +252,21 @@ static void provoke(unsigned long share)
 	run_alone(ask_for_blocks, 8 * share);
 }
 
-/* Writes small pages until kswapd has to wake, and ends: with that memory free kswapd goes to sleep. */
+/* Writes small pages until the OOM killer comes: kswapd wakes meanwhile, and goes to sleep after. */
 static void wake_kswapd(unsigned long blocks)
 {
-	unsigned long low = (watermark("min") + watermark("low")) / 2, b;
-	char *p = map(blocks * HUGE);
+	pid_t child = fork();
+	char *p;
 
-	if (madvise(p, blocks * HUGE, MADV_NOHUGEPAGE))
-		die("madvise(MADV_NOHUGEPAGE)");
-	for (b = 0; b < blocks && free_pages() > low; b++)
-		write_blocks(p + b * HUGE, 1);
-	sleep(1);
+	if (!child) {
+		p = map(blocks * HUGE);
+		if (madvise(p, blocks * HUGE, MADV_NOHUGEPAGE))
+			die("madvise(MADV_NOHUGEPAGE)");
+		write_blocks(p, blocks);
+		_exit(0);
+	}
+	if (child < 0 || waitpid(child, NULL, 0) != child)
+		die("fork");
 }
 
 /* The child that has fragmented memory, and keeps what it holds until its parent ends. */
@@ -345,7 +349,7 @@ int main(int argc, char **argv)
 		set(PROACTIVENESS, "NW_proactiveness");
 	sleep(strtoul(getenv("NW_wait"), NULL, 10));
 	if (!strcmp(argv[4], "scripts") && strchr(getenv("NW_steps"), 'w')) {
-		run_alone(wake_kswapd, strtoul(argv[1], NULL, 10) / 2);
+		wake_kswapd(strtoul(argv[1], NULL, 10) / 2);
 		sleep(2);
 	}
 	set(THP "defrag", "NW_defrag");

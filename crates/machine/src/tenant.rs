@@ -427,8 +427,8 @@ mod tests {
         assert_eq!(again.walk_cycles, walked.walk_cycles, "the TLB has all of it");
     }
 
-    /// Pages of zeroes that HawkEye takes out of a huge page, 64 pages of which were populated, when
-    /// the program has done the accesses of `line`.
+    /// Pages of zeroes that HawkEye takes out of a huge page, 64 pages of which were populated,
+    /// when the program has done the accesses of `line`.
     fn recovered_after(line: Line) -> u64 {
         let (mut stack, mut config) = (Stack::default(), KernelConfig::new(PageCount(1 << 14)));
         let hawkeye = HawkEyeConfig {

@@ -59,12 +59,13 @@ impl Kernel {
     /// [`StartState::Frag`] a process writes all memory, keeps the last pages of each 2 MiB, and
     /// stays; with [`FragSteps::All`] two others have done so before and are gone.
     ///
-    /// The authors' scripts, on a machine of 32 GB: 30 GiB are written, the first of them given back
-    /// but for the last page of each 2 MiB, and a page of each 2 MiB of 3 GiB is written; all ends.
-    /// All memory is fragmented (29 GiB written, all but the last 64 KiB of each 2 MiB unmapped, and
-    /// so with each 2 MiB block that is left free), and a page of each of 4000 blocks written; all
-    /// ends after 15 s. Then memory is fragmented once more, until the free 2 MiB blocks are what
-    /// the workload may have, and after a minute it begins. In other memory sizes go with it.
+    /// The authors' scripts, on a machine of 32 GB: 30 GiB are written, the first of them given
+    /// back but for the last page of each 2 MiB, and a page of each 2 MiB of 3 GiB is written; all
+    /// ends. All memory is fragmented (29 GiB written, all but the last 64 KiB of each 2 MiB
+    /// unmapped, and so with each 2 MiB block that is left free), and a page of each of 4000 blocks
+    /// written; all ends after 15 s. Then memory is fragmented once more, until the free 2 MiB
+    /// blocks are what the workload may have, and after a minute it begins. In other memory sizes
+    /// go with it.
     ///
     /// Here the process that fragments gives back whole stretches of 2 MiB until there are as many
     /// as wanted. Blocks that are left beyond that, since the kernel keeps some memory free, get

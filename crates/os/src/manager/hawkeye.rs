@@ -14,13 +14,13 @@
 //! for processes without overhead.
 //!
 //! Two daemons of the authors' are modules, which their kernel does without until they are loaded.
-//! One fills free blocks of 4 MiB with zeroes, so many in a second (`async-zero`); a fault that gets
-//! a page of such a block does not zero it. The other [gets back](recovery) pages of huge pages that
-//! are all zeroes.
+//! One fills free blocks of 4 MiB with zeroes, so many in a second (`async-zero`); a fault that
+//! gets a page of such a block does not zero it. The other [gets back](recovery) pages of huge
+//! pages that are all zeroes.
 //!
 //! Left out: the share of a processor that bounds how often it samples (19 times the busy time),
-//! which is less than the five seconds between samples that are kept. Table nodes and the pages that
-//! a promotion adds are zeroed whether their frames were or not.
+//! which is less than the five seconds between samples that are kept. Table nodes and the pages
+//! that a promotion adds are zeroed whether their frames were or not.
 
 mod overhead;
 mod recovery;
@@ -141,7 +141,8 @@ const PENDING_BIN: usize = 3;
 const PENDING_MIN: u64 = 8;
 /// Free memory is zeroed this often (`sleep` of `async-zero`).
 const ZERO_PERIOD: Nanoseconds = Nanoseconds::from_ms(1000);
-/// Blocks that hold zeroes already, and are passed over until the next time (`zero_fill_zone_pages`).
+/// Blocks that hold zeroes already, and are passed over until the next time
+/// (`zero_fill_zone_pages`).
 const PASSED_MAX: usize = 100;
 /// Averages are kept in thousandths of a page.
 const UNIT: u32 = 1000;

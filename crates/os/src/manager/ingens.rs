@@ -9,13 +9,14 @@
 //! spaces with the same threshold, since 4 KiB pages may have stayed behind for want of a block. It
 //! neither compacts nor reclaims memory.
 //!
-//! In use is what a [map](population) of bits says: faults set them, `MADV_DONTNEED` and munmap clear
-//! them. A request that finds no block is dropped: the scan finds the pages again.
+//! In use is what a [map](population) of bits says: faults set them, `MADV_DONTNEED` and munmap
+//! clear them. A request that finds no block is dropped: the scan finds the pages again.
 //!
 //! Two parts are off by default, as in the runs of the Quicksilver paper. One [samples](sampling)
 //! accessed bits. The other is fairness: the scan serves the process with the most memory for each
-//! huge page that it has (`osa_khugepaged_schedule_mm_slot`), by what the sampling counted last. The
-//! authors give processes weights by hand, and leave those without one alone; here all have the same.
+//! huge page that it has (`osa_khugepaged_schedule_mm_slot`), by what the sampling counted last.
+//! The authors give processes weights by hand, and leave those without one alone; here all have the
+//! same.
 
 mod population;
 mod sampling;

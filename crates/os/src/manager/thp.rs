@@ -3,7 +3,8 @@
 //! (`do_huge_pmd_anonymous_page`), and khugepaged, which makes huge pages of small ones later.
 //!
 //! A huge page of which a part is unmapped is split when memory is short, and not before
-//! (`deferred`); on 4.3 ([`Release`]) at once. A load of memory that was never stored to may map a huge page of zeroes (`zero`).
+//! (`deferred`); on 4.3 ([`Release`]) at once. A load of memory that was never stored to may map a
+//! huge page of zeroes (`zero`).
 //!
 //! Left out: the synchronous compaction that follows an asynchronous one which has failed, and
 //! direct reclaim by khugepaged and for `MADV_COLLAPSE`.

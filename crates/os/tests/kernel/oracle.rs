@@ -154,8 +154,8 @@ impl Pair {
             Ok(outcome) => self.mirror(op, process, outcome),
             Err(OsError::OutOfMemory { .. } | OsError::Host { .. }) => {
                 if let Op::WriteFile(_, name, first, count) = *op {
-                    // Some pages hold something else since, the others what they held before: nothing
-                    // may be stored to those, which the kernel takes for clean.
+                    // Some pages hold something else since, the others what they held before:
+                    // nothing may be stored to those, which the kernel takes for clean.
                     (first..first + count).for_each(|page| self.look_at_file(FileId(name.0 as u32), page));
                 }
                 self.kill(op, process);

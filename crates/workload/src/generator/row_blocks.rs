@@ -6,16 +6,16 @@
 //! A block comes into memory by one `read` (`BinaryProblem::load_body`), into a buffer that
 //! `realloc` keeps for the next one: its entries, row by row (`feature_node`, 16 bytes; two more a
 //! row, for the bias and the end), its labels (4 bytes) and where its rows begin (8 bytes, made
-//! addresses of by `parseBinary`). Then, with arrays of 13 bytes a row that are there for this block
-//! (`solve_l2r_l1l2_svc`): *label*, *prepare* (the length of each row, in order), *shuffle* (the
-//! order of rows), and *solve*: row by row in that order, the weights of its entries are read and,
-//! where that helps, written. Weights are 8 bytes a column, and labels and multipliers 12 bytes a
-//! row of all blocks; they are there as long as a training.
+//! addresses of by `parseBinary`). Then, with arrays of 13 bytes a row that are there for this
+//! block (`solve_l2r_l1l2_svc`): *label*, *prepare* (the length of each row, in order), *shuffle*
+//! (the order of rows), and *solve*: row by row in that order, the weights of its entries are read
+//! and, where that helps, written. Weights are 8 bytes a column, and labels and multipliers 12
+//! bytes a row of all blocks; they are there as long as a training.
 //!
 //! With `folds` there are as many trainings, each without its share of the blocks, and a *test*
-//! (`block_testing`) of each block left out, in a buffer of its own. All is given back at the end of
-//! a fold. Left out: sorting the decision values of a test, and `realloc` moving the buffer's end by
-//! the few rows that one block has more than another.
+//! (`block_testing`) of each block left out, in a buffer of its own. All is given back at the end
+//! of a fold. Left out: sorting the decision values of a test, and `realloc` moving the buffer's
+//! end by the few rows that one block has more than another.
 //!
 //! Columns are of fields, one entry of a row from each (assumed, but for the number of students, as
 //! in the KDD Cup's data of 2010): nearly all columns are of one field, the names of steps, drawn

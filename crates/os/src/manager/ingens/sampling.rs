@@ -7,8 +7,8 @@
 //! [fairness](Sampling::neediest) goes by.
 //!
 //! In the authors' kernel the scores decide which pages are merged (KSM) and, in an experimental
-//! mode, which are looked at; no huge page is made or split by them. Here they are counted, and cost
-//! what a scan costs: its time, and the walks of pages whose accessed bits are gone.
+//! mode, which are looked at; no huge page is made or split by them. Here they are counted, and
+//! cost what a scan costs: its time, and the walks of pages whose accessed bits are gone.
 
 use std::collections::BTreeMap;
 
@@ -74,8 +74,8 @@ impl Sampling {
         Self { sleep, wakes_at: sleep, blocks: BTreeMap::new(), memory: BTreeMap::new() }
     }
 
-    /// Takes a sample, if it is time to. Between two of them programs must have run, so there is one
-    /// a tick at most.
+    /// Takes a sample, if it is time to. Between two of them programs must have run, so there is
+    /// one a tick at most.
     pub(super) fn tick(
         &mut self,
         cx: &mut Context<'_>,
