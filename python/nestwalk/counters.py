@@ -642,6 +642,9 @@ class ManagerCounters(TypedDict):
     faults_from_reservations: NotRequired[int]
     """`ptemagnet`, `freebsd`, `quicksilver`: Faults served from a reservation, without those that made one. (faults)"""
 
+    faults_zeroed_ahead: NotRequired[int]
+    """`hawkeye`: Faults whose page was zeroed ahead. (faults)"""
+
     file_reservations: NotRequired[int]
     """`freebsd`, `quicksilver`: Reservations of 2 MiB of a file made (counted in `reservations`, too).
     (reservations)
@@ -652,6 +655,15 @@ class ManagerCounters(TypedDict):
 
     folios: NotRequired[int]
     """`mthp`: Folios mapped. (folios)"""
+
+    hot_pages: NotRequired[int]
+    """`ingens`: Pages, small and huge, that were hot in the last sample. (pages)"""
+
+    idle_pages: NotRequired[int]
+    """`ingens`: Pages, small and huge, that had not been used since the sample before it. (pages)"""
+
+    measurements: NotRequired[int]
+    """`hawkeye`: Measurements of MMU overhead. (measurements)"""
 
     prepared_ahead: NotRequired[int]
     """`quicksilver`: Untouched pages prepared to complete superpages and groups. (pages)"""
@@ -671,6 +683,12 @@ class ManagerCounters(TypedDict):
     promotions_without_block: NotRequired[int]
     """`ingens`, `hawkeye`: Promotions that found no free block. (promotions)"""
 
+    recovered_pages: NotRequired[int]
+    """`hawkeye`: Pages of zeroes taken out of huge pages. (pages)"""
+
+    recovered_superpages: NotRequired[int]
+    """`hawkeye`: Huge pages out of which pages of zeroes were taken. (2 MiB pages)"""
+
     regions: NotRequired[int]
     """`hawkeye`: Regions of 2 MiB of small pages known at the end. (regions)"""
 
@@ -686,14 +704,23 @@ class ManagerCounters(TypedDict):
     returned_under_pressure: NotRequired[int]
     """`ptemagnet`: Unmapped frames of reservations given back because memory was short or a process exited. (frames)"""
 
+    rounds_by_overhead: NotRequired[int]
+    """`hawkeye`: Rounds of promotion for the process with the highest MMU overhead. (rounds)"""
+
     samples: NotRequired[int]
-    """`hawkeye`: Samples of accessed bits taken. (samples)"""
+    """`ingens`, `hawkeye`: Samples of accessed bits taken. (samples)"""
+
+    scans_by_fairness: NotRequired[int]
+    """`ingens`: Scans that served the process with the most memory for each huge page. (scans)"""
 
     zero_page_allocations: NotRequired[int]
     """`thp`: Times that the huge page of zeroes was made (`thp_zero_page_alloc`). (2 MiB pages)"""
 
     zero_page_faults: NotRequired[int]
     """`thp`: Loads that mapped the huge page of zeroes. (faults)"""
+
+    zeroed_ahead: NotRequired[int]
+    """`hawkeye`: Pages of free memory zeroed ahead. (pages)"""
 
 
 class TableCounters(TypedDict):

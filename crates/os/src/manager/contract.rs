@@ -252,7 +252,7 @@ pub trait MemoryManager: fmt::Debug + Send {
     }
 
     /// Whether it goes by the [walk time](crate::state::process::Process::walk_time) of processes,
-    /// so that whoever simulates the processors should tell it.
+    /// so that the machine that simulates the processors should tell it.
     fn wants_walk_time(&self) -> bool {
         false
     }

@@ -36,7 +36,7 @@ pub struct Process {
     /// [`Below::epoch`](crate::below::Below::epoch) then: until that changes, the next write to the
     /// node is nothing new to what lies below.
     pub(crate) last_node: Option<(Frame, u64)>,
-    /// What whoever simulates the processors [has told](crate::Kernel::add_walk_time) of it so far.
+    /// What the machine [has told](crate::Kernel::add_walk_time) of it so far.
     pub walk_time: WalkTime,
 }
 

@@ -5,7 +5,7 @@
 //! user mode, over a second in ten. Two of the 100 are taken off. A process with little anonymous
 //! memory is not measured.
 //!
-//! The counters are told by whoever simulates the processors
+//! The machine, which simulates the processors, tells the counters
 //! ([`Process::walk_time`](crate::state::process::Process::walk_time)). A process that has not run
 //! while it was measured keeps what is known of it.
 
