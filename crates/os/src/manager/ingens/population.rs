@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use nestwalk_mem::{PageSize, Vpn, VpnRange};
 
+use crate::manager::radix::Radix;
 use crate::state::process::ProcessId;
 
 /// Pages of 2 MiB.
@@ -41,18 +42,71 @@ impl Map {
     }
 }
 
+/// The maps of a process.
+#[derive(Debug, Default)]
+struct Maps {
+    /// By number of the 2 MiB, where its map is, counted from 1.
+    places: Radix,
+    maps: Vec<Map>,
+    free: Vec<u64>,
+}
+
+impl Maps {
+    fn get(&self, block: u64) -> Option<&Map> {
+        self.places.get(block).checked_sub(1).map(|place| &self.maps[place as usize])
+    }
+
+    fn get_mut(&mut self, block: u64) -> Option<&mut Map> {
+        self.places.get(block).checked_sub(1).map(|place| &mut self.maps[place as usize])
+    }
+
+    /// The map of a block, made if there is none.
+    #[inline]
+    fn ensure(&mut self, block: u64) -> &mut Map {
+        let place = match self.places.get(block) {
+            0 => self.add(block),
+            place => place - 1,
+        };
+        &mut self.maps[place as usize]
+    }
+
+    #[cold]
+    fn add(&mut self, block: u64) -> u64 {
+        let place = self.free.pop().unwrap_or(self.maps.len() as u64);
+        if place == self.maps.len() as u64 {
+            self.maps.push(Map::default());
+        }
+        self.places.set(block, place + 1);
+        place
+    }
+
+    /// Takes out the map of a block, if it is empty.
+    fn tidy(&mut self, block: u64) {
+        if let Some(place) = self.places.get(block).checked_sub(1)
+            && self.maps[place as usize].count == 0
+        {
+            self.maps[place as usize] = Map::default();
+            self.free.push(place);
+            self.places.remove(block);
+        }
+    }
+}
+
+const fn block_of(page: Vpn) -> u64 {
+    page.0 / PAGES
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Population {
-    maps: BTreeMap<ProcessId, BTreeMap<Vpn, Map>>,
+    processes: BTreeMap<ProcessId, Maps>,
 }
 
 impl Population {
     /// `page` is in use. Whether its 2 MiB should be asked for: `utilized` pages of them are.
     pub(super) fn set(&mut self, process: ProcessId, page: Vpn, utilized: u32) -> bool {
-        let first = page.align_down(PageSize::Huge.order());
-        let map = self.maps.entry(process).or_default().entry(first).or_default();
-        map.set(page.0 - first.0);
+        let map = self.processes.entry(process).or_default().ensure(block_of(page));
+        map.set(page.0 % PAGES);
         let due = map.count >= utilized && !map.committed;
         map.committed |= due;
         due
@@ -60,29 +114,34 @@ impl Population {
 
     /// How many pages of the 2 MiB from `first` on are in use.
     pub(super) fn count(&self, process: ProcessId, first: Vpn) -> u32 {
-        self.maps.get(&process).and_then(|maps| maps.get(&first)).map_or(0, |map| map.count)
+        self.processes.get(&process).and_then(|maps| maps.get(block_of(first))).map_or(0, |map| map.count)
     }
 
     /// The 2 MiB have been promoted.
     pub(super) fn commit(&mut self, process: ProcessId, first: Vpn) {
-        if let Some(map) = self.maps.get_mut(&process).and_then(|maps| maps.get_mut(&first)) {
+        if let Some(map) = self.processes.get_mut(&process).and_then(|maps| maps.get_mut(block_of(first))) {
             map.committed = true;
         }
     }
 
     /// Pages of `range` are not in use.
     pub(super) fn clear(&mut self, process: ProcessId, range: VpnRange) {
-        let Some(maps) = self.maps.get_mut(&process) else { return };
-        for (&first, map) in maps.range_mut(range.start.align_down(PageSize::Huge.order())..range.end) {
-            let places = range.start.0.max(first.0)..range.end.0.min(first.0 + PAGES);
-            places.for_each(|page| map.clear(page - first.0));
+        let Some(maps) = self.processes.get_mut(&process) else { return };
+        let (mut from, end) = (block_of(range.start), range.end.0.div_ceil(PAGES));
+        while let Some(block) = maps.places.next(from).filter(|&block| block < end) {
+            let first = block * PAGES;
+            let places = range.start.0.max(first)..range.end.0.min(first + PAGES);
+            if let Some(map) = maps.get_mut(block) {
+                places.for_each(|page| map.clear(page - first));
+            }
+            maps.tidy(block);
+            from = block + 1;
         }
-        maps.retain(|_, map| map.count > 0);
     }
 
     /// The process is gone.
     pub(super) fn forget(&mut self, process: ProcessId) {
-        self.maps.remove(&process);
+        self.processes.remove(&process);
     }
 }
 
@@ -108,6 +167,6 @@ mod tests {
         assert_eq!(population.count(PROCESS, Vpn(512)), 455);
         assert_eq!(asked(&mut population, 512..540), [516]);
         population.clear(PROCESS, VpnRange::new(Vpn(512), PageCount(512)));
-        assert!(population.maps[&PROCESS].is_empty());
+        assert_eq!(population.processes[&PROCESS].places.len(), 0);
     }
 }
