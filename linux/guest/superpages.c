@@ -11,8 +11,7 @@
  * says in what it writes: "small" or "huge" pages. PERCENT "fresh": no recipe.
  * FILL "scripts": the three steps of the authors' scripts, in shares of
  * MEMORY-MIB, which is the guest's: memory under pressure (a p in NW_steps),
- * then all of it fragmented and more asked for (an a), and then what is left;
- * with a w kswapd is then woken, and goes to sleep.
+ * then all of it fragmented and more asked for (an a), and then what is left.
  * Then NEED-MIB are written for the first time, a store a page, in order, with
  * ADVICE "advised" after MADV_HUGEPAGE. Then it sleeps for SECONDS, and looks
  * at its memory each second.
@@ -252,23 +251,6 @@ static void provoke(unsigned long share)
 	run_alone(ask_for_blocks, 8 * share);
 }
 
-/* Writes small pages until the OOM killer comes: kswapd wakes meanwhile, and goes to sleep after. */
-static void wake_kswapd(unsigned long blocks)
-{
-	pid_t child = fork();
-	char *p;
-
-	if (!child) {
-		p = map(blocks * HUGE);
-		if (madvise(p, blocks * HUGE, MADV_NOHUGEPAGE))
-			die("madvise(MADV_NOHUGEPAGE)");
-		write_blocks(p, blocks);
-		_exit(0);
-	}
-	if (child < 0 || waitpid(child, NULL, 0) != child)
-		die("fork");
-}
-
 /* The child that has fragmented memory, and keeps what it holds until its parent ends. */
 static void start_holder(unsigned long memory, unsigned long wanted, const char *fill)
 {
@@ -348,10 +330,6 @@ int main(int argc, char **argv)
 	if (!access(PROACTIVENESS, F_OK))
 		set(PROACTIVENESS, "NW_proactiveness");
 	sleep(strtoul(getenv("NW_wait"), NULL, 10));
-	if (!strcmp(argv[4], "scripts") && strchr(getenv("NW_steps"), 'w')) {
-		wake_kswapd(strtoul(argv[1], NULL, 10) / 2);
-		sleep(2);
-	}
 	set(THP "defrag", "NW_defrag");
 	p = map(need * HUGE);
 	if (!strcmp(argv[5], "advised") && madvise(p, need * HUGE, MADV_HUGEPAGE))

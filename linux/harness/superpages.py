@@ -47,7 +47,6 @@ CASES = {
     "frag100-huge-fill-never": case("100", "never", fill="huge"),
     # Only measured where they are named: minutes each.
     **{f"scripts{p}": scripts(p) for p in FRAGS[1:]},
-    "scripts100-kswapd": scripts("100", steps="paw"),
     "scripts100-no-pressure": scripts("100", steps="a"),
     "scripts100-last-step": scripts("100", steps=""),
 }
