@@ -71,7 +71,7 @@ fn superpage_managers_make_superpages_each_in_its_way() {
     );
     let sync_1 = managed("kind = 'quicksilver', threshold = 1");
     assert!(sync_1.statistics.kernels[0].counters.zeroed_2m >= 60 && fewer_walks(&sync_1));
-    let ingens = managed("kind = 'ingens'");
+    let ingens = managed("kind = 'ingens', scan_sleep_ms = 10");
     assert!(
         of_manager(&ingens, 0, "promoted_on_request") >= 32
             && ingens.statistics.kernels[0].counters.copied_collapse > 10_000

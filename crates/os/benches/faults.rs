@@ -3,8 +3,6 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use nestwalk_mem::{Cpu, PageCount, Vpn, VpnRange};
-use nestwalk_os::manager::hawkeye::HawkEyeConfig;
-use nestwalk_os::manager::ingens::IngensConfig;
 use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::manager::thp::ThpConfig;
 use nestwalk_os::{Bare, HostMemory, Kernel, KernelConfig, ManagerConfig, ProcessId, VmaFlags};
@@ -77,9 +75,6 @@ fn faults(criterion: &mut Criterion) {
         ("two_levels_random_freebsd", ManagerConfig::FreeBsd, RANDOM),
         ("two_levels_random_quicksilver", reserving, RANDOM),
         ("two_levels_thp", huge, 1),
-        ("two_levels_ingens", ManagerConfig::Ingens(IngensConfig::default()), 1),
-        ("two_levels_hawkeye", ManagerConfig::HawkEye(HawkEyeConfig::default()), 1),
-        ("two_levels_freebsd", ManagerConfig::FreeBsd, 1),
     ] {
         group.bench_function(name, |bencher| {
             bencher.iter_batched_ref(|| nested(&manager), |nested| populate(nested, step), BatchSize::PerIteration);

@@ -158,7 +158,13 @@ def _build(paper: Paper, scale: Scale, percent: int, manager: str) -> Run:
         "memory": f"{MEMORY_MIB // scale.divide_footprint} MiB",
         "cpus": BUILD_CPUS,
         "manager": dict(MANAGERS[manager]),
-        "start": {"kind": "frag", "percent": percent, "need": f"{BUILD_NEED_MIB} MiB", "wait_ms": WAIT_MS, "steps": "all"},
+        "start": {
+            "kind": "frag",
+            "percent": percent,
+            "need": f"{BUILD_NEED_MIB} MiB",
+            "wait_ms": WAIT_MS,
+            "steps": "all",
+        },
     }
     others = {
         "workload": {"preset": {**job, "measures": False}},
@@ -240,7 +246,7 @@ def _own(base: Result, length: float | int) -> float:
 
 
 def _speed(base: Result, other: Result, length: float | int) -> float:
-    """How many times as fast as ``base``, of a run of so many accesses, or seconds on ``base``, once memory is filled."""
+    """How many times as fast as ``base``, of a run of so many accesses, or seconds of ``base``."""
     own = _own(base, length)
     speed: float = (own + _kernel(base)) / (own * _access(other) / _access(base) + _kernel(other))
     return speed
