@@ -384,6 +384,20 @@ def test_quicksilver_s_programs_need_what_their_presets_say() -> None:
     assert max(map(len, claims)) <= 48, "labels of pictures fit"
 
 
+def test_quicksilver_s_programs_run_as_long_as_is_known_of_them() -> None:
+    plan = papers.plan("quicksilver", quick=True)
+    gups, xsbench = (quicksilver._length(preset, plan.scale) for preset in ("gups-8g", "xsbench-large"))
+    assert (gups, xsbench) == (2**33 // 8, quicksilver.RUN_S / 8)
+    names = ["gups-8g-frag0-linux", "gups-8g-frag0-freebsd", "blocksvm-frag0-linux"]
+    results = execute([run for run in plan.experiment.runs if run.name in names], Means(jobs=2), Silent())
+    base, other, ends = (results[name] for name in names)
+    assert quicksilver._own(base, gups) == gups * quicksilver._access(base)
+    # What filling memory costs is less of a run that is longer.
+    assert quicksilver._speed(base, other, 1.0) < quicksilver._speed(base, other, gups) < 1
+    # A program that ends is as long as it is.
+    assert quicksilver._own(ends, gups) == quicksilver._own(ends, 1.0) > 0
+
+
 def test_quicksilver_makes_room_where_ingens_finds_none() -> None:
     plan = papers.plan("quicksilver", quick=True)
     wanted = {f"gups-8g-frag100-{name}" for name in ("never", "ingens", "freebsd", "sync-1", "sync-64", "linux")}
