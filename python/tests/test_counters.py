@@ -81,6 +81,11 @@ UNSEEN = {
     "no golden run has Ingens, Quicksilver; crates/os holds them": (
         *("manager.requests", "manager.promoted_on_request", "manager.promoted_by_scan"),
         *("manager.completed_64k", "manager.prepared_ahead", "manager.evicted", "manager.evicted_pages"),
+        *("manager.hot_pages", "manager.idle_pages", "manager.scans_by_fairness"),
+    ),
+    "the golden run with HawkEye has one process, and not what is off by default; crates/os holds them": (
+        *("manager.rounds_by_overhead", "manager.zeroed_ahead", "manager.faults_zeroed_ahead"),
+        *("manager.recovered_pages", "manager.recovered_superpages"),
     ),
     "no golden run names its files; crates/os and crates/machine/tests/build.rs hold them": (
         *("kernel.faults_file", "kernel.faults_file_read", "kernel.pages_mapped_around", "kernel.file_pages_read"),

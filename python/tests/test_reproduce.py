@@ -321,13 +321,15 @@ def test_linux_compacts_for_redis_only_where_blocks_are_short() -> None:
     names = ["redis-cold-frag0-linux", "redis-cold-frag0-linux-room"]
     results = execute([run for run in plan.experiment.runs if run.name in names], Means(jobs=2), Silent())
     kernels = [results[name].whole_run["kernels"][-1]["counters"] for name in names]
+    # On 4.3, after all steps of the scripts, a fault that finds no block compacts twice and takes a small page.
     assert kernels[0]["compactions_direct"] > 100
+    assert 0 <= kernels[0]["compactions_direct"] - kernels[0]["compactions_failed"] < 32
+    assert 2 * kernels[0]["huge_fallbacks"] - 32 < kernels[0]["compactions_failed"] <= 2 * kernels[0]["huge_fallbacks"]
     assert kernels[1].get("compactions_direct", 0) == kernels[1].get("migrated", 0) == 0
     short, room = (quicksilver_redis.longest(results[name]) for name in names)
     assert short is not None
     assert room is not None
-    # A compaction moves a block of 512 pages at the most; without any the longest is two huge pages to be zeroed.
-    assert short > 3 * room
+    assert short >= room, "without compaction the longest is two huge pages to be zeroed"
 
 
 def test_quicksilver_s_heaps_grow_where_their_programs_have_them() -> None:
