@@ -539,12 +539,24 @@ static void khugepaged(void)
 		EXPECT_EQ(*page(p, i), i % 8 ? 0 : (char)(i / 8 + 1));
 }
 
+static void run_on_cpu(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("sched_setaffinity");
+}
+
 static void swapped_out(void)
 {
 	char *p = map_aligned(HUGE);
 	long swapped = counter("pswpout");
 	size_t i;
 
+	/* madvise() drains the batch of new pages of its own processor only; those in another one stay. */
+	run_on_cpu(0);
 	if (read_counter("/proc/meminfo", "SwapTotal") <= 0)
 		_exit(SKIP);
 	for (i = 0; i < 64; i++)
@@ -619,16 +631,6 @@ static void numa_policy(void)
 	EXPECT_EQ(reserved(), 0);
 	*page(p + 3 * HUGE, 1) = 1;
 	EXPECT_EQ(node_of(page(p + 3 * HUGE, 1)), 1);
-}
-
-static void run_on_cpu(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set))
-		die("sched_setaffinity");
 }
 
 static size_t free_pages_of(int node)
