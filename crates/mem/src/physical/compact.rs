@@ -126,11 +126,6 @@ impl PhysicalMemory {
         self.scanners.keep_hints
     }
 
-    /// How many pageblocks the scanners pass over.
-    pub fn skip_hints(&self) -> u64 {
-        self.zone.table.blocks.iter().filter(|block| block.skip).count() as u64
-    }
-
     /// kswapd has nothing to do any more: if the scanners have met since, hints are void
     /// (`reset_isolation_suitable`).
     pub fn kswapd_sleeps(&mut self) {

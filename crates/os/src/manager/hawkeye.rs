@@ -361,10 +361,10 @@ impl HawkEye {
                 self.counters.promotions_without_block += 1;
                 return Ok(());
             };
-            let missing = missing(cx.state, process, first)?;
+            let zeroes = self.recovery.is_on().then(|| missing(cx.state, process, first)).transpose()?;
             cx.collapse(process, first, huge, &mut |cx, _, frame, _| cx.free(FrameRange::single(frame)))?;
-            if self.recovery.is_on() {
-                self.recovery.promoted(cx.state, (process, first), huge, missing);
+            if let Some(zeroes) = zeroes {
+                self.recovery.promoted(cx.state, (process, first), huge, zeroes);
             }
             self.counters.promoted += 1;
         }

@@ -25,7 +25,7 @@ use nestwalk_mem::{Access, Gva, Vpn};
 use super::bijection::{Dice, mix, scale};
 use super::config::{impossible, parameters};
 use super::layout::Layout;
-use super::memory::{Region, Sweep};
+use super::memory::{HEADER, Region, Sweep};
 use super::pattern::Pattern;
 use crate::stream::WorkloadError;
 
@@ -79,8 +79,6 @@ const FUEL_MOST: usize = 321;
 const POINT: u64 = 48;
 const ENERGY: u64 = 8;
 const INDEX: u64 = 4;
-/// `malloc`'s header before an array that is a mapping of its own.
-const HEADER: u64 = 16;
 /// Where the loop reads the two points, in its order (bytes behind the first one): before it stores
 /// the first two sums, and after that.
 const READS: ([u64; 10], [u64; 2]) = ([0x30, 0x38, 0x40, 0x08, 0x10, 0x18, 0x20, 0x00, 0x48, 0x50], [0x58, 0x28]);

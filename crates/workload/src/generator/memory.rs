@@ -11,6 +11,9 @@ use super::bijection::{Bijection, mix};
 /// downwards.
 const MMAP_TOP: Vpn = Vpn(0x7_ffff_7000);
 
+/// Bytes that glibc's `malloc` keeps before an array.
+pub(super) const HEADER: u64 = 16;
+
 /// Hands out mappings as `mmap` does: each right below the one before (`vm_unmapped_area` top down;
 /// Linux 6.1 aligns nothing to 2 MiB).
 #[derive(Clone)]

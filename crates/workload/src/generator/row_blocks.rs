@@ -31,7 +31,7 @@ use nestwalk_mem::{Access, Gva, PageCount, Vpn};
 use super::bijection::{Bijection, Dice, mix, scale};
 use super::config::{impossible, parameters};
 use super::layout::Layout;
-use super::memory::{MmapArea, Region};
+use super::memory::{HEADER, MmapArea, Region};
 use super::pattern::Pattern;
 use super::windows::{Ending, Script, Stretch, WHOLE, Windows, part};
 use crate::stream::WorkloadError;
@@ -44,8 +44,6 @@ const ENDS: u64 = 2;
 /// Bytes of a label, a row's place, a weight or a multiplier.
 const LABEL: u64 = 4;
 const WORD: u64 = 8;
-/// Where `malloc` begins what it maps.
-const HEADER: u64 = 16;
 /// Of 1000 columns, those of a field: the last of a row's entries has the rest.
 const SMALL_FIELD: u64 = 1;
 const STUDENTS: u64 = 5;

@@ -12,9 +12,7 @@ use nestwalk_mem::addr::PAGE_BYTES;
 
 use super::{Algorithm, WORD};
 use crate::generator::adjacency::Adjacency;
-
-/// Bytes before each array (glibc's `malloc`).
-const HEADER: u64 = 16;
+use crate::generator::memory::HEADER;
 
 /// How many of `count` a `share` in millionths is.
 pub(super) const fn part(count: u64, share: u32) -> u64 {

@@ -7,8 +7,8 @@
 //! tables (pointer and counter of each array, the flag and the pointer to its row) and seven to
 //! fields and to the stack.
 
-/// Bytes before each array (glibc's `malloc`).
-const HEADER: u64 = 16;
+use crate::generator::memory::HEADER;
+
 /// Bytes of the stack's frame, of `graph` and of the globals, each from a line of its own.
 const FIXED: u64 = 512;
 const LINE: u64 = 64;

@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
-use crate::generator::windows::played::play;
+use crate::generator::windows::played::{config, play};
 use crate::stream::Workload as _;
-
-fn config(more: &str) -> RowBlocksConfig {
-    let common = "footprint = '24 MiB'\nwarm_accesses = 40_000\nmeasured_accesses = 200_000";
-    let mut table: toml::Table = toml::from_str(common).unwrap();
-    table.extend(toml::from_str::<toml::Table>(more).unwrap());
-    table.try_into().unwrap()
-}
 
 #[test]
 fn memory_is_given_back_fold_by_fold_and_the_footprint_is_what_is_in_use_at_the_most() {

@@ -7,9 +7,9 @@ use nestwalk_mem::{Access, Gva, Vpn};
 use super::super::adjacency::Adjacency;
 use super::super::bijection::mix;
 use super::super::layout::Layout;
-use super::super::memory::Region;
+use super::super::memory::{HEADER, Region};
 use super::super::windows::{WHOLE, part, share};
-use super::plan::{EDGE, HEADER, InEdges, RANK, Shard, TARGET, file_bytes};
+use super::plan::{EDGE, InEdges, RANK, Shard, TARGET, file_bytes};
 
 /// Fields of a vertex.
 const IN_COUNT: u64 = 8;

@@ -6,15 +6,13 @@ use nestwalk_mem::{Gva, PageCount};
 
 use super::super::adjacency::Adjacency;
 use super::super::deals::GROUP;
-use super::super::memory::{MmapArea, Region};
+use super::super::memory::{HEADER, MmapArea, Region};
 
 /// Bytes of a vertex, of an edge, of a rank, and of an edge in the shard's file.
 pub(super) const VERTEX: u64 = 64;
 pub(super) const EDGE: u64 = 12;
 pub(super) const RANK: u64 = 4;
 pub(super) const TARGET: u64 = 4;
-/// Where `malloc` begins what it maps.
-pub(super) const HEADER: u64 = 16;
 
 /// How many in-edges vertices have: as many as they are popular.
 pub(super) struct InEdges {

@@ -2,17 +2,11 @@
 use nestwalk_mem::addr::PAGE_BYTES;
 
 use super::graph::{PART_EDGES, SOURCES};
-use super::plan::{EDGE, HEADER};
+use super::plan::EDGE;
 use super::*;
-use crate::generator::windows::played::play;
+use crate::generator::memory::HEADER;
+use crate::generator::windows::played::{config, play};
 use crate::stream::Workload as _;
-
-fn config(more: &str) -> ShardsConfig {
-    let common = "footprint = '24 MiB'\nwarm_accesses = 40_000\nmeasured_accesses = 200_000";
-    let mut table: toml::Table = toml::from_str(common).unwrap();
-    table.extend(toml::from_str::<toml::Table>(more).unwrap());
-    table.try_into().unwrap()
-}
 
 #[test]
 fn memory_is_given_back_shard_by_shard_and_the_footprint_is_the_largest_ones() {

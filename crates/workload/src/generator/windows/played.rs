@@ -7,6 +7,14 @@ use nestwalk_mem::Vpn;
 
 use crate::stream::{Batch, MemoryEvent, Phase, Step, Workload};
 
+/// The parameters of a small program, and `more`.
+pub(in crate::generator) fn config<T: serde::de::DeserializeOwned>(more: &str) -> T {
+    let common = "footprint = '24 MiB'\nwarm_accesses = 40_000\nmeasured_accesses = 200_000";
+    let mut table: toml::Table = toml::from_str(common).unwrap();
+    table.extend(toml::from_str::<toml::Table>(more).unwrap());
+    table.try_into().unwrap()
+}
+
 /// All that a run does, page by page.
 #[derive(Default)]
 pub(in crate::generator) struct Played {
