@@ -12,6 +12,10 @@ const TOPOLOGY_EXTENSIONS: u32 = 1 << 22;
 /// Leaf 8000_0021h, EAX: sizes of the L2 TLB are multiples of 32.
 const L2_TLB_SIZE_X32: u32 = 1 << 14;
 
+/// The first family whose L2 TLB has more entries than 12 bits can say, so that its sizes are
+/// multiples of 32 whatever a hypervisor lets through of leaf 8000_0021h.
+const ZEN_5: u32 = 0x1A;
+
 /// The first family whose first-level data TLB is one array for all page sizes (WikiChip, Zen and
 /// Zen 2).
 const ZEN: u32 = 0x17;
@@ -36,7 +40,7 @@ pub(crate) fn decode(leaves: &Leaves, processor: &mut Processor) {
     if processor.family >= ZEN && first.iter().all(|tlb| tlb.ways == tlb.entries) {
         first = one_for_all(first, &mut processor.notes);
     }
-    let second = second_level(leaves, &mut processor.notes);
+    let second = second_level(leaves, l2_tlb_unit(leaves, processor), &mut processor.notes);
     processor.tlbs = first.into_iter().chain(second).collect();
 }
 
@@ -143,9 +147,22 @@ fn one_for_all(arrays: Vec<Tlb>, notes: &mut Vec<String>) -> Vec<Tlb> {
     vec![Tlb { sizes: TlbPages::ALL.to_vec(), source, ..first.clone() }]
 }
 
-fn second_level(leaves: &Leaves, notes: &mut Vec<String>) -> Vec<Tlb> {
+/// What a size of the L2 TLB is counted in, in entries.
+fn l2_tlb_unit(leaves: &Leaves, processor: &mut Processor) -> u32 {
+    if leaves.leaf(0x8000_0021).eax & L2_TLB_SIZE_X32 != 0 {
+        return 32;
+    }
+    if processor.family < ZEN_5 {
+        return 1;
+    }
+    let why = "The hypervisor hides bit 14 of CPUID leaf 80000021h, by which sizes of the L2 TLB are multiples of 32, as \
+               they are on every Zen 5: taken as that.";
+    processor.notes.push(why.into());
+    32
+}
+
+fn second_level(leaves: &Leaves, unit: u32, notes: &mut Vec<String>) -> Vec<Tlb> {
     let (l2, giant) = (leaves.leaf(0x8000_0006), leaves.leaf(0x8000_0019));
-    let unit = if leaves.leaf(0x8000_0021).eax & L2_TLB_SIZE_X32 != 0 { 32 } else { 1 };
     let small = coded(2, l2.ebx, TlbPages::Small, unit, "80000006h");
     let huge = coded(2, l2.eax, TlbPages::Huge, unit, "80000006h");
     let giant = coded(2, giant.ebx, TlbPages::Giant, unit, "80000019h");

@@ -222,6 +222,21 @@ fn a_hypervisor_is_named_and_a_masked_leaf_is_noted() {
 }
 
 #[test]
+fn a_hidden_unit_of_the_l2_tlb_is_that_of_zen_5() {
+    let text = recorded!("turin");
+    let hidden = text.replace("CPUID 80000021: D93FFFCF", "CPUID 80000021: D93FBFCF");
+    assert_ne!(text, hidden);
+    let [metal, guest] = [text, &hidden].map(|text| Processor::decode(&Leaves::parse(text).unwrap()));
+    assert_eq!(guest.tlbs, metal.tlbs);
+    assert!(guest.notes.iter().any(|note| note.contains("80000021h")), "{:?}", guest.notes);
+    assert!(!metal.notes.iter().any(|note| note.contains("80000021h")), "{:?}", metal.notes);
+    // Before Zen 5 the size is what the leaf says.
+    let rome = recorded!("rome-3975wx");
+    let rome = Processor::decode(&Leaves::parse(rome).unwrap());
+    assert!(!rome.notes.iter().any(|note| note.contains("80000021h")), "{:?}", rome.notes);
+}
+
+#[test]
 fn frequencies_come_from_leaf_16h() {
     let processor = Processor::decode(&Leaves::parse(recorded!("icelake-gold-6336y")).unwrap());
     assert_eq!((processor.base_mhz, processor.max_mhz), (Some(2400), Some(3600)));
