@@ -18,6 +18,7 @@ from nestwalk.live import commands as live
 from nestwalk.probe import commands as probe
 from nestwalk.sweeps import commands as sweeps
 from nestwalk.sweeps.commands import Dask, Results, Workers  # noqa: TC001 (typer reads the annotations)
+from nestwalk.timed import commands as timed
 from nestwalk.verb import App
 from nestwalk.vm import commands as vm
 
@@ -323,3 +324,4 @@ def bench(
 
 app.command()(file_verbs.keys)
 app.command(context_settings={"allow_interspersed_args": False})(capturing.capture)
+app.command(context_settings={"allow_interspersed_args": False})(timed.time)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The simulator's time of a program with either kind of pages, held against what was measured.
+
+A trace of the program is played on a machine with 4 KiB and with 2 MiB pages; the ratio of the two times is what the
+simulator says of what was measured. Nothing is fitted: the one thing that is taken from the measurement is what it
+would take of the machine's file to agree (:attr:`Held.critical`), which is told and not used.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from nestwalk import comparisons, conduct, intervals, machines, pool, program, scenario
+from nestwalk.conduct import Means
+from nestwalk.result import Result
+from nestwalk.timed import pages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from nestwalk.intervals import Estimate
+    from nestwalk.pool import Watcher
+    from nestwalk.probe.statistics import Value
+    from nestwalk.timed.pages import Pages
+
+Host = Literal["4k", "2m", "none"]
+HOSTS: tuple[Host, ...] = ("4k", "2m", "none")
+"""Pages with which a host backs a VM; none of bare metal."""
+SMALL, LARGE = {"kind": "linux4k"}, {"kind": "thp", "enabled": "always"}
+
+WHOLE = 1000
+"""A share in thousandths."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Cycles an access by what they are spent on, the kernel's left out."""
+
+    work: float
+    data: float
+    walk: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.work + self.data + self.walk
+
+
+@dataclass(frozen=True)
+class Held:
+    """One simulated host, held against what was measured."""
+
+    host: Host
+    small: Parts
+    huge: Parts
+    ratio: Estimate
+    """Time with 4 KiB pages by time with huge ones, simulated."""
+    measured: Value
+    """The same, measured."""
+    critical_permille: int
+    """The machine file's ``walk_critical_permille``: the share of walk cycles that nothing hides."""
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the intervals of the two ratios meet; None where one of them is not known."""
+        if self.measured.low is None or self.measured.high is None:
+            return None
+        half = self.ratio.ci95 or 0.0
+        return self.measured.low <= self.ratio.value + half and self.ratio.value - half <= self.measured.high
+
+    def critical(self, ratio: float) -> float | None:
+        """The ``walk_critical_permille`` with which the simulated ratio would be ``ratio``, all else as it is.
+
+        None where none from 0 to 1000 does it.
+        """
+        if not self.critical_permille:
+            return None
+        one, two = (parts.walk * WHOLE / self.critical_permille for parts in (self.small, self.huge))
+        rest = (self.small.work + self.small.data, self.huge.work + self.huge.data)
+        if one <= ratio * two:
+            return None
+        found = (ratio * rest[1] - rest[0]) / (one - ratio * two) * WHOLE
+        return found if 0 <= found <= WHOLE else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for scripts."""
+        ends = (self.measured.low, self.measured.value, self.measured.high)
+        low, value, high = (None if end is None else self.critical(end) for end in ends)
+        return {
+            "host": self.host,
+            "cycles_per_access": {"4k": asdict(self.small), "huge": asdict(self.huge)},
+            "ratio": self.ratio.value,
+            "ratio_ci95": self.ratio.ci95,
+            "agrees": self.agrees,
+            "walk_critical_permille": self.critical_permille,
+            "walk_critical_permille_measured": {"value": value, "low": low, "high": high},
+        }
+
+
+def hosts(detected: machines.Detected) -> tuple[Host, ...]:
+    """What may lie below this machine: in a VM that is not known, so both."""
+    return ("4k", "2m") if detected.processor["hypervisor"] else ("none",)
+
+
+def kernels(host: Host, which: Pages) -> list[dict[str, Any]]:
+    """The kernels of a run."""
+    own = {"manager": SMALL if which == "4k" else LARGE}
+    return [own] if host == "none" else [{"manager": SMALL if host == "4k" else LARGE}, own]
+
+
+def hold(
+    trace: str,
+    measured: Value,
+    *,
+    machine: str | None = None,
+    seed: int = 1,
+    jobs: int | None = None,
+    watch: Callable[[Sequence[str]], AbstractContextManager[Watcher]] = lambda _: nullcontext(pool.Silent()),
+) -> tuple[str, list[Held]]:
+    """Simulates a trace of the program, and says on which machine.
+
+    Args:
+        trace: A trace's file, or the name of a bundled one.
+        measured: Time with 4 KiB pages by time with huge ones, measured.
+        machine: A machine's name or file; this processor as ``nestwalk machine detect`` has it if None.
+        seed: Everything random follows from it.
+        jobs: Runs at a time.
+        watch: Makes a watcher for runs of such names.
+
+    Raises:
+        NestwalkError: When the trace or the machine cannot be read, or a run fails.
+    """
+    detected = machines.detect()
+    workload = dict(program.of_trace(trace).workload)
+    with tempfile.TemporaryDirectory(prefix="nestwalk-") as folder:
+        if machine is None:
+            path = Path(folder, "machine.toml")
+            path.write_text(detected.toml(), encoding="utf-8")
+        name = str(path) if machine is None else comparisons.place_of(machine)
+        below = hosts(detected)
+        names = {(host, which): f"host-{host}-{which}" for host in below for which in pages.BOTH}
+        todo = []
+        for (host, which), run in names.items():
+            table = {
+                "schema": 1,
+                "name": run,
+                "machine": name,
+                "seed": seed,
+                "workload": workload,
+                "kernels": kernels(host, which),
+            }
+            todo.append(pool.Job(run, scenario.write(table), Path(folder, f"{run}.toml")))
+        with watch([f"simulated: {run}" for run in names.values()]) as watcher:
+            found = conduct.results(todo, Means(jobs), watcher)
+    results = {key: Result(one) for key, one in zip(names, found, strict=True)}
+    held = [_held(host, results[host, "4k"], results[host, "huge"], measured) for host in below]
+    return (detected.description if machine is None else machine), held
+
+
+def _held(host: Host, small: Result, huge: Result, measured: Value) -> Held:
+    timing = small.configuration["machine"]["timing"]
+    above, below = ([_own(window["cycles"]) for window in one.statistics["windows"]] for one in (small, huge))
+    ratio = intervals.ratio(above, below)
+    assert ratio is not None, "a run that measured nothing is an error of the engine"  # noqa: S101
+    return Held(host, _parts(small), _parts(huge), ratio, measured, timing["walk_critical_permille"])
+
+
+def _own(cycles: Mapping[str, Any]) -> int:
+    """Of the program's own accesses."""
+    return int(cycles["work"] + cycles["data"] + cycles["walk"])
+
+
+def _parts(result: Result) -> Parts:
+    cycles, accesses = result.statistics["cycles"], result.statistics["accesses"]
+    return Parts(*(cycles[part] / accesses for part in ("work", "data", "walk")))

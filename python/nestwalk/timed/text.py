@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What ``nestwalk time`` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from nestwalk import tables
+from nestwalk.timed import pages
+from nestwalk.timed.timing import MEASURES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from nestwalk.probe.statistics import Value
+    from nestwalk.timed.held import Held, Host
+    from nestwalk.timed.timing import Timed
+
+GIVEN = {
+    "always": "the kernel's setting is `always`; for 4 KiB pages the program has them disabled by prctl",
+    "madvise": "the kernel's setting is `madvise`, so only what glibc's malloc hands out has huge pages "
+    "(GLIBC_TUNABLES=glibc.malloc.hugetlb=1)",
+}
+HOSTS: dict[Host, str] = {
+    "4k": "a host with 4 KiB pages",
+    "2m": "a host with 2 MiB pages",
+    "none": "no host",
+}
+MIB = 1 << 20
+
+
+def page(done: Timed) -> list[RenderableType]:
+    """All of it: what huge pages give first."""
+    lines: list[RenderableType] = [Text(headline(done), style="bold"), Text(), measured(done)]
+    if done.held:
+        lines += [Text(), simulated(done)]
+    return [*lines, Text(), *(Text(line) for line in notes(done))]
+
+
+def headline(done: Timed) -> str:
+    """What huge pages give the program, if that is clear."""
+    found = done.ratio(done.judged)
+    what = MEASURES[done.judged].removesuffix(", s")
+    if found is None or done.huge_bytes["huge"] == 0:
+        return "What huge pages give is unavailable, because the program got none."
+    if found.low is None or found.high is None:
+        return (
+            f"With 4 KiB pages {what} is {found.value:.3f} times as long; no interval, because there are too few "
+            "rounds."
+        )
+    if found.low <= 1 <= found.high:
+        return f"Huge pages make no difference to {what} that is clear of the noise: {span(found)}."
+    change = f"{abs(1 - 1 / found.value):.1%} {'shorter' if found.value > 1 else 'longer'}"
+    return f"Huge pages make {what} {change}: with 4 KiB pages it is {span(found)} times as long."
+
+
+def span(found: Value) -> str:
+    """A ratio with its interval."""
+    return f"{found.value:.3f}" + (f" ({found.low:.3f} to {found.high:.3f})" if found.low is not None else "")
+
+
+def measured(done: Timed) -> RenderableType:
+    """A line for each measure."""
+    table = tables.new(("", "4 KiB pages", "huge pages", "4 KiB / huge"))
+    for measure, title in MEASURES.items():
+        small, huge, ratio = done.value(measure, "4k"), done.value(measure, "huge"), done.ratio(measure)
+        if small is None or huge is None:
+            continue
+        decimals = 0 if measure == "faults" else 3
+        table.add_row(
+            title,
+            *(tables.number(found.value, decimals, found.ci95) for found in (small, huge)),
+            span(ratio) if ratio else tables.NOTHING,
+        )
+    most = (_mebibytes(done.huge_bytes[which]) for which in pages.BOTH)
+    table.add_row("most memory in huge pages, MiB", *most, "")
+    return table
+
+
+def _mebibytes(number: int | None) -> str:
+    return tables.NOTHING if number is None else f"{number / MIB:.0f}"
+
+
+def simulated(done: Timed) -> RenderableType:
+    """A line for each simulated host."""
+    table = tables.new(
+        (
+            "simulated on",
+            "cycles an\naccess, 4 KiB",
+            "of them\nwalks",
+            "cycles an\naccess, huge",
+            "4 KiB / huge",
+            "verdict",
+        )
+    )
+    for held in done.held:
+        table.add_row(
+            HOSTS[held.host],
+            f"{held.small.total:.2f}",
+            f"{held.small.walk:.2f}",
+            f"{held.huge.total:.2f}",
+            tables.number(held.ratio.value, 3, held.ratio.ci95),
+            verdict(held),
+        )
+    return table
+
+
+def verdict(held: Held) -> str:
+    """Whether simulated and measured ratio agree."""
+    if held.agrees is None:
+        return "unavailable, because there are too few rounds for an interval"
+    off = held.ratio.value / held.measured.value - 1
+    return "agrees" if held.agrees else f"differs, {off:+.1%}"
+
+
+def notes(done: Timed) -> Sequence[str]:
+    """Units, noise, how huge pages were had, and what the machine's file would need to agree."""
+    rounds = len(done.trials["4k"])
+    lines = [
+        *done.notes,
+        f"Medians over {rounds} rounds of a run with either kind of pages, with bootstrapped 95 % intervals.",
+        f"Huge pages: {GIVEN[done.means]}.",
+    ]
+    if done.held:
+        lines.append(f"Simulated: {done.machine}; the program's own accesses, without the kernel's work.")
+        lines += [critical(held) for held in done.held]
+    return lines
+
+
+def critical(held: Held) -> str:
+    """Which ``walk_critical_permille`` would make the simulated ratio the measured one."""
+    where = f"On {HOSTS[held.host]}" if held.host != "none" else "Natively"
+    ends = [held.critical(end) for end in (held.measured.low, held.measured.high) if end is not None]
+    value = held.critical(held.measured.value)
+    has = f"the machine's file has {held.critical_permille}"
+    if value is None:
+        return f"{where} no share of walk cycles that nothing hides gives the measured ratio; {has} thousandths."
+    low, high = (f"{end:.0f}" if end is not None else "none" for end in ends) if len(ends) > 1 else ("none", "none")
+    return (
+        f"{where} the measured ratio is had if nothing hides {value:.0f} thousandths ({low} to {high}) of walk cycles; "
+        f"{has}."
+    )
