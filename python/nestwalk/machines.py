@@ -210,7 +210,7 @@ class _Maker:
 
     def _mmu(self) -> None:
         self._memory_latency()
-        for key in ("mmu.l1d_miss_registers", "mmu.segment_latency_cycles"):
+        for key in ("mmu.l1d_miss_registers", "mmu.l2_tlb_hit_cycles", "mmu.segment_latency_cycles"):
             if key in self.lines:
                 self._assume(key)
         for name, level in CACHES.items():

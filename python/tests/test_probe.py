@@ -340,6 +340,19 @@ def test_an_ideal_machine_is_recognised(huge_walks: float, expected: str) -> Non
     assert json.dumps(done.to_json())
 
 
+@pytest.mark.parametrize(("huge_walks", "expected"), [(1.0, "4k"), (0.0, "2m")], ids=["4k", "2m"])
+def test_the_first_level_tells_pages_of_the_host_where_memory_is_too_noisy(huge_walks: float, expected: str) -> None:
+    wanted = probing.plan(1 << 30, 32 * MIB)
+    dice = random.Random(3)  # noqa: S311 (synthetic data)
+    done = synthetic(lambda cell: ideal(cell, huge_walks), wanted)
+    for cell, samples in done.samples.items():
+        if cell.footprint_bytes > 8 * MIB:
+            done.samples[cell] = [one + dice.uniform(0, 200) for one in samples]
+    found = probing.judged(done, 1 << 30, 1, PROCESSOR)
+    assert found.host_pages == expected
+    assert "a miss of the first-level TLB costs" in found.host_pages_why
+
+
 def test_a_flat_machine_is_unknown_with_sentences() -> None:
     done = probing.judged(synthetic(lambda _: 5.0, probing.plan(256 * MIB, None)), 256 * MIB, 1, PROCESSOR)
     assert done.host_pages == "unknown"

@@ -118,7 +118,6 @@ impl Pieces {
 /// What was counted, with the time that it took, `os` of it in the kernels.
 pub(crate) fn window(machine: &MachineConfig, counted: &Counters, instructions: u64, os: Cycles) -> Window {
     let timing = &machine.timing;
-    let beyond_l1 = counted.caches.data_cycles - u64::from(machine.mmu.l1d.latency_cycles) * counted.tlb.accesses;
     Window {
         accesses: counted.tlb.accesses,
         instructions,
@@ -127,7 +126,7 @@ pub(crate) fn window(machine: &MachineConfig, counted: &Counters, instructions: 
         walk_references: counted.walk_events.total_references(),
         cycles: CyclesByPart {
             work: timing.work(instructions).0,
-            data: timing.data(Cycles(beyond_l1)).0,
+            data: timing.data(counted.data_waits(&machine.mmu)).0,
             walk: timing.walk(Cycles(counted.walk_cycles)).0,
             os: os.0,
         },

@@ -72,6 +72,7 @@ pub const MACHINE: &[Key] = &[
     key("timing.walk_critical_permille", 0, 1000, SHARE, WHOLE),
     key("mmu.memory_latency_cycles", 1, LATENCY_MAX, "cycles", NO_STORAGE),
     key("mmu.l1d_miss_registers", 1, 4096, "misses", assumed("cores of today have 10 to 48")),
+    key("mmu.l2_tlb_hit_cycles", 0, LATENCY_MAX, "cycles", NO_STORAGE),
     key("mmu.segment_latency_cycles", 0, 1000, "cycles", assumed("comparisons of a few registers take less")),
     key("mmu.l1d.size", 64, 1 << 36, BYTES, REAL_CACHE),
     key("mmu.l1d.ways", 1, 64, "ways", WAY_BITS),

@@ -8,7 +8,7 @@
 //! meanwhile is in no request, as they run on other processors.
 
 use nestwalk_mem::Cycles;
-use nestwalk_mmu::Counters;
+use nestwalk_mmu::{Counters, MmuConfig};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -130,31 +130,28 @@ impl Recorder {
 /// What a program has waited for until some moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Waits {
-    accesses: u64,
+    /// For data ([`Counters::data_waits`]).
     data_cycles: u64,
     walk_cycles: u64,
 }
 
 impl Waits {
-    /// What these counters have of it.
-    pub fn of(counters: &Counters) -> Self {
-        let (accesses, walk_cycles) = (counters.tlb.accesses, counters.walk_cycles);
-        Self { accesses, data_cycles: counters.caches.data_cycles, walk_cycles }
+    /// What these counters, of a core of `config`, have of it.
+    pub fn of(counters: &Counters, config: &MmuConfig) -> Self {
+        Self { data_cycles: counters.data_waits(config).0, walk_cycles: counters.walk_cycles }
     }
 
     /// What has come since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
-            accesses: self.accesses - earlier.accesses,
             data_cycles: self.data_cycles - earlier.data_cycles,
             walk_cycles: self.walk_cycles - earlier.walk_cycles,
         }
     }
 
     fn cycles(&self, machine: &MachineConfig) -> u64 {
-        let beyond_l1 = self.data_cycles - u64::from(machine.mmu.l1d.latency_cycles) * self.accesses;
         let timing = &machine.timing;
-        timing.data(Cycles(beyond_l1)).0 + timing.walk(Cycles(self.walk_cycles)).0
+        timing.data(Cycles(self.data_cycles)).0 + timing.walk(Cycles(self.walk_cycles)).0
     }
 }
 
@@ -164,7 +161,7 @@ mod tests {
     use crate::testing::machine_config;
 
     fn waits(walk_cycles: u64) -> Waits {
-        Waits { accesses: 0, data_cycles: 0, walk_cycles }
+        Waits { data_cycles: 0, walk_cycles }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! A run: the measured tenant goes on to its end, under the eyes of an observer.
 
 use nestwalk_mem::Cycles;
+use nestwalk_mmu::MmuConfig;
 use nestwalk_workload::{Phase, Step};
 
 use crate::accesses::Detail;
@@ -133,13 +134,13 @@ impl Run<'_> {
             }
             let share = machine.tenant_mut(Self::ID).stream.cut(wanted);
             let detail = observer.begin(stretch, share.represented, machine);
-            let before = self.tells_requests.then(|| waits(machine));
+            let before = self.tells_requests.then(|| waits(machine, &self.config.mmu));
             let mut cycles = Cycles(0);
             while machine.tenant(Self::ID).stream.in_stretch() {
                 cycles += machine.step_measured_within(Self::ID, Budget::alone(detail))?.1;
             }
             if let (Some(before), Stretch::Measure) = (before, stretch) {
-                self.requests.go_on(thread, self.config, cycles, &waits(machine).since(&before));
+                self.requests.go_on(thread, self.config, cycles, &waits(machine, &self.config.mmu).since(&before));
             } else {
                 self.requests.restart();
             }
@@ -201,6 +202,6 @@ impl Run<'_> {
 }
 
 /// What the measured program has waited for until now.
-fn waits(machine: &Machine) -> Waits {
-    machine.counters(Machine::FIRST).map_or_else(Waits::default, |counters| Waits::of(&counters))
+fn waits(machine: &Machine, config: &MmuConfig) -> Waits {
+    machine.counters(Machine::FIRST).map_or_else(Waits::default, |counters| Waits::of(&counters, config))
 }

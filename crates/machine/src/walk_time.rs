@@ -19,7 +19,7 @@ pub(crate) struct Counted {
     accesses: u64,
     walks: u64,
     walk_cycles: u64,
-    /// Of data, beyond the latency of L1-D hits.
+    /// Of data ([`Counters::data_waits`]).
     data_cycles: u64,
     /// The same of accesses that only the TLBs saw.
     functional_accesses: u64,
@@ -29,13 +29,12 @@ pub(crate) struct Counted {
 impl Counted {
     /// Of `instructions`, and accesses that counted so much on a core of `config`.
     pub fn new(instructions: u64, counters: &Counters, config: &MmuConfig) -> Self {
-        let hits = u64::from(config.l1d.latency_cycles) * counters.tlb.accesses;
         Self {
             instructions,
             accesses: counters.tlb.accesses,
             walks: counters.tlb.walks(),
             walk_cycles: counters.walk_cycles,
-            data_cycles: counters.caches.data_cycles - hits,
+            data_cycles: counters.data_waits(config).0,
             functional_accesses: counters.functional.accesses,
             functional_walks: counters.functional.walks(),
         }

@@ -40,6 +40,10 @@ pub struct MmuConfig {
     /// The arrays of the second-level TLB; none if there is no second level.
     #[serde(default)]
     pub l2_tlb: Vec<TlbConfig>,
+    /// Cycles that a load waits longer where its translation comes from the second-level TLB. By
+    /// default 0: taken as hidden. Part of the time that programs wait for data, and of no walk.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub l2_tlb_hit_cycles: u32,
     /// Which translation leaves a set of a TLB.
     #[serde(default, skip_serializing_if = "TlbReplacement::is_lru")]
     pub tlb_replacement: TlbReplacement,
@@ -57,6 +61,12 @@ pub struct MmuConfig {
     /// Translations from guest-physical to host-physical pages, if there is such a thing.
     #[serde(default)]
     pub nested_tlb: Option<NestedTlbConfig>,
+}
+
+/// Whether files leave it out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands references")]
+fn is_zero(cycles: &u32) -> bool {
+    *cycles == 0
 }
 
 /// A set-associative cache of 64-byte lines. Any number of sets will do.

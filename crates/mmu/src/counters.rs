@@ -5,10 +5,13 @@
 //! While a core runs, counts of walks are in one array ([`WalkEvents`]). A snapshot moves the
 //! counts of look-ups and of data accesses to the structures that they belong to.
 
+use nestwalk_mem::Cycles;
+
 use crate::accelerator::asap::RegisterCounters;
 use crate::accelerator::cuckoo::CuckooCounters;
 use crate::accelerator::pom_tlb::PomTlbCounters;
 use crate::accelerator::prefetch::PrefetchCounters;
+use crate::config::MmuConfig;
 use crate::events::WalkEvents;
 use crate::hierarchy::CacheCounters;
 use crate::latency::LatencyHistogram;
@@ -61,6 +64,16 @@ nestwalk_mem::counters! {
     }
 }
 
+impl Counters {
+    /// How long loads waited for data and for the second-level TLB, beyond the latency of an L1-D
+    /// hit, on a core of `config`.
+    pub fn data_waits(&self, config: &MmuConfig) -> Cycles {
+        let l1d_hits = u64::from(config.l1d.latency_cycles) * self.tlb.accesses;
+        let l2_tlb_hits = u64::from(config.l2_tlb_hit_cycles) * self.tlb.l2_hits.iter().sum::<u64>();
+        Cycles(self.caches.data_cycles - l1d_hits + l2_tlb_hits)
+    }
+}
+
 /// What an accelerator counts: nothing, or a part of [`Counters`].
 pub trait AcceleratorCounters: Clone {
     /// The part of `counters`, if there is one.
@@ -94,6 +107,17 @@ impl AcceleratorCounters for CuckooCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hits_in_the_second_level_tlb_wait_as_long_as_the_file_says() {
+        let mut counters = Counters::default();
+        let config: MmuConfig = toml::from_str(include_str!("../tests/machine.toml")).unwrap();
+        counters.tlb = TlbCounters { accesses: 10, l2_hits: [3, 1, 0], ..TlbCounters::default() };
+        counters.caches.data_cycles = 10 * u64::from(config.l1d.latency_cycles) + 70;
+        assert_eq!(counters.data_waits(&config), Cycles(70));
+        let slower = MmuConfig { l2_tlb_hit_cycles: 7, ..config };
+        assert_eq!(counters.data_waits(&slower), Cycles(70 + 4 * 7));
+    }
 
     #[test]
     fn counters_have_different_paths_and_each_has_a_text_and_a_unit() {

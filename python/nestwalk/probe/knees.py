@@ -78,13 +78,16 @@ def knee(points: Sequence[Point], step: float) -> Knee | None:
     return None
 
 
-def host_pages(huge: Sequence[Sequence[float]], small: Sequence[Sequence[float]]) -> tuple[str, str]:
+def host_pages(
+    huge: Sequence[Sequence[float]], small: Sequence[Sequence[float]], what: str = "walks cost"
+) -> tuple[str, str]:
     """What backs this VM's memory, "4k", "2m", "mixed" or "unknown", with the sentence why.
 
     Args:
         huge: What an access to a buffer in 2 MiB pages costs more than without TLB misses, ns: for each footprint that
             the TLB holds in 2 MiB pages and does not hold in 4 KiB pages, a value a round.
         small: The same of 4 KiB pages, at the same footprints.
+        what: What these costs are of, for the sentence.
     """
     rounds = len(small[0]) if small else 0
     if rounds < statistics.ROUNDS_MIN:
@@ -92,12 +95,12 @@ def host_pages(huge: Sequence[Sequence[float]], small: Sequence[Sequence[float]]
     # A round's footprints first: what disturbs one of them does not move their median.
     of_huge, of_small = ([median(costs) for costs in zip(*side, strict=True)] for side in (huge, small))
     if not statistics.value(of_small).surely_above(0):
-        return "unknown", "walks cost nothing that is clear of the noise"
+        return "unknown", f"{what} nothing that is clear of the noise"
     share = statistics.bootstrapped(
         rounds, lambda chosen: median(of_huge[r] for r in chosen) / max(median(of_small[r] for r in chosen), _TINY)
     )
     low, high = share.low or 0.0, share.high or 0.0
-    why = f"in 2 MiB pages an access pays {share.value:.0%} ({low:.0%} to {high:.0%}) of what walks cost in 4 KiB pages"
+    why = f"in 2 MiB pages an access pays {share.value:.0%} ({low:.0%} to {high:.0%}) of what {what} in 4 KiB pages"
     if high - low > WIDEST:
         return "unknown", why
     if low > MOSTLY:

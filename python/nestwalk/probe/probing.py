@@ -224,7 +224,11 @@ def _reach(knee: Knee | None, page: int) -> dict[str, Any]:
 
 
 def _judge_host(done: Probed) -> None:
-    """A buffer in 2 MiB pages, where the TLB holds it in 2 MiB pages and not in 4 KiB pages."""
+    """A buffer in 2 MiB pages, where a level of the TLB holds it in 2 MiB pages and not in 4 KiB pages.
+
+    First where the first level does not and the second does: a miss costs little there, but all lines are in the L1-D
+    and the L2, so there is hardly any noise. Then where the second level does not, and walks come.
+    """
     if done.virtual is None:
         done.host_pages_why = "this is no virtual machine: nothing translates below its own tables"
         return
@@ -235,16 +239,33 @@ def _judge_host(done: Probed) -> None:
             "(/sys/kernel/mm/transparent_hugepage/enabled must be madvise or always)"
         )
         return
-    entries = max((tlb["entries"] for tlb in done.processor["tlbs"] if tlb["level"] == 2), default=2048)  # noqa: PLR2004
-    reach = entries * PAGE
+    first, second = (_entries(done.processor, level, usual) * PAGE for level, usual in ((1, 64), (2, 2048)))
+    answers = [
+        knees.host_pages(*_host_costs(done.measured, least, most), what)
+        for least, most, what in (
+            (2 * first, second // 2, "a miss of the first-level TLB costs"),
+            (3 * second, 32 * second, "walks cost"),
+        )
+    ]
+    done.host_pages, done.host_pages_why = next((one for one in answers if one[0] != "unknown"), answers[-1])
+
+
+def _entries(processor: Mapping[str, Any], level: int, usual: int) -> int:
+    """Entries of the largest array of a level of the TLB, which is the one for 4 KiB pages."""
+    found: int = max((tlb["entries"] for tlb in processor["tlbs"] if tlb["level"] == level), default=usual)
+    return found
+
+
+def _host_costs(measured: Measured, least: float, most: float) -> tuple[list[list[float]], list[list[float]]]:
+    """What translation costs in 2 MiB and in 4 KiB pages, one a round, at each footprint from ``least`` to ``most``."""
     huge, small = [], []
-    for cell in done.measured.samples:
-        if (cell.layout, cell.order) == (HUGE, "random") and 3 * reach <= cell.footprint_bytes <= 32 * reach:
-            pair = [_costs(done.measured, cell.footprint_bytes, layout, "random") for layout in (HUGE, "lines-1")]
+    for cell in measured.samples:
+        if (cell.layout, cell.order) == (HUGE, "random") and least <= cell.footprint_bytes <= most:
+            pair = [_costs(measured, cell.footprint_bytes, layout, "random") for layout in (HUGE, "lines-1")]
             if pair[0] is not None and pair[1] is not None:
                 huge.append(pair[0])
                 small.append(pair[1])
-    done.host_pages, done.host_pages_why = knees.host_pages(huge, small)
+    return huge, small
 
 
 def _judge_llc(done: Probed) -> None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nestwalk import comparisons, conduct, intervals, machines, pool, program, scenario
+from nestwalk import comparisons, conduct, intervals, machines, pool, program, scenario, traces
 from nestwalk.conduct import Means
 from nestwalk.result import Result
 from nestwalk.timed import pages
@@ -64,6 +64,8 @@ class Held:
     """The same, measured."""
     critical_permille: int
     """The machine file's ``walk_critical_permille``: the share of walk cycles that nothing hides."""
+    huge_bytes: int | None = None
+    """Memory in huge pages at the end of the run with huge pages; None where results do not say it (natively)."""
 
     @property
     def agrees(self) -> bool | None:
@@ -97,6 +99,7 @@ class Held:
             "ratio": self.ratio.value,
             "ratio_ci95": self.ratio.ci95,
             "agrees": self.agrees,
+            "huge_bytes": self.huge_bytes,
             "walk_critical_permille": self.critical_permille,
             "walk_critical_permille_measured": {"value": value, "low": low, "high": high},
         }
@@ -158,16 +161,19 @@ def hold(
         with watch([f"simulated: {run}" for run in names.values()]) as watcher:
             found = conduct.results(todo, Means(jobs), watcher)
     results = {key: Result(one) for key, one in zip(names, found, strict=True)}
-    held = [_held(host, results[host, "4k"], results[host, "huge"], measured) for host in below]
+    footprint = traces.trace_info(trace)["footprint_bytes"]
+    held = [_held(host, results[host, "4k"], results[host, "huge"], measured, footprint) for host in below]
     return (detected.description if machine is None else machine), held
 
 
-def _held(host: Host, small: Result, huge: Result, measured: Value) -> Held:
+def _held(host: Host, small: Result, huge: Result, measured: Value, footprint: int) -> Held:
     timing = small.configuration["machine"]["timing"]
     above, below = ([_own(window["cycles"]) for window in one.statistics["windows"]] for one in (small, huge))
     ratio = intervals.ratio(above, below)
     assert ratio is not None, "a run that measured nothing is an error of the engine"  # noqa: S101
-    return Held(host, _parts(small), _parts(huge), ratio, measured, timing["walk_critical_permille"])
+    shares = [huge.row[key] for key in ("huge_on_huge_share", "huge_on_small_share")]
+    huge_bytes = None if None in shares else round(sum(shares) * footprint)
+    return Held(host, _parts(small), _parts(huge), ratio, measured, timing["walk_critical_permille"], huge_bytes)
 
 
 def _own(cycles: Mapping[str, Any]) -> int:

@@ -45,8 +45,10 @@ def headline(done: Timed) -> str:
     """What huge pages give the program, if that is clear."""
     found = done.ratio(done.judged)
     what = MEASURES[done.judged].removesuffix(", s")
-    if found is None or done.huge_bytes["huge"] == 0:
+    if done.huge_bytes["huge"] == 0:
         return "What huge pages give is unavailable, because the program got none."
+    if found is None:
+        return f"What huge pages give is unavailable, because {what} is too short to be measured."
     if found.low is None or found.high is None:
         return (
             f"With 4 KiB pages {what} is {found.value:.3f} times as long; no interval, because there are too few "
@@ -93,6 +95,7 @@ def simulated(done: Timed) -> RenderableType:
             "cycles an\naccess, 4 KiB",
             "of them\nwalks",
             "cycles an\naccess, huge",
+            "in huge\npages, MiB",
             "4 KiB / huge",
             "verdict",
         )
@@ -103,6 +106,7 @@ def simulated(done: Timed) -> RenderableType:
             f"{held.small.total:.2f}",
             f"{held.small.walk:.2f}",
             f"{held.huge.total:.2f}",
+            _mebibytes(held.huge_bytes),
             tables.number(held.ratio.value, 3, held.ratio.ci95),
             verdict(held),
         )

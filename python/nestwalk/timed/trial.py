@@ -26,6 +26,8 @@ OUTPUT_SHOWN = 300
 """Characters of a failed program's last words."""
 LOOK_SECONDS = 0.1
 """Between two looks at how much memory lies in huge pages; a look takes the kernel 9 ms a GiB."""
+LOOKS_MIN = 10
+"""With fewer looks, none of which saw a huge page, it is not known whether there was one."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,10 @@ def run(words: Sequence[str], which: Pages, how: Means, own: re.Pattern[str] | N
 
 
 def huge_bytes(words: Sequence[str], which: Pages, how: Means) -> int | None:
-    """The most memory of the program that lay in huge pages at a time; None where the kernel does not say it.
+    """The most memory of the program that lay in huge pages at a time; None where that is not known.
 
-    A run of its own: looking takes the program's memory lock, so such a run is not timed.
+    It is not where the kernel does not say it, and where the program ends too soon. A run of its own: looking takes the
+    program's memory lock, so such a run is not timed.
 
     Raises:
         NestwalkError: As :func:`run`.
@@ -131,11 +134,15 @@ class _Watch:
     """Looks at a process and at those that it started, from a thread; at nothing if there is no process."""
 
     def __init__(self, pid: int | None) -> None:
-        self.most: int | None = None
-        """Of what was seen in huge pages, in bytes."""
+        self._most = self._looks = 0
         self._pid = pid
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
+
+    @property
+    def most(self) -> int | None:
+        """Of what was seen in huge pages, in bytes; None if that is not known."""
+        return self._most if self._most or self._looks >= LOOKS_MIN else None
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -148,7 +155,8 @@ class _Watch:
         while self._pid is not None and not self._over.wait(LOOK_SECONDS):
             found = _huge_now(self._pid)
             if found is not None:
-                self.most = max(self.most or 0, found)
+                self._looks += 1
+                self._most = max(self._most, found)
 
 
 def _huge_now(pid: int, proc: Path = Path("/proc")) -> int | None:
@@ -163,7 +171,7 @@ def _huge_now(pid: int, proc: Path = Path("/proc")) -> int | None:
         ]
     except (OSError, ValueError):
         return None
-    found = re.search(r"^AnonHugePages: *(\d+) kB", text, re.MULTILINE)
-    if found is None:
+    found = re.findall(r"^(?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): *(\d+) kB", text, re.MULTILINE)
+    if not found:
         return None
-    return int(found[1]) * 1024 + sum(_huge_now(child, proc) or 0 for child in children)
+    return sum(map(int, found)) * 1024 + sum(_huge_now(child, proc) or 0 for child in children)
