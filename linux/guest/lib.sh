@@ -73,6 +73,13 @@ no_reservation_lost() {
 	echo $_mode > /proc/sys/vm/ptemagnet
 	[ -z "$_lost" -a "$_n" = 0 ] || { echo "# tables of dead processes:$_lost; $_n pages reserved in no table"; false; }
 }
+# lockdep_saw OUTER INNER: whether lockdep has seen a lock of class INNER taken when one of class OUTER was the last that was held.
+lockdep_saw() {
+	awk -v outer="^$1(#[0-9]+)?\$" -v inner="^$2(#[0-9]+)?\$" '
+		/^ ->/ { found += held && $NF ~ inner; next }
+		{ held = $NF ~ outer }
+		END { exit !found }' /proc/lockdep
+}
 # What MemFree can be compared after: caches dropped, per-CPU lists drained. The
 # latter is a side effect of trying to take memory away that cannot be taken.
 settle() {

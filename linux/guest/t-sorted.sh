@@ -77,3 +77,15 @@ stop_corunners
 stop_late
 echo 0 > $M
 check "sorted: switched off, nothing new is taken" sh -c "A=\$(awk '\$1 == \"taken\" {print \$2}' $S); toucher 16 1 0; [ \$A = \$(awk '\$1 == \"taken\" {print \$2}' $S) ]"
+
+# That no complaint of lockdep means something: it has seen the locks of the series, in each order that there is.
+saw() { check "sorted: lockdep has seen $2 taken under $1" lockdep_saw "$1" "$2"; }
+if [ -e /proc/lockdep ]; then
+	saw "&mm->mmap_lock" "&sorted->change"
+	saw "&sorted->change" fs_reclaim
+	saw "&sorted->change" all_mutex
+	saw "&sorted->change" "&mt->ma_lock"
+	saw all_mutex "&mt->ma_lock"
+	# Where most faults hold only the lock of their mapping.
+	grep -q ' &vma->vm_lock->lock$' /proc/lockdep && saw "&vma->vm_lock->lock" "&sorted->change"
+fi

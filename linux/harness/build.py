@@ -76,11 +76,13 @@ KINDS = {
     "nestwalk": ["base", "nestwalk"],
     "debug": ["base", "nestwalk", "debug"],
     "variant": ["base", "nestwalk", "variant"],
+    # The debug kernel with deliberate mistakes, of which it has to complain: see mistakes().
+    "mistakes": ["base", "nestwalk", "debug"],
     # On top of Debian's own: see compiled().
     "debian": ["debian", "nestwalk"],
 }
 # What QEMU boots through a boot stub, and not by its PVH entry.
-BZIMAGES = ("debug", "variant", "debian")
+BZIMAGES = ("debug", "mistakes", "variant", "debian")
 # The modules of Debian's configuration that are built, in the order in which they are loaded.
 MODULES = {"IRQ_BYPASS_MANAGER": "virt/lib/irqbypass.ko", "KVM": "arch/x86/kvm/kvm.ko", "KVM_AMD": "arch/x86/kvm/kvm-amd.ko"}
 UNPATCHED = ("stock", "hugetlb")
@@ -228,13 +230,32 @@ def patches(release=RELEASE):
     return [series.parent / line for line in series.read_text().splitlines() if line and not line.startswith("#")]
 
 
+def mistakes(release=RELEASE):
+    """The patches of kind mistakes, on top of the series."""
+    own = LINUX / "harness" / f"mistakes-{release.name}.patch"
+    return [LINUX / "harness" / "mistakes.patch", *([own] if own.exists() else [])]
+
+
+def wanted_patches(kind, release):
+    if kind in UNPATCHED:
+        return []
+    return patches(release) + (mistakes(release) if kind == "mistakes" else [])
+
+
+def base_folder(kind):
+    """What trees and kernels are in. Kind mistakes has one of its own, with the names of kind debug in it, for the compiler cache."""
+    return BUILD / kind if kind == "mistakes" else BUILD
+
+
 @built
 def source(kind, release=RELEASE):
     """The kernel tree of a kind: stock, or with the series applied (never fuzzily)."""
-    tree = BUILD / (f"source-stock{release.suffix}" if kind in UNPATCHED else release.package)
-    wanted = [] if kind in UNPATCHED else patches(release)
+    base = base_folder(kind)
+    base.mkdir(exist_ok=True)
+    tree = base / (f"source-stock{release.suffix}" if kind in UNPATCHED else release.package)
+    wanted = wanted_patches(kind, release)
     value = release.version + digest(*wanted)
-    stamp = BUILD / f"{tree.name}.stamp"
+    stamp = base / f"{tree.name}.stamp"
     if stamped(stamp, value):
         return tree
     pristine = BUILD / f"pristine{release.suffix}"
@@ -243,7 +264,7 @@ def source(kind, release=RELEASE):
         pristine.mkdir(parents=True)
         run("tar", "xf", release.tarball, "-C", pristine, "--strip-components=1")
         (pristine / "unpacked").touch()
-    fresh = BUILD / (tree.name + ".new")
+    fresh = base / (tree.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
     run("cp", "-al", pristine, fresh)
     for p in wanted:
@@ -363,11 +384,11 @@ def unlike_debian(tree, config, base, fragments):
 def compiled(kind, release=RELEASE):
     """Configure and build one kernel; returns the vmlinux, or the bzImage where QEMU needs that."""
     base = debian_config(release) if kind == "debian" else None
-    tree, out = source(kind, release), BUILD / f"kernel-{kind}{release.suffix}"
+    tree, out = source(kind, release), base_folder(kind) / f"kernel-{'debug' if kind == 'mistakes' else kind}{release.suffix}"
     fragments = [fragment(f, release) for f in KINDS[kind]]
     stamp = out / "nestwalk.config.stamp"
-    make, env = compiler(tree, out, BUILD)
-    value = (hashlib.sha256(base.encode()).hexdigest() if base else "") + digest(*fragments) + digest(*(patches(release) if kind not in UNPATCHED else []))
+    make, env = compiler(tree, out, base_folder(kind))
+    value = (hashlib.sha256(base.encode()).hexdigest() if base else "") + digest(*fragments) + digest(*wanted_patches(kind, release))
     if not stamped(stamp, value):
         config = configure(tree, out, fragments, make, env, base)
         for line in wanted_options(fragments):

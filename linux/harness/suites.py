@@ -27,7 +27,8 @@ OOM_SHARE_MIN = 0.985
 # How many tests there are. Folios beside reservations are of 6.12 only.
 KUNIT_SUITES = "ptemagnet-part,hugegpt-pool,sorted-tables"
 KUNIT_OK, PTEMAGNET_OK, VARIANT_OK = {"6.1": (48, 50, 44), "6.12": (49, 51, 45)}[build.RELEASE.name]
-SORTED_OK = 28
+# With lockdep: that it has seen the locks of sorted page tables, on 6.12 those of VMAs too.
+SORTED_OK, SORTED_LOCKDEP = 28, {"6.1": 5, "6.12": 6}[build.RELEASE.name]
 
 
 def require(condition, message):
@@ -168,9 +169,11 @@ def stress(kind, seconds, append=""):
     # page_owner=on (where it is built in) allocates memory while pages are freed.
     lines = boot(f"stress-{kind}", build.kernel(kind), build.initramfs(), "stress", mem=1024, timeout=2400,
                  append=f"nw.seconds={seconds} hugegpt=force page_owner=on init_on_alloc=1 {options(kind)} {append}")
-    count_ok(lines, 4, f"stress {kind}")
+    # With everyone's page tables sorted: what is then left of that.
+    everyone = "sorted_page_tables=2" in append
+    count_ok(lines, 4 + 3 * everyone, f"stress {kind}")
     for l in lines:
-        if l.startswith("STRESS"):
+        if l.startswith("STRESS") or (everyone and l.startswith("# sorted:")):
             print(f"          {l}")
 
 
@@ -336,9 +339,37 @@ def clears_once(kind):
 def sorted_tables(kind):
     """Page tables in the order of their addresses: rules and conservation of memory inside; then where the tables lie, from outside."""
     lines = boot(f"sorted-{kind}", build.kernel(kind), build.initramfs(), "sorted", cpus=2, mem=768, timeout=2400, append=options(kind))
-    count_ok(lines, SORTED_OK, f"sorted {kind}")
+    count_ok(lines, SORTED_OK + SORTED_LOCKDEP * (kind == "debug"), f"sorted {kind}")
     for what in ("hold", "huge"):
         in_order(kind, what)
+
+
+# What the debug kernel has to say of each mistake of mistakes*.patch; one of them.
+MISTAKES = {
+    "put": r"VM_BUG_ON_PAGE\(page_ref_count\(page\) == 0\)",
+    "twice": r"KASAN: double-free|BUG: Bad rss-counter|VM_BUG_ON",
+    "sleep": r"BUG: sleeping function called from invalid context",
+    "freed": r"BUG: KASAN: (slab-)?use-after-free",
+    "reclaim": r"WARNING: possible circular locking dependency detected",
+    "order": r"WARNING: possible circular locking dependency detected",
+} | ({"vma": r"WARNING: .*assert_stable"} if build.RELEASE.name != "6.1" else {})
+
+
+def complains():
+    """The debug kernel with deliberate mistakes: of each it complains, and without one of nothing."""
+    for mistake, wanted in {"none": None, **MISTAKES}.items():
+        name = f"mistake-{mistake}"
+        try:
+            boot(name, build.kernel("mistakes"), build.initramfs(), "mistake", mem=512, strict=mistake == "none",
+                 append=f"mistake={mistake} ignore_loglevel {'nw.shrink=1 ' * (mistake in ('none', 'reclaim'))}{quarantine('debug')}")
+        except Failure:
+            # Some mistakes are the kernel's end.
+            if mistake == "none":
+                raise
+        lines = qemu.console(build.run_folder() / f"{name}.log")
+        found = [l for l in lines if wanted and re.search(wanted, l)]
+        require(found or not wanted, f"mistake {mistake}: the kernel does not complain of it")
+        print(f"          {mistake:8} {found[0] if found else 'no complaint'}")
 
 
 # Tables of the mapping that sorter.c holds: 64 MiB, 2 MiB each.
@@ -480,7 +511,10 @@ TEST = [step for step in CHECK if not step.name.startswith("nested")] + [
     Step("stress, debug", lambda: stress("debug", 120), 2),
     Step("ptemagnet, debug", lambda: ptemagnet("debug")),
     Step("sorted, debug", lambda: sorted_tables("debug"), 2),
+    Step("mistakes", complains, 2),
+    Step("stress sorted, debug", lambda: stress("debug", 120, "sorted_page_tables=2"), 2),
     Step("stress", lambda: stress("nestwalk", 60), 2),
+    Step("stress sorted", lambda: stress("nestwalk", 60, "sorted_page_tables=2"), 2),
     Step("nested npt, 2 CPUs", lambda: nested_hugegpt(NPT, "npt-smp", 2)),
     Step("nested shadow", lambda: nested_hugegpt(SHADOW, "shadow")),
     Step("QEMU in the host", qemu_bit),
