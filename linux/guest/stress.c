@@ -119,6 +119,39 @@ static void *mover(void *arg)
 	return NULL;
 }
 
+/* One page, at its tag, in each table of a mapping: tables come and go, a hole is unmapped and mapped anew. */
+static void *spreader(void *arg)
+{
+	uint64_t s = seed * 17 + (uintptr_t)arg;
+
+	while (!stop) {
+		size_t n = 2 + next_random(&s) % 30, from = next_random(&s) % n, holes = 1 + next_random(&s) % 4, i;
+		char *p = map_aligned(n * HUGE);
+
+		if (from + holes > n)
+			holes = n - from;
+		for (i = 0; i < n; i++)
+			*words(p, i * 512 + i) = TAG(i);
+		munmap(p + from * HUGE, holes * HUGE);
+		for (i = 0; i < n; i++)
+			if ((i < from || i >= from + holes) && *words(p, i * 512 + i) != TAG(i))
+				report("spreader", i, 0, *words(p, i * 512 + i));
+		/* Another thread may have been given the place. */
+		if (mmap(p + from * HUGE, holes * HUGE, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) == p + from * HUGE) {
+			for (i = from; i < from + holes; i++)
+				if (*words(p, i * 512 + i))
+					report("spreader, mapped anew", i, 0, *words(p, i * 512 + i));
+			munmap(p, n * HUGE);
+		} else {
+			munmap(p, from * HUGE);
+			munmap(p + (from + holes) * HUGE, (n - from - holes) * HUGE);
+		}
+		done[5] += n;
+	}
+	return NULL;
+}
+
 static int child(void)
 {
 	uint64_t s = getpid();
@@ -181,7 +214,7 @@ static void *protector(void *arg)
 int main(int argc, char **argv)
 {
 	static void *(*const role[])(void *) = {
-		writer, writer, dropper, mover, forker, protector,
+		writer, writer, dropper, mover, forker, protector, spreader,
 	};
 	pthread_t thread[sizeof(role) / sizeof(*role)];
 	size_t i, n = sizeof(role) / sizeof(*role);
@@ -202,7 +235,7 @@ int main(int argc, char **argv)
 	stop = true;
 	for (i = 0; i < n; i++)
 		pthread_join(thread[i], NULL);
-	printf("STRESS writes=%lu drops=%lu moves=%lu forks=%lu protects=%lu bad=%lu\n",
-	       done[0], done[1], done[2], done[3], done[4], bad);
-	return bad || !done[0] || !done[1] || !done[2] || !done[3] || !done[4];
+	printf("STRESS writes=%lu drops=%lu moves=%lu forks=%lu protects=%lu tables=%lu bad=%lu\n",
+	       done[0], done[1], done[2], done[3], done[4], done[5], bad);
+	return bad || !done[0] || !done[1] || !done[2] || !done[3] || !done[4] || !done[5];
 }

@@ -56,13 +56,19 @@ def console(log):
     return log.read_text(errors="replace").replace("\r", "").splitlines()
 
 
-def wait(name, guest, log, timeout):
-    """Until the guest is gone. One that has said DONE has RESTART_MAX seconds for that: without NPT the emulator may spin there."""
+def has(log, pattern):
+    return pattern is not None and any(re.search(pattern, l) for l in console(log))
+
+
+def wait(name, guest, log, timeout, until=None):
+    """Until the guest is gone, or its console has the pattern. After DONE it has RESTART_MAX seconds: without NPT the emulator may spin there."""
     start, done = time.monotonic(), None
     while guest.poll() is None:
         now = time.monotonic()
         if now - start > timeout:
             raise Failure(f"{name}: no end after {timeout} s, see {log}")
+        if has(log, until):
+            return
         if done is None and any(l.startswith("DONE ") for l in console(log)):
             done = now
         if done is not None and now - done > RESTART_MAX:
@@ -71,8 +77,8 @@ def wait(name, guest, log, timeout):
         time.sleep(0.5)
 
 
-def boot(name, kernel, initrd, test, *, timeout=1200, strict=True, **kw):
-    """Boot, run the guest script t-TEST.sh, return the console lines.
+def boot(name, kernel, initrd, test, *, timeout=1200, strict=True, until=None, **kw):
+    """Boot, run the guest script t-TEST.sh, return the console lines. With a pattern for until, the guest ends when its console has that.
 
     Fails when the guest does not reach its end, when a test says "not ok", or when the
     kernel complained (lockdep, KASAN, bad page, ...).
@@ -82,13 +88,15 @@ def boot(name, kernel, initrd, test, *, timeout=1200, strict=True, **kw):
         guest = subprocess.Popen(["nice", "-n", "10", *command(kernel, initrd, test, **kw)], stdin=subprocess.DEVNULL,
                                  stdout=f, stderr=subprocess.STDOUT)
         try:
-            wait(name, guest, log, timeout)
+            wait(name, guest, log, timeout, until)
         finally:
             guest.kill()
             guest.wait()
     lines = console(log)
     print(f"[{time.monotonic() - start:6.1f} s] booted {name}")
     sys.stdout.flush()
+    if has(log, until):
+        return lines
     if not any(l.startswith("DONE ") for l in lines):
         raise Failure(f"{name}: the guest did not reach its end, see {log}\n" + "\n".join(lines[-15:]))
     bad = [l for l in lines if l.startswith(("not ok", "SPLAT"))]
