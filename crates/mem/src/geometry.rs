@@ -94,6 +94,11 @@ impl PageSize {
     }
 }
 
+/// log2 of the pages of a contiguous block ([`PageTable::join`](crate::PageTable::join)).
+pub const CONTIGUOUS_ORDER: u32 = 4;
+/// Pages of a contiguous block: 64 KiB.
+pub const CONTIGUOUS_PAGES: u64 = 1 << CONTIGUOUS_ORDER;
+
 /// How many levels a table has and how many bits of the page number each one indexes.
 ///
 /// x86-64 is [`Geometry::X86_4`] or [`Geometry::X86_5`]; tests run the same code on odd ones.

@@ -26,7 +26,7 @@ pub mod time;
 
 pub use access::Access;
 pub use addr::{Frame, FrameRange, Gfn, Gpa, Gva, Gvn, Hpa, Pa, PageCount, Pfn, Va, Vpn, VpnRange};
-pub use geometry::{Geometry, Level, PageSize};
+pub use geometry::{CONTIGUOUS_ORDER, CONTIGUOUS_PAGES, Geometry, Level, PageSize};
 pub use page_table::{Entry, EntrySlot, Leaf, NodeId, PageTable, Version, Write};
 pub use physical::{Cpu, MigrateType, Order, Owner, PhysicalMemory};
 pub use reuse::{Reuse, ReuseCell, ReuseTimes};

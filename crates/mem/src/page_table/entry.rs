@@ -18,6 +18,9 @@ impl Entry {
     pub const PRESENT: u64 = 1 << 0;
     /// Stores are allowed.
     pub const WRITABLE: u64 = 1 << 1;
+    /// One of 16 entries that map an aligned 64 KiB in order, a contiguous block
+    /// ([`PageTable::join`](super::PageTable::join)). x86-64 has no such bit; arm64 has it at 52.
+    pub const CONTIGUOUS: u64 = 1 << 4;
     /// The page was used since the bit was last cleared.
     pub const ACCESSED: u64 = 1 << 5;
     /// The page was stored to since the bit was last cleared.

@@ -12,9 +12,11 @@
 //! (HugeGPT's pool, ASAP's sorted regions).
 //!
 //! A file has one job: `node` stores nodes, `cursor` navigates, `query` reads, `mutation` maps and
-//! unmaps, `prune` frees nodes, `write_log` records writes, `version` says what still holds,
-//! `visit` goes through a whole table; `found` has what look-ups return.
+//! unmaps, `contiguous` marks blocks of 64 KiB, `prune` frees nodes, `write_log` records writes,
+//! `version` says what still holds, `visit` goes through a whole table; `found` has what look-ups
+//! return.
 
+mod contiguous;
 mod cursor;
 mod entries;
 mod entry;

@@ -12,6 +12,7 @@ use crate::geometry::{Level, PageSize};
 impl PageTable {
     /// Sets `flags` (accessed, dirty) in entry `index` of `node`, as the hardware does on a walk.
     /// Writes nothing when they are set. The flags must not be ones that give the entry its kind.
+    /// Of a contiguous block all entries get them.
     #[inline]
     pub fn mark(&mut self, node: NodeId, index: usize, flags: u64) {
         self.mark_slot(self.nodes.slot(node, index), flags);
@@ -29,6 +30,9 @@ impl PageTable {
         debug_assert!(entry.is_present() && flags & (Entry::PRESENT | Entry::LEAF) == 0);
         if !entry.has(flags) {
             *entry = entry.with(flags);
+            if entry.has(Entry::CONTIGUOUS) {
+                self.mark_block(slot, flags);
+            }
         }
     }
 
@@ -102,6 +106,7 @@ impl PageTable {
     #[inline(always)]
     fn set_slot(&mut self, cursor: Cursor, slot: usize, entry: Entry) {
         assert!(self.nodes.entry(slot).is_none(), "{:?} is mapped already", cursor.page);
+        debug_assert!(!entry.has(Entry::CONTIGUOUS), "{entry:?} of {:?} is marked before its block", cursor.page);
         self.nodes.fill(cursor.node, slot, entry);
         self.writes.add(&self.nodes, cursor);
     }
@@ -146,7 +151,9 @@ impl PageTable {
     }
 
     /// Changes the leaf that covers `page` by `change`, which must keep it a leaf or a swapped
-    /// page's entry. Returns what was there before; `None` if there is nothing to change.
+    /// page's entry. Returns what was there before; `None` if there is nothing to change. Of a
+    /// contiguous block, all accessed bits change with one, and dirty bits are set together; any
+    /// other change ends the block.
     #[inline]
     pub fn update(&mut self, page: Vpn, change: impl FnOnce(Entry) -> Entry) -> Option<Leaf> {
         let cursor = self.cursor(page);
@@ -158,20 +165,27 @@ impl PageTable {
         }
         *there = change(entry);
         debug_assert!(!there.is_none() && (there.is_leaf() || !there.is_present()));
+        if entry.has(Entry::CONTIGUOUS) {
+            self.changed_in_block(slot, entry);
+        }
+        debug_assert!(entry.has(Entry::CONTIGUOUS) || !self.nodes.entry(slot).has(Entry::CONTIGUOUS));
         self.leaf_changes += 1;
         self.writes.add(&self.nodes, cursor);
         Some(cursor.leaf(&self.nodes, entry))
     }
 
     /// Removes the leaf that covers `page` and returns it. Its nodes stay until they are
-    /// [pruned](PageTable::prune).
+    /// [pruned](PageTable::prune). A contiguous block ends with its first page that goes.
     #[inline]
     pub fn unmap(&mut self, page: Vpn) -> Option<Leaf> {
         let cursor = self.cursor(page);
         let slot = cursor.slot(&self.nodes);
-        let entry = self.nodes.entry(slot);
+        let mut entry = self.nodes.entry(slot);
         if entry.is_none() {
             return None;
+        }
+        if entry.has(Entry::CONTIGUOUS) {
+            entry = self.end_block(slot);
         }
         self.nodes.clear(cursor.node, slot);
         self.leaf_changes += 1;
@@ -211,7 +225,7 @@ impl PageTable {
         assert!(frame.is_aligned(self.geometry().entry_order(Level::PMD)), "{frame:?} starts no large page");
         let cursor = low.up(&self.nodes);
         let slot = cursor.slot(&self.nodes);
-        *self.nodes.entry_mut(slot) = Entry::leaf(frame, flags);
+        *self.nodes.entry_mut(slot) = Entry::leaf(frame, flags & !Entry::CONTIGUOUS);
         self.leaf_changes += 1;
         self.writes.add(&self.nodes, cursor);
         self.pte_nodes.remove(self.block(page));

@@ -2,6 +2,7 @@
 //! Going through a whole table, or a range of it, and checking it.
 
 use super::PageTable;
+use super::entry::Entry;
 use super::found::{Leaf, NodeView};
 use super::node_id::NodeId;
 use crate::addr::{Vpn, VpnRange};
@@ -63,7 +64,8 @@ impl PageTable {
     }
 
     /// Checks what must always hold: every node is reached once, and from its parent, its count of
-    /// used entries is right, leaves are aligned, and free nodes are empty.
+    /// used entries is right, leaves are aligned, contiguous blocks are whole, and free nodes are
+    /// empty.
     ///
     /// # Panics
     /// With a message that names the node, if something does not hold.
@@ -81,7 +83,11 @@ impl PageTable {
                     assert!(view.level <= Level::PUD, "{view:?} holds a leaf");
                     let order = self.geometry().entry_order(view.level);
                     assert!(entry.frame().is_aligned(order), "{view:?}, entry {index}: {entry:?} is not aligned");
+                    if entry.has(Entry::CONTIGUOUS) {
+                        self.check_block(view, index);
+                    }
                 } else if entry.is_present() {
+                    assert!(!entry.has(Entry::CONTIGUOUS), "{view:?}, entry {index} is no leaf");
                     assert!(view.level > Level::PTE, "{view:?} points below the PTEs");
                     assert_eq!(self.parent(entry.node()), view.node, "the parent of {:?}", entry.node());
                 }
