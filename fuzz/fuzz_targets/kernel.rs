@@ -3,6 +3,9 @@
 #![no_main]
 
 use nestwalk_mem::{PageCount, Vpn};
+use nestwalk_os::manager::freebsd::FreeBsdConfig;
+use nestwalk_os::manager::mthp::{Folio, MThpConfig};
+use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::op::Op;
 use nestwalk_os::{Bare, Kernel, KernelConfig, ManagerConfig, TablesConfig};
 
@@ -10,6 +13,11 @@ const MEMORY: PageCount = PageCount(1 << 13);
 
 fn config(choice: u8) -> KernelConfig {
     let (mut managers, mut tables) = (ManagerConfig::all(), TablesConfig::all());
+    managers.extend([
+        ManagerConfig::FreeBsd(FreeBsdConfig { promote_64k: true }),
+        ManagerConfig::MThp(MThpConfig { folio: Folio::K64 }),
+        ManagerConfig::Quicksilver(QuicksilverConfig { small_threshold: 2, ..QuicksilverConfig::default() }),
+    ]);
     let choice = usize::from(choice);
     let (manager, choice) = (choice % managers.len(), choice / managers.len());
     let (table, choice) = (choice % tables.len(), choice / tables.len());
@@ -17,6 +25,7 @@ fn config(choice: u8) -> KernelConfig {
         manager: managers.swap_remove(manager),
         tables: tables.swap_remove(table),
         swap: PageCount((choice as u64 % 2) << 10),
+        contiguous: choice / 2 % 2 == 0,
         ..KernelConfig::new(MEMORY)
     }
 }

@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use nestwalk_mem::{Access, Cpu, Gva, Hpa, PageCount, Vpn, VpnRange};
 use nestwalk_mmu::{Accesses, AsapHardware, RunEnd};
+use nestwalk_os::manager::freebsd::FreeBsdConfig;
 use nestwalk_os::manager::hawkeye::HawkEyeConfig;
 use nestwalk_os::manager::ingens::IngensConfig;
 use nestwalk_os::manager::ptemagnet::PteMagnetConfig;
@@ -302,7 +303,7 @@ impl Technique {
             }
             "nested_tenth_walks_shadow" => Self { paging: PagingConfig::Shadow, ..plain },
             "faults_ptemagnet" => Self { guest_manager: ManagerConfig::PteMagnet(PteMagnetConfig::default()), ..plain },
-            "faults_freebsd" => Self { guest_manager: ManagerConfig::FreeBsd, ..plain },
+            "faults_freebsd" => Self { guest_manager: ManagerConfig::FreeBsd(FreeBsdConfig::default()), ..plain },
             // Each page is a fault, as with the other managers: the threshold is not reached before
             // the last page.
             "faults_quicksilver" => {

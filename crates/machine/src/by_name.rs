@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, Index};
 
 use nestwalk_mem::counters::{Counter, Shown, list, list_all};
+use nestwalk_os::manager::freebsd::FreeBsdConfig;
 use nestwalk_os::{ManagerConfig, TablesConfig};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
@@ -85,7 +86,11 @@ impl Kind for ManagerConfig {
         ("ManagerCounters", "Counters of memory managers: a kernel has those of its own manager.");
 
     fn all() -> Vec<(&'static str, Vec<Counter>)> {
-        let managers = Self::all().into_iter().map(|config| config.build());
+        let with_all_counters = |config: Self| match config {
+            Self::FreeBsd(_) => Self::FreeBsd(FreeBsdConfig { promote_64k: true }),
+            other => other,
+        };
+        let managers = Self::all().into_iter().map(|config| with_all_counters(config).build());
         managers.map(|manager| (manager.facts().name, manager.counters())).collect()
     }
 }

@@ -3,6 +3,7 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use nestwalk_mem::{Cpu, PageCount, Vpn, VpnRange};
+use nestwalk_os::manager::freebsd::FreeBsdConfig;
 use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::manager::thp::ThpConfig;
 use nestwalk_os::{Bare, HostMemory, Kernel, KernelConfig, ManagerConfig, ProcessId, VmaFlags};
@@ -72,7 +73,7 @@ fn faults(criterion: &mut Criterion) {
     for (name, manager, step) in [
         ("two_levels", ManagerConfig::Linux4k, 1),
         ("two_levels_random", ManagerConfig::Linux4k, RANDOM),
-        ("two_levels_random_freebsd", ManagerConfig::FreeBsd, RANDOM),
+        ("two_levels_random_freebsd", ManagerConfig::FreeBsd(FreeBsdConfig::default()), RANDOM),
         ("two_levels_random_quicksilver", reserving, RANDOM),
         ("two_levels_thp", huge, 1),
     ] {

@@ -48,6 +48,10 @@ pub struct KernelConfig {
     /// Whether it answers hypercalls of its guests.
     #[serde(default = "yes")]
     pub hypercalls: bool,
+    /// Whether PTEs have a contiguous bit, as arm64's, which its memory manager may set: 64 KiB in
+    /// one TLB entry.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub contiguous: bool,
     /// The seed of everything random in it.
     #[serde(default)]
     pub seed: u64,
@@ -68,6 +72,7 @@ impl KernelConfig {
             min_free: None,
             compaction_proactiveness: 0,
             hypercalls: true,
+            contiguous: false,
             seed: 0,
         }
     }

@@ -175,18 +175,27 @@ impl Context<'_> {
     /// # Errors
     /// When there is no such process.
     pub fn placed(&self, process: ProcessId, first: Vpn, huge: Frame) -> Result<Option<Placed>, OsError> {
+        self.placed_in(process, VpnRange::new(first, PageCount(PageSize::Huge.pages())), huge)
+    }
+
+    /// The same of the PTEs over `range`, which lies in 2 MiB, and the frames from `frame` on.
+    ///
+    /// # Errors
+    /// As [`Context::placed`].
+    pub fn placed_in(&self, process: ProcessId, range: VpnRange, frame: Frame) -> Result<Option<Placed>, OsError> {
         let table = &self.state.processes.get(process)?.table;
-        let (node, level) = table.lowest_node(first);
+        let (node, level) = table.lowest_node(range.start);
         if level > Level::PTE || table.geometry().entry_order(Level::PMD) != PageSize::Huge.order() {
             return Ok(None);
         }
+        let begin = table.geometry().index(range.start, Level::PTE);
         let mut placed = Placed { mapped: 0, all: u64::MAX, any: 0 };
-        for index in 0..PageSize::Huge.pages() as usize {
-            let entry = table.entry(node, index);
+        for place in 0..range.len() {
+            let entry = table.entry(node, begin + place as usize);
             if entry.is_none() {
                 continue;
             }
-            let frame = huge + index as u64;
+            let frame = frame + place;
             let memory = &self.state.memory;
             if !entry.is_present()
                 || entry.frame() != frame
@@ -254,24 +263,24 @@ impl Context<'_> {
         Ok(true)
     }
 
-    /// Takes the right to store from the clean 4 KiB pages of the 2 MiB from `first` on: the next
-    /// store to one is a fault.
+    /// Takes the right to store from the clean 4 KiB pages of `range`, which lies in 2 MiB: the
+    /// next store to one is a fault.
     ///
     /// # Errors
     /// When there is no such process, or nothing below backs a table node.
-    pub fn protect_clean(&mut self, process: ProcessId, first: Vpn) -> Result<(), OsError> {
-        self.write_leaf_node(process, first)?;
+    pub fn protect_clean(&mut self, process: ProcessId, range: VpnRange) -> Result<(), OsError> {
+        self.write_leaf_node(process, range.start)?;
         let table = &mut self.state.processes.get_mut(process)?.table;
         let mut changed = false;
         let clean = |entry: Entry| entry.has(Entry::PRESENT | Entry::WRITABLE) && !entry.has(Entry::DIRTY);
-        for page in (0..PageSize::Huge.pages()).map(|i| first + i) {
+        for page in (0..range.len()).map(|i| range.start + i) {
             if table.leaf(page).is_some_and(|leaf| clean(leaf.entry)) {
                 table.update(page, |entry| entry.without(Entry::WRITABLE));
                 changed = true;
             }
         }
         if changed {
-            self.invalidate(process, VpnRange::new(first, PageCount(PageSize::Huge.pages())), false);
+            self.invalidate(process, range, false);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! manager: a manager may do what is here, and nothing else.
 
 pub mod collapse;
+pub(crate) mod contiguous;
 pub mod event;
 pub(crate) mod migrate;
 pub mod placement;
@@ -205,6 +206,9 @@ impl Context<'_> {
         let mut cx = TableContext { state, below: *below, cpu: *cpu };
         let frame = cx.place_node(*tables, process, leaf.level.down(), leaf.page)?;
         state.processes.get_mut(process)?.table.split(page, frame);
+        if state.contiguous && leaf.level == Level::PMD {
+            contiguous::join_all(&mut state.processes.get_mut(process)?.table, leaf);
+        }
         let step = 1 << state.processes.get(process)?.table.geometry().entry_order(leaf.level.down());
         for i in (0..leaf.size().pages()).step_by(step) {
             if !state.memory.is_shared(leaf.entry.frame() + i) {

@@ -5,6 +5,7 @@ use nestwalk_mem::{Entry, Owner, Vpn};
 
 use crate::below::Below;
 use crate::context::Context;
+use crate::context::contiguous::blocks_of;
 use crate::context::placement::TableContext;
 use crate::error::OsError;
 use crate::kernel::Kernel;
@@ -49,6 +50,7 @@ impl Context<'_> {
         while let Some(vma) = self.state.processes.get(parent)?.vmas.at_or_after(*next) {
             let mut at = vma.range.start.max(*next);
             while let Some(leaves) = self.next_leaves(parent, &mut at, vma.range.end)? {
+                let blocks = blocks_of(&leaves, vma.range);
                 for leaf in leaves {
                     if self.is_file_leaf(leaf) {
                         continue;
@@ -57,6 +59,8 @@ impl Context<'_> {
                     self.copy_leaf(parent, child, leaf)?;
                     *next = leaf.page + 1;
                 }
+                self.join_again(parent, &blocks)?;
+                self.join_again(child, &blocks)?;
             }
             *next = vma.range.end;
         }
@@ -76,7 +80,7 @@ impl Context<'_> {
             self.state.swap.used.0 += 1;
             return Ok(());
         }
-        let entry = leaf.entry.without(Entry::WRITABLE).with(Entry::COPY_ON_WRITE);
+        let entry = leaf.entry.without(Entry::WRITABLE | Entry::CONTIGUOUS).with(Entry::COPY_ON_WRITE);
         self.map_entry(child, leaf.page, leaf.level, entry)?;
         self.state.processes.get_mut(parent)?.table.update(leaf.page, |_| entry);
         for i in 0..leaf.size().pages() {

@@ -6,6 +6,7 @@ use nestwalk_mem::{Entry, FrameRange, PageCount, PageSize, Vpn, VpnRange};
 use crate::below::Below;
 use crate::context::Context;
 use crate::context::collapse::{Candidate, CollapseLimits, examine};
+use crate::context::contiguous::blocks_of;
 use crate::context::event::Cause;
 use crate::error::OsError;
 use crate::kernel::Kernel;
@@ -181,6 +182,7 @@ impl Context<'_> {
                 table.update(leaf.page, |entry| entry.without(Entry::ACCESSED | Entry::DIRTY));
                 changed = true;
             }
+            self.join_again(process, &blocks_of(&leaves, range))?;
         }
         if changed {
             self.invalidate(process, range, false);

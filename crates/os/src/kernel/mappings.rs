@@ -5,6 +5,7 @@ use nestwalk_mem::{Entry, Level, PageCount, Va, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::context::Context;
+use crate::context::contiguous::blocks_of;
 use crate::context::placement::TableContext;
 use crate::error::OsError;
 use crate::kernel::Kernel;
@@ -162,6 +163,7 @@ impl Context<'_> {
                 table.update(leaf.page, |entry| entry.without(Entry::WRITABLE));
                 changed = true;
             }
+            self.join_again(process, &blocks_of(&leaves, range))?;
         }
         if changed {
             self.invalidate(process, range, false);

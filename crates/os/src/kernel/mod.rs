@@ -104,6 +104,7 @@ impl Kernel {
             swap: Swap { size: config.swap, used: PageCount(0) },
             block_wanted: None,
             zero_block: None,
+            contiguous: config.contiguous,
             watches_stores: false,
             deferral: Default::default(),
             background_wanted: false,

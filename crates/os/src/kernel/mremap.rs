@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Moving and resizing mappings (`move_page_tables`).
 
-use nestwalk_mem::{Leaf, Level, Owner, PageCount, Vpn, VpnRange};
+use nestwalk_mem::{Entry, Leaf, Level, Owner, PageCount, Vpn, VpnRange};
 
 use crate::below::Below;
 use crate::context::Context;
+use crate::context::contiguous::blocks_of;
 use crate::context::placement::TableContext;
 use crate::error::OsError;
 use crate::kernel::Kernel;
@@ -98,11 +99,12 @@ impl Kernel {
 
 impl Context<'_> {
     /// Moves leaves one by one; may be called again if it fails. Large ones stay large if they come
-    /// to lie on a multiple of their size.
+    /// to lie on a multiple of their size, and so do contiguous blocks.
     fn move_leaves(&mut self, process: ProcessId, from: VpnRange, to: Vpn) -> Result<(), OsError> {
         let shift = to.0.wrapping_sub(from.start.0);
         let mut at = from.start;
         while let Some(leaves) = self.next_leaves(process, &mut at, from.end)? {
+            let blocks = blocks_of(&leaves, from);
             for leaf in leaves {
                 if leaf.level > Level::PTE && shift & (leaf.size().pages() - 1) != 0 {
                     self.split(process, leaf.page)?;
@@ -111,13 +113,15 @@ impl Context<'_> {
                 }
                 let target = Vpn(leaf.page.0.wrapping_add(shift));
                 self.write_leaf_node(process, leaf.page)?;
-                self.map_entry(process, target, leaf.level, leaf.entry)?;
+                self.map_entry(process, target, leaf.level, leaf.entry.without(Entry::CONTIGUOUS))?;
                 self.state.processes.get_mut(process)?.table.unmap(leaf.page);
                 self.state.counters.entries_moved += 1;
                 if leaf.entry.is_present() {
                     self.own_moved(process, leaf, target);
                 }
             }
+            let moved: Vec<Vpn> = blocks.iter().map(|block| Vpn(block.0.wrapping_add(shift))).collect();
+            self.join_again(process, &moved)?;
         }
         Ok(())
     }

@@ -7,6 +7,11 @@
 //! lose the right to be stored to, so that the next store to one faults and tries again
 //! (`pmap_promote_pde`). Demotion is the kernel's split.
 //!
+//! With `promote_64k` there are two levels, as on arm64 since FreeBSD 15 (`VM_NRESERVLEVEL` is 2 in
+//! `sys/arm64/include/vmparam.h`: 64 KiB in 2 MiB). The reservation is the same; an aligned 64 KiB
+//! of it whose 16 pages are there and agree gets the contiguous bit of PTEs (`pmap_promote_l3c`),
+//! and 2 MiB are tried once that has been done. It takes a machine whose PTEs have that bit.
+//!
 //! Files have reservations, too: the page cache gets its frames there, and 2 MiB of a file that
 //! are in the cache as a whole are mapped by one entry, at the first fault of a process or, where
 //! it has mapped them page by page, by promotion, as far as the mapping is aligned as the file is.
@@ -15,17 +20,18 @@
 //! Left out: a superpage of clean pages that is demoted by the first store (here the store dirties
 //! all of it); a forked process's copies get frames of its reservation only where it has one
 //! already; a page of a file that is reclaimed breaks its reservation (FreeBSD gives it back to the
-//! reservation).
+//! reservation); 64 KiB of a file.
 
 use nestwalk_mem::counters::{Counter, list};
-use nestwalk_mem::{Entry, Frame, FrameRange, PageCount, PageSize, Vpn};
+use nestwalk_mem::{Entry, Frame, FrameRange, PageCount, PageSize, Vpn, VpnRange};
+use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::context::event::{Cause, Fault, Fill};
 use crate::error::OsError;
 use crate::manager::contract::{Deallocation, Facts, MemoryManager, Preparation, Promotion, When};
 use crate::manager::linux4k::map_one_page;
-use crate::manager::reservation::{Number, Reservations, map_zeroed};
+use crate::manager::reservation::{GROUP_ORDER, GROUP_PAGES, Number, Reservations, map_zeroed};
 use crate::state::files::FileId;
 use crate::state::process::ProcessId;
 use crate::state::vma::FileView;
@@ -43,6 +49,17 @@ pub const FACTS: Facts = Facts {
     deallocation: Deallocation::Deferred,
 };
 
+/// Its parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FreeBsdConfig {
+    /// Whether an aligned 64 KiB of a reservation is promoted, too, once its 16 pages are in use
+    /// and agree: it gets the contiguous bit (arm64; amd64 has no such level). Takes a machine
+    /// whose TLBs hold 64 KiB (`contiguous_tlb`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub promote_64k: bool,
+}
+
 nestwalk_mem::counters! {
     /// What FreeBSD's manager counts, besides its reservations.
     pub numbers FreeBsdCounters {
@@ -51,14 +68,65 @@ nestwalk_mem::counters! {
     }
 }
 
+nestwalk_mem::counters! {
+    /// What it counts of its lower level, where there is one.
+    pub numbers SmallCounters {
+        /// Aligned 64 KiB that got the contiguous bit.
+        promotions_64k ["64 KiB blocks"],
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct FreeBsd {
+    config: FreeBsdConfig,
     reservations: Reservations,
     counters: FreeBsdCounters,
+    small: SmallCounters,
 }
 
 impl FreeBsd {
+    /// With no reservations yet.
+    pub fn new(config: FreeBsdConfig) -> Self {
+        Self { config, ..Self::default() }
+    }
+
+    /// The page of the fault, which is in the reservation, is mapped: tries what may be promoted
+    /// now, the lower level first.
+    fn populated(&mut self, cx: &mut Context<'_>, fault: &Fault, number: Number) -> Result<(), OsError> {
+        if self.config.promote_64k
+            && self.reservations.block(number).is_group_full(fault.page)
+            && !self.promote_small(cx, fault, number)?
+        {
+            return Ok(());
+        }
+        if self.reservations.block(number).is_full() { self.promote(cx, fault, number) } else { Ok(()) }
+    }
+
+    /// Sets the contiguous bit in the PTEs of the fault's 64 KiB, all of which are in use, if they
+    /// agree and lie in one mapping. Whether they have it now.
+    fn promote_small(&mut self, cx: &mut Context<'_>, fault: &Fault, number: Number) -> Result<bool, OsError> {
+        let first = fault.page.align_down(GROUP_ORDER);
+        if !fault.vma.holds_block(first, GROUP_ORDER) {
+            return Ok(false);
+        }
+        let range = VpnRange::new(first, PageCount(GROUP_PAGES));
+        let base = number.base() + (first.0 & (PageSize::Huge.pages() - 1));
+        let placed = cx.placed_in(fault.process, range, base)?;
+        let Some(placed) = placed.filter(|placed| placed.mapped == GROUP_PAGES) else { return Ok(false) };
+        if placed.all & Entry::CONTIGUOUS != 0 {
+            return Ok(true);
+        }
+        if placed.differ(Entry::WRITABLE | Entry::DIRTY) {
+            self.counters.promotions_failed_mixed += 1;
+            cx.protect_clean(fault.process, range)?;
+            return Ok(false);
+        }
+        let joined = cx.join(fault.process, first, false)?;
+        self.small.promotions_64k += u64::from(joined);
+        Ok(joined)
+    }
+
     /// Makes a superpage of a full reservation, if its 512 pages agree and lie in one mapping.
     fn promote(&mut self, cx: &mut Context<'_>, fault: &Fault, number: Number) -> Result<(), OsError> {
         let first = fault.page.align_down(PageSize::Huge.order());
@@ -70,7 +138,8 @@ impl FreeBsd {
         };
         if placed.differ(Entry::WRITABLE | Entry::DIRTY) {
             self.counters.promotions_failed_mixed += 1;
-            return cx.protect_clean(fault.process, first);
+            let range = VpnRange::new(first, PageCount(PageSize::Huge.pages()));
+            return cx.protect_clean(fault.process, range);
         }
         cx.promote(fault.process, first, number.base(), placed.all | Entry::ACCESSED).map(drop)
     }
@@ -89,16 +158,14 @@ impl MemoryManager for FreeBsd {
             self.reservations.give_back(cx, number, frame);
             return Err(error);
         }
-        if self.reservations.block(number).is_full() {
-            self.promote(cx, fault, number)?;
-        }
+        self.populated(cx, fault, number)?;
         Ok(PageSize::Small)
     }
 
     fn remapped(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<(), OsError> {
         match self.reservations.find(fault.process, fault.page) {
-            Some(number) if self.reservations.block(number).is_full() => self.promote(cx, fault, number),
-            _ => Ok(()),
+            Some(number) => self.populated(cx, fault, number),
+            None => Ok(()),
         }
     }
 
@@ -150,7 +217,8 @@ impl MemoryManager for FreeBsd {
     }
 
     fn counters(&self) -> Vec<Counter> {
-        [list(&self.reservations.counters), list(&self.counters)].concat()
+        let small = if self.config.promote_64k { list(&self.small) } else { Vec::new() };
+        [list(&self.reservations.counters), list(&self.counters), small].concat()
     }
 
     fn check_invariants(&self, state: &KernelState) {

@@ -40,8 +40,7 @@ pub enum ManagerConfig {
     /// Groups of 8 neighbouring pages on 8 neighbouring frames.
     PteMagnet(ptemagnet::PteMagnetConfig),
     /// FreeBSD's superpages: reservations of 2 MiB, filled page by page.
-    #[serde(deserialize_with = "crate::keys::no_keys")]
-    FreeBsd,
+    FreeBsd(freebsd::FreeBsdConfig),
     /// The same, the rest of which is prepared at once: Sync-1, Sync-64.
     Quicksilver(quicksilver::QuicksilverConfig),
     /// Huge pages that a daemon makes of 2 MiB that are 90 % in use.
@@ -58,7 +57,7 @@ impl ManagerConfig {
             Self::Thp(thp::ThpConfig::default()),
             Self::MThp(mthp::MThpConfig::default()),
             Self::PteMagnet(ptemagnet::PteMagnetConfig::default()),
-            Self::FreeBsd,
+            Self::FreeBsd(freebsd::FreeBsdConfig::default()),
             Self::Quicksilver(quicksilver::QuicksilverConfig::default()),
             Self::Ingens(ingens::IngensConfig::default()),
             Self::HawkEye(hawkeye::HawkEyeConfig::default()),
@@ -72,7 +71,7 @@ impl ManagerConfig {
             Self::Thp(config) => Box::new(thp::Thp::new(*config)),
             Self::MThp(config) => Box::new(mthp::MThp::new(*config)),
             Self::PteMagnet(config) => Box::new(ptemagnet::PteMagnet::new(*config)),
-            Self::FreeBsd => Box::<freebsd::FreeBsd>::default(),
+            Self::FreeBsd(config) => Box::new(freebsd::FreeBsd::new(*config)),
             Self::Quicksilver(config) => Box::new(quicksilver::Quicksilver::new(*config)),
             Self::Ingens(config) => Box::new(ingens::Ingens::new(*config)),
             Self::HawkEye(config) => Box::new(hawkeye::HawkEye::new(*config)),

@@ -10,8 +10,9 @@
 //!
 //! With `small_threshold` there is a lower level, as on arm64: 64 KiB of the reservation are
 //! prepared and mapped, by PTEs, in the fault in which so many of their 16 pages are in use. Both
-//! levels are on one map of 512 bits. No TLB is told: one that holds neighbours in an entry (a
-//! Clustered TLB) finds them by their frames.
+//! levels are on one map of 512 bits. Where PTEs have a contiguous bit, it is set in those of a
+//! group. Else no TLB is told: one that holds neighbours in an entry (a Clustered TLB) finds them
+//! by their frames.
 //!
 //! Files have FreeBSD's reservations and superpages (`freebsd`): nothing of a file is prepared
 //! ahead but by read-around, and the daemon leaves reservations alone of which a page is mapped.
@@ -260,6 +261,9 @@ impl MemoryManager for Quicksilver {
                 let mut due = due;
                 if self.config.small_threshold > 0 {
                     self.complete_small(cx, fault, number)?;
+                    if self.reservations.block(number).is_group_full(fault.page) {
+                        cx.join(fault.process, fault.page, false)?;
+                    }
                     due = self.is_due(fault, number);
                 }
                 let huge = due && self.complete(cx, fault, number)?;

@@ -116,12 +116,17 @@ impl Block {
         self.population as u64 == PAGES
     }
 
-    /// Which frames of the 64 KiB group that `page` lies in are in use, a bit for each
-    /// (`vm_reserv_is_sublevel_full`).
+    /// Which frames of the 64 KiB group that `page` lies in are in use, a bit for each.
     #[inline]
     pub const fn group(&self, page: Vpn) -> u16 {
         let place = page.0 & (PAGES - 1) & !(GROUP_PAGES - 1);
         (self.used[(place >> 6) as usize] >> (place & 63)) as u16
+    }
+
+    /// Whether all of them are (`vm_reserv_is_sublevel_full`).
+    #[inline]
+    pub const fn is_group_full(&self, page: Vpn) -> bool {
+        self.group(page) == u16::MAX
     }
 
     /// Stretches of frames that are not in use: first place and length.

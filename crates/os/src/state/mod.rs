@@ -61,6 +61,8 @@ pub struct KernelState {
     /// The huge page of zeroes, if the memory manager has one: loads of memory that was never
     /// stored to share it, and one mapping of it is the kernel's.
     pub(crate) zero_block: Option<Frame>,
+    /// Whether PTEs have a contiguous bit.
+    pub contiguous: bool,
     /// The memory manager wants to hear of [stores](crate::MemoryManager::stored) to large pages.
     pub watches_stores: bool,
     pub(crate) deferral: Deferral,

@@ -11,17 +11,20 @@ mod oracle;
 mod strategy;
 
 use nestwalk_mem::{PageCount, Vpn, VpnRange};
+use nestwalk_os::manager::freebsd::FreeBsdConfig;
 use nestwalk_os::manager::hawkeye::HawkEyeConfig;
 use nestwalk_os::manager::ingens::IngensConfig;
+use nestwalk_os::manager::mthp::{Folio, MThpConfig};
 use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::manager::thp::{Defrag, ThpConfig};
 use nestwalk_os::{KernelConfig, ManagerConfig, TablesConfig};
 
-/// Every manager as it is by default, reservations with a lower level of 64 KiB, huge pages with
-/// one of zeroes, Ingens and HawkEye with all that is off by default, of which HawkEye's daemons
-/// have much to do.
+/// Every manager as it is by default, reservations with a lower level of 64 KiB, folios of that
+/// size, huge pages with one of zeroes, Ingens and HawkEye with all that is off by default, of
+/// which HawkEye's daemons have much to do.
 fn managers() -> Vec<ManagerConfig> {
     let small = QuicksilverConfig { threshold: 512, small_threshold: 2, ..QuicksilverConfig::default() };
+    let folios = MThpConfig { folio: Folio::K64 };
     let zeroes = ThpConfig { use_zero_page: true, defrag: Defrag::Always, ..ThpConfig::default() };
     let hawkeye = HawkEyeConfig {
         sample_sleep_ms: 10,
@@ -36,6 +39,8 @@ fn managers() -> Vec<ManagerConfig> {
     let ingens = IngensConfig { access_sleep_ms: 4000, fairness: true, ..IngensConfig::default() };
     let more = [
         ManagerConfig::Quicksilver(small),
+        ManagerConfig::FreeBsd(FreeBsdConfig { promote_64k: true }),
+        ManagerConfig::MThp(folios),
         ManagerConfig::Thp(zeroes),
         ManagerConfig::Ingens(ingens),
         ManagerConfig::HawkEye(hawkeye),
@@ -43,13 +48,15 @@ fn managers() -> Vec<ManagerConfig> {
     ManagerConfig::all().into_iter().chain(more).collect()
 }
 
-/// Every manager with every placement, over `memory` with swap of the same size.
+/// Every manager with every placement, over `memory` with swap of the same size. PTEs have a
+/// contiguous bit where the manager is not as by default.
 fn configurations(memory: PageCount) -> Vec<KernelConfig> {
     let all = |manager: ManagerConfig| {
         TablesConfig::all().into_iter().map(move |tables| {
             let mut config = KernelConfig::new(memory);
             (config.manager, config.tables, config.swap) = (manager.clone(), tables, memory);
             config.cpus = 2;
+            config.contiguous = !ManagerConfig::all().contains(&config.manager);
             config.compaction_proactiveness = 20;
             config
         })
@@ -65,7 +72,7 @@ fn all_has_every_manager_and_every_placement() {
         ManagerConfig::Thp(_) => 1,
         ManagerConfig::MThp(_) => 2,
         ManagerConfig::PteMagnet(_) => 3,
-        ManagerConfig::FreeBsd => 4,
+        ManagerConfig::FreeBsd(_) => 4,
         ManagerConfig::Quicksilver(_) => 5,
         ManagerConfig::Ingens(_) => 6,
         ManagerConfig::HawkEye(_) => 7,

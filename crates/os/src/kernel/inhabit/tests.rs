@@ -3,6 +3,7 @@ use super::*;
 use crate::below::Bare;
 use crate::config::KernelConfig;
 use crate::manager::ManagerConfig;
+use crate::manager::freebsd::FreeBsdConfig;
 use crate::manager::quicksilver::QuicksilverConfig;
 use crate::manager::thp::{Defrag, Enabled, Release, ThpConfig};
 
@@ -42,7 +43,7 @@ fn of_what_the_program_needs_so_much_has_free_blocks() {
 fn quicksilver_empties_what_the_fragmenting_process_left_and_freebsd_does_not() {
     let quicksilver = ManagerConfig::Quicksilver(QuicksilverConfig::default());
     let free = |manager, wait_ms| free_huge_blocks(fragmented(manager, 100, wait_ms).memory());
-    assert_eq!(free(ManagerConfig::FreeBsd, 20_000), 0);
+    assert_eq!(free(ManagerConfig::FreeBsd(FreeBsdConfig::default()), 20_000), 0);
     assert!(free(quicksilver.clone(), 4_000) == 0, "nothing is inactive before 5 s");
     assert!(free(quicksilver, 20_000) > 200, "most of 256 blocks go back whole");
 }

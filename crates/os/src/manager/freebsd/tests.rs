@@ -17,7 +17,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 fn kernel(memory: u64, start: StartState) -> (Kernel, ProcessId) {
     let mut config = KernelConfig::new(PageCount(memory));
-    (config.manager, config.start) = (ManagerConfig::FreeBsd, start);
+    (config.manager, config.start) = (ManagerConfig::FreeBsd(FreeBsdConfig::default()), start);
     let mut kernel = Kernel::new(&config).unwrap();
     let process = kernel.spawn(&mut Bare).unwrap();
     (kernel, process)
@@ -216,7 +216,7 @@ fn loads(kernel: &mut Kernel, process: ProcessId, start: u64, count: u64) {
 
 #[test]
 fn two_mebibytes_of_a_file_become_a_superpage_and_the_next_process_maps_it_at_once() {
-    for (manager, huge) in [(ManagerConfig::FreeBsd, true), (ManagerConfig::Linux4k, false)] {
+    for (manager, huge) in [(ManagerConfig::FreeBsd(FreeBsdConfig::default()), true), (ManagerConfig::Linux4k, false)] {
         let mut config = KernelConfig::new(PageCount(16_384));
         config.manager = manager;
         let mut kernel = Kernel::new(&config).unwrap();
@@ -283,4 +283,91 @@ fn a_superpage_of_a_file_is_used_as_a_whole_and_goes_page_by_page() {
     assert_eq!(leaf(&kernel, process, FIRST + 512).0, PageSize::Huge);
     assert_eq!(kernel.cached(), PageCount(623));
     kernel.check_invariants();
+}
+
+/// A kernel with the lower level, on a machine whose PTEs have a contiguous bit.
+fn two_levels() -> (Kernel, ProcessId) {
+    let mut config = KernelConfig::new(PageCount(16_384));
+    (config.manager, config.contiguous) = (ManagerConfig::FreeBsd(FreeBsdConfig { promote_64k: true }), true);
+    let mut kernel = Kernel::new(&config).unwrap();
+    let process = kernel.spawn(&mut Bare).unwrap();
+    map(&mut kernel, process, FIRST, 512);
+    (kernel, process)
+}
+
+/// The first pages, from [`FIRST`] on, of the 64 KiB that have the contiguous bit.
+fn blocks(kernel: &Kernel, process: ProcessId) -> Vec<u64> {
+    kernel.check_invariants();
+    let table = kernel.table(process).unwrap();
+    (0..512).step_by(16).filter(|&page| table.is_contiguous(Vpn(FIRST + page))).collect()
+}
+
+#[test]
+fn the_16th_page_promotes_64_kib_in_place_and_the_512th_all() {
+    let (mut kernel, process) = two_levels();
+    // In no order, and another 64 KiB between.
+    let pages: Vec<u64> = (0..16).map(|n| 48 + n * 5 % 16).collect();
+    for &page in &pages[..15] {
+        touch(&mut kernel, process, FIRST + page, true);
+        touch(&mut kernel, process, FIRST + 300, true);
+    }
+    assert!(blocks(&kernel, process).is_empty());
+    let before: Vec<Frame> = pages[..15].iter().map(|&page| leaf(&kernel, process, FIRST + page).1).collect();
+    touch(&mut kernel, process, FIRST + pages[15], true);
+    assert_eq!(blocks(&kernel, process), [48]);
+    let in_place = |(&frame, &page): (&Frame, &u64)| leaf(&kernel, process, FIRST + page) == (PageSize::Small, frame);
+    assert!(before.iter().zip(&pages).all(in_place));
+    assert_eq!((statistic(&kernel, "promotions_64k"), kernel.counters().shootdown_pages), (1, 16));
+    fill(&mut kernel, process, FIRST, 512);
+    assert_eq!((leaf(&kernel, process, FIRST).0, statistic(&kernel, "promotions_64k")), (PageSize::Huge, 32));
+    assert_eq!((kernel.counters().promotions, kernel.counters().faults_4k), (1, 512));
+    kernel.check_invariants();
+}
+
+#[test]
+fn the_lower_level_is_off_by_default_and_a_file_has_none() {
+    let mut config = KernelConfig::new(PageCount(16_384));
+    (config.manager, config.contiguous) = (ManagerConfig::FreeBsd(FreeBsdConfig::default()), true);
+    let mut kernel = Kernel::new(&config).unwrap();
+    let process = kernel.spawn(&mut Bare).unwrap();
+    map(&mut kernel, process, FIRST, 512);
+    fill(&mut kernel, process, FIRST, 511);
+    assert!(blocks(&kernel, process).is_empty());
+    assert!(kernel.manager().counters().iter().all(|counter| counter.path != "promotions_64k"));
+    let (mut kernel, _) = two_levels();
+    let process = map_file(&mut kernel, FIRST, 1124);
+    loads(&mut kernel, process, FIRST, 400);
+    assert!(blocks(&kernel, process).is_empty());
+}
+
+#[test]
+fn sixteen_pages_that_do_not_agree_are_promoted_when_the_last_clean_one_is_stored_to() {
+    let (mut kernel, process) = two_levels();
+    fill(&mut kernel, process, FIRST, 14);
+    // Pages of the next 64 KiB, which are clean and stay as they are.
+    (16..20).for_each(|page| touch(&mut kernel, process, FIRST + page, false));
+    (14..16).for_each(|page| touch(&mut kernel, process, FIRST + page, false));
+    assert_eq!((statistic(&kernel, "promotions_failed_mixed"), statistic(&kernel, "promotions_64k")), (1, 0));
+    touch(&mut kernel, process, FIRST + 14, true);
+    assert!(blocks(&kernel, process).is_empty());
+    touch(&mut kernel, process, FIRST + 15, true);
+    assert_eq!((blocks(&kernel, process), kernel.counters().faults_reused), (vec![0], 2));
+    touch(&mut kernel, process, FIRST + 16, true);
+    assert_eq!(kernel.counters().faults_reused, 2, "that one was not protected");
+}
+
+#[test]
+fn a_page_that_goes_demotes_64_kib_and_its_return_promotes_them_again() {
+    let (mut kernel, process) = two_levels();
+    fill(&mut kernel, process, FIRST, 32);
+    assert_eq!(blocks(&kernel, process), [0, 16]);
+    kernel.munmap(process, VpnRange::new(Vpn(FIRST + 3), PageCount(1)), &mut Bare).unwrap();
+    assert_eq!((blocks(&kernel, process), kernel.manager().reserved()), (vec![16], PageCount(481)));
+    map(&mut kernel, process, FIRST + 3, 1);
+    touch(&mut kernel, process, FIRST + 3, true);
+    assert_eq!((blocks(&kernel, process), statistic(&kernel, "promotions_64k")), (vec![0, 16], 3));
+    // A mapping that ends within 64 KiB has fewer.
+    kernel.munmap(process, VpnRange::new(Vpn(FIRST + 40), PageCount(472)), &mut Bare).unwrap();
+    fill(&mut kernel, process, FIRST + 32, 8);
+    assert_eq!(blocks(&kernel, process), [0, 16]);
 }

@@ -9,6 +9,7 @@ use crate::counters::OsCounters;
 use crate::kernel::Kernel;
 use crate::kernel::madvise::Advice;
 use crate::manager::ManagerConfig;
+use crate::manager::freebsd::FreeBsdConfig;
 use crate::state::process::ProcessId;
 use crate::state::vma::VmaFlags;
 
@@ -115,7 +116,7 @@ fn a_heap_that_grows_in_small_steps_gets_reservations_but_no_huge_page_at_first_
     let always = ThpConfig { enabled: Enabled::Always, ..Default::default() };
     let linux = grown_heap(ManagerConfig::Thp(always));
     assert_eq!((linux.faults_2m, linux.faults_4k, linux.promotions), (0, 1024, 0));
-    let freebsd = grown_heap(ManagerConfig::FreeBsd);
+    let freebsd = grown_heap(ManagerConfig::FreeBsd(FreeBsdConfig::default()));
     assert_eq!((freebsd.faults_2m, freebsd.faults_4k, freebsd.promotions), (0, 1024, 2));
     // What decides is the step: of one that covers the block, Linux makes a huge page.
     assert_eq!(one_fault(always, FREE, HugeAdvice::None).faults_2m, 1);
