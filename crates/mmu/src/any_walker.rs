@@ -80,6 +80,10 @@ impl Walker for AnyWalker<'_, '_> {
         ask!(self, walker => walker.neighbours(gva, memo))
     }
 
+    fn is_in_block(&self, gva: Gva) -> bool {
+        ask!(self, walker => walker.is_in_block(gva))
+    }
+
     fn set_dirty(&mut self, gva: Gva) {
         ask!(self, walker => walker.set_dirty(gva));
     }

@@ -114,7 +114,7 @@ pub enum LlcPolicy {
 }
 
 /// One array of a TLB.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlbConfig {
     /// The page sizes that it holds: `"4KiB"`, `"2MiB"`, `"1GiB"`.
@@ -129,6 +129,19 @@ pub struct TlbConfig {
     /// level only. Where another array holds `"4KiB"` too, that gets the pages without neighbours.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clustered: bool,
+    /// The size of the contiguous blocks that it holds besides, one in an entry: 16 aligned 4 KiB
+    /// pages in order whose leaves have the contiguous bit, which the kernels of such a machine set
+    /// (arm64). Not at all if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contiguous: Option<Contiguous>,
+}
+
+/// The size of contiguous blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub enum Contiguous {
+    /// 16 pages: arm64's with pages of 4 KiB.
+    #[serde(rename = "64KiB")]
+    K64,
 }
 
 /// Which translation leaves a full set of a TLB for another.
@@ -244,6 +257,9 @@ impl MmuConfig {
         if self.tlb_replacement == TlbReplacement::Lfu && self.l2_tlb.iter().any(|array| array.clustered) {
             return Err(MmuError::ClustersByUse);
         }
+        if self.holds_contiguous() {
+            self.validate_contiguous()?;
+        }
         let nested = self.nested_tlb.map_or(0, |nested| nested.latency_cycles);
         let lookups = [
             ("guest_pwc", self.guest_pwc.latency_cycles),
@@ -263,6 +279,23 @@ impl MmuConfig {
         }
         if let Some(nested) = self.nested_tlb {
             entry_sets("nested_tlb", nested.entries, nested.ways)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a TLB of it holds contiguous blocks, so that kernels on it set the contiguous bit.
+    pub fn holds_contiguous(&self) -> bool {
+        self.l1_tlb.iter().chain(&self.l2_tlb).any(|array| array.contiguous.is_some())
+    }
+
+    fn validate_contiguous(&self) -> Result<(), MmuError> {
+        if self.tlb_replacement == TlbReplacement::Lfu || self.l2_tlb.iter().any(|array| array.clustered) {
+            return Err(MmuError::Contiguous);
+        }
+        for (place, arrays) in [("l1_tlb", &self.l1_tlb), ("l2_tlb", &self.l2_tlb)] {
+            if arrays.iter().filter(|array| array.contiguous.is_some()).count() > 1 {
+                return Err(MmuError::SizeTwice { place: place.into(), size: "64KiB" });
+            }
         }
         Ok(())
     }
@@ -311,8 +344,23 @@ impl MmuConfig {
         let (sets, ways) = (array.entries / array.ways, array.ways / 2);
         (array.ways, array.entries) = (array.ways - ways, sets * (array.ways - ways));
         let entries = sets * ways;
-        self.l2_tlb.push(TlbConfig { sizes: vec![PageSize::Small], entries, ways, clustered: true });
+        self.l2_tlb.push(TlbConfig { sizes: vec![PageSize::Small], entries, ways, clustered: true, contiguous: None });
         Ok(self)
+    }
+}
+
+impl MmuConfig {
+    /// The same with contiguous blocks in both levels of the TLB, as the machine has them; else in
+    /// the arrays that hold 4 KiB pages.
+    #[must_use]
+    pub fn with_contiguous_tlb(mut self) -> Self {
+        if !self.holds_contiguous() {
+            for array in self.l1_tlb.iter_mut().chain(&mut self.l2_tlb) {
+                let holds_small = array.sizes.contains(&PageSize::Small) && !array.clustered;
+                array.contiguous = holds_small.then_some(Contiguous::K64);
+            }
+        }
+        self
     }
 }
 

@@ -12,6 +12,7 @@ use crate::accelerator::cuckoo::CuckooCounters;
 use crate::accelerator::pom_tlb::PomTlbCounters;
 use crate::accelerator::prefetch::PrefetchCounters;
 use crate::config::MmuConfig;
+use crate::contiguous::ContiguousCounters;
 use crate::events::WalkEvents;
 use crate::hierarchy::CacheCounters;
 use crate::latency::LatencyHistogram;
@@ -53,6 +54,8 @@ nestwalk_mem::counters! {
         segments: SegmentCounters [group],
         /// The data caches.
         caches: CacheCounters [group],
+        /// Contiguous blocks.
+        contiguous: ContiguousCounters [optional at "contiguous"],
         /// Prefetches of page-table lines.
         prefetch: PrefetchCounters [group at "prefetches"],
         /// A part-of-memory TLB.

@@ -67,6 +67,12 @@ pub enum MmuError {
     /// Clusters of 4 KiB pages are not kept by how often they were used.
     #[error("clustered TLB entries take tlb_replacement = \"lru\"; leave one of the two out")]
     ClustersByUse,
+    /// Contiguous blocks are kept in order of use, and beside no clusters.
+    #[error(
+        "contiguous TLB entries (64 KiB) take tlb_replacement = \"lru\" and no clustered array: either finds neighbours in its \
+         own way; leave one of the two out"
+    )]
+    Contiguous,
     /// Two arrays of one level hold the same page size.
     #[error("[[{place}]]: more than one array holds {size} translations; each size belongs to one")]
     SizeTwice {

@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn what_was_used_least_goes_and_of_several_the_first() {
-        let config = TlbConfig { sizes: vec![PageSize::Small], entries: 3, ways: 3, clustered: false };
+        let config =
+            TlbConfig { sizes: vec![PageSize::Small], entries: 3, ways: 3, clustered: false, contiguous: None };
         let mut array = LeastUsed::new("tlb", &[config]).unwrap();
         let held = |array: &LeastUsed| (0..6).filter(|&page| array.peek(Gvn(page), 0).is_some()).collect::<Vec<_>>();
         for page in 0..3 {

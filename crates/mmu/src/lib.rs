@@ -26,6 +26,7 @@ mod any_walker;
 mod cache;
 mod clustered;
 mod config;
+mod contiguous;
 mod corunner;
 mod counters;
 mod engine;
@@ -70,9 +71,10 @@ pub use accelerator::{Accelerator, AcceleratorConfig, Found, NoAccelerator};
 pub use cache::Cache;
 pub use clustered::Group;
 pub use config::{
-    CacheConfig, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, PwcConfig, PwcRules, TlbConfig, TlbReplacement,
-    WaysConfig,
+    CacheConfig, Contiguous, LlcConfig, LlcPolicy, MmuConfig, NestedTlbConfig, PwcConfig, PwcRules, TlbConfig,
+    TlbReplacement, WaysConfig,
 };
+pub use contiguous::ContiguousCounters;
 pub use corunner::CoRunner;
 pub use counters::{AcceleratorCounters, Counters};
 pub use engine::{Engine, EngineWalker, SeenBy};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Entry, Gvn, Hpa, PageSize, Pfn};
+use nestwalk_mem::{CONTIGUOUS_PAGES, Entry, Gvn, Hpa, PageSize, Pfn};
 
 /// A translation. Frame and rights are in the same bits as in an [`Entry`], so that a walk combines
 /// entries with a few bitwise operations.
@@ -17,6 +17,8 @@ impl Mapping {
     const SIZE_SHIFT: u32 = 2;
     const RIGHTS: u64 = Entry::WRITABLE | Entry::DIRTY;
     const FRAME: u64 = !((1 << PAGE_SHIFT) - 1);
+    /// In a TLB only: a 4 KiB page of a contiguous block.
+    const CONTIGUOUS: u64 = Entry::CONTIGUOUS;
 
     /// One of a page of `size` whose first 4 KiB lie in `frame`.
     #[inline(always)]
@@ -117,6 +119,36 @@ impl Mapping {
     #[must_use]
     pub(crate) fn and_rights_of(self, other: Self) -> Self {
         Self::from_bits(self.bits() & (other.bits() | !Self::RIGHTS))
+    }
+
+    /// Whether it is a 4 KiB page by itself, and not one of a contiguous block.
+    #[inline(always)]
+    pub(crate) fn is_single(self) -> bool {
+        self.bits() & (3 << Self::SIZE_SHIFT | Self::CONTIGUOUS) == 0
+    }
+
+    /// Whether it is a 4 KiB page of a contiguous block.
+    #[inline(always)]
+    pub(crate) fn is_contiguous(self) -> bool {
+        self.bits() & Self::CONTIGUOUS != 0
+    }
+
+    /// The same 4 KiB page as one of a contiguous block.
+    pub(crate) fn in_block(self) -> Self {
+        debug_assert_eq!(self.size(), PageSize::Small);
+        Self::from_bits(self.bits() | Self::CONTIGUOUS)
+    }
+
+    /// The same by itself.
+    pub(crate) fn alone(self) -> Self {
+        Self::from_bits(self.bits() & !Self::CONTIGUOUS)
+    }
+
+    /// `page` of the contiguous block one page of which this is.
+    pub(crate) fn in_block_at(self, page: Gvn) -> Self {
+        debug_assert!(self.is_contiguous());
+        const PLACES: u64 = (CONTIGUOUS_PAGES - 1) << PAGE_SHIFT;
+        Self::from_bits(self.bits() & !PLACES | page.0 << PAGE_SHIFT & PLACES)
     }
 
     /// The 4 KiB frame behind `page`, which is one of the pages of this translation.

@@ -6,6 +6,7 @@ use nestwalk_mem::{Gva, PageTable, Va};
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
+use crate::contiguous::is_in_block;
 use crate::events::{Table, WalkEvents};
 use crate::leaf::{Found, group_around, hint_leaf, leaf_of, set_dirty};
 use crate::mapping::Mapping;
@@ -73,6 +74,10 @@ impl Walker for Native<'_> {
     #[inline(always)]
     fn neighbours(&self, gva: Gva, _: Option<&Memo>) -> Group {
         group_around(self.table, Va::from(gva).page(), |frame| frame).1
+    }
+
+    fn is_in_block(&self, gva: Gva) -> bool {
+        is_in_block(self.table, Va::from(gva).page())
     }
 
     fn set_dirty(&mut self, gva: Gva) {

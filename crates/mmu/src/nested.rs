@@ -7,11 +7,12 @@
 //! that is 24 references with four levels on both sides and 35 with five. The TLBs get the combined
 //! translation, of the smaller one of the two leaves.
 
-use nestwalk_mem::{Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
+use nestwalk_mem::{CONTIGUOUS_ORDER, Gpa, Gva, Level, NodeId, PageTable, Va, Vpn};
 
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
+use crate::contiguous::is_in_block;
 use crate::events::{Table, WalkEvents};
 use crate::leaf::{Found, group_around, hint_leaf, index_of, leaf_of, set_dirty};
 use crate::mapping::Mapping;
@@ -277,6 +278,15 @@ impl Walker for Nested<'_> {
         // The line of host entries that the walk has read is that of the data page's own group.
         let (_, host) = group_around(self.host, Vpn(page), |frame| frame);
         guest.through(host)
+    }
+
+    fn is_in_block(&self, gva: Gva) -> bool {
+        let page = Va::from(gva).page();
+        let gpa = leaf_of(self.guest, page, false).expect("it was just walked for").gpa_of(gva);
+        // The pages of a block are the host's in the same order only where its memory begins at
+        // such a block.
+        let aligned = self.base.is_aligned(CONTIGUOUS_ORDER);
+        aligned && is_in_block(self.guest, page) && is_in_block(self.host, self.host_page(gpa))
     }
 
     fn set_dirty(&mut self, gva: Gva) {

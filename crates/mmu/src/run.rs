@@ -554,7 +554,8 @@ impl<P: Accelerator> Core<P> {
         if P::TRANSLATES
             && let Some(mapping) = self.ask::<S, W, D>(simd, walker, access)
         {
-            return Ok(self.take_in::<S, D>(simd, gva.page(), mapping, |_| Group::alone(gva.page(), mapping.frame())));
+            let alone = |_: Option<&Memo>| Group::alone(gva.page(), mapping.frame());
+            return Ok(self.take_in::<S, D>(simd, gva.page(), mapping, alone, || false));
         }
         let mapping = if !D::FULL {
             walker.resolve(gva, store)?
@@ -577,7 +578,8 @@ impl<P: Accelerator> Core<P> {
         if P::TRANSLATES {
             self.unit.accelerator.learn(gva.page(), mapping, D::FULL);
         }
-        Ok(self.take_in::<S, D>(simd, gva.page(), mapping, |memo| walker.neighbours(gva, memo)))
+        let neighbours = |memo: Option<&Memo>| walker.neighbours(gva, memo);
+        Ok(self.take_in::<S, D>(simd, gva.page(), mapping, neighbours, || walker.is_in_block(gva)))
     }
 
     /// Begins a walk by asking the accelerator. What it answers ends the walk.
@@ -603,7 +605,8 @@ impl<P: Accelerator> Core<P> {
         Some(found.mapping)
     }
 
-    /// The TLBs take in what they had missed; `neighbours` are of a 4 KiB page.
+    /// The TLBs take in what they had missed; `neighbours` are of a 4 KiB page, and `is_in_block`
+    /// is asked of one.
     #[inline(always)]
     fn take_in<S: Simd, D: Detail>(
         &mut self,
@@ -611,11 +614,18 @@ impl<P: Accelerator> Core<P> {
         page: Gvn,
         mapping: Mapping,
         neighbours: impl FnOnce(Option<&Memo>) -> Group,
+        is_in_block: impl FnOnce() -> bool,
     ) -> Mapping {
         D::tlb(&mut self.unit.counters).misses[mapping.size() as usize] += 1;
-        if self.tlbs.is_clustered() && mapping.size() == PageSize::Small {
-            let memo = self.memo.and_then(|memo| self.memos.get(memo));
-            return self.tlbs.insert_cluster(simd, page, mapping, neighbours(memo));
+        if self.tlbs.takes_groups() && mapping.size() == PageSize::Small {
+            if self.tlbs.is_clustered() {
+                let memo = self.memo.and_then(|memo| self.memos.get(memo));
+                return self.tlbs.insert_cluster(simd, page, mapping, neighbours(memo));
+            }
+            if is_in_block() {
+                self.unit.counters.contiguous.fills += 1;
+                return self.tlbs.insert_block(simd, page, mapping);
+            }
         }
         self.tlbs.insert(simd, page, mapping)
     }

@@ -3,11 +3,12 @@
 //! [segment registers](crate::segments).
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Gpa, Gva, Hpa, PageSize, PageTable, Va};
+use nestwalk_mem::{CONTIGUOUS_PAGES, Gpa, Gva, Hpa, PageSize, PageTable, Va};
 
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
+use crate::contiguous::is_in_block;
 use crate::events::{Table, WalkEvents};
 use crate::leaf::{Found, group_around, hint_leaf, leaf_of, set_dirty};
 use crate::mapping::Mapping;
@@ -96,6 +97,12 @@ impl Walker for Segmented<'_> {
     fn neighbours(&self, gva: Gva, _: Option<&Memo>) -> Group {
         let host = |frame: u64| self.segments.translate(Gpa(frame << PAGE_SHIFT)).map_or(u64::MAX, |hpa| hpa.page().0);
         group_around(self.guest, Va::from(gva).page(), host).1
+    }
+
+    fn is_in_block(&self, gva: Gva) -> bool {
+        let page = Va::from(gva).page();
+        let gpa = leaf_of(self.guest, page, false).expect("it was just walked for").gpa_of(gva);
+        is_in_block(self.guest, page) && self.segments.holds(gpa.0 >> PAGE_SHIFT, CONTIGUOUS_PAGES)
     }
 
     fn set_dirty(&mut self, gva: Gva) {

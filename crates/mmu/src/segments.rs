@@ -94,17 +94,21 @@ impl Segments {
     /// The largest page around the guest's frame `gfn`, no larger than `size`, that lies in one
     /// segment and is aligned in the host as it is in the guest: what a TLB entry can hold.
     pub(crate) fn piece(&self, gfn: u64, size: PageSize) -> PageSize {
-        let whole = |size: &PageSize| {
-            let first = gfn & !(size.pages() - 1);
-            match (self.segment_of(first), self.segment_of(first + size.pages() - 1)) {
-                (Some(begin), Some(end)) => {
-                    let shift = self.host_bases[begin].wrapping_sub(self.guest_bases[begin]);
-                    begin == end && shift.is_multiple_of(size.pages())
-                }
-                _ => false,
-            }
-        };
+        let whole = |size: &PageSize| self.holds(gfn, size.pages());
         PageSize::ALL.into_iter().rev().filter(|&piece| piece <= size).find(whole).unwrap_or(PageSize::Small)
+    }
+
+    /// Whether the aligned block of `pages` around the guest's frame `gfn` lies in one segment and
+    /// is aligned in the host, too.
+    pub(crate) fn holds(&self, gfn: u64, pages: u64) -> bool {
+        let first = gfn & !(pages - 1);
+        match (self.segment_of(first), self.segment_of(first + pages - 1)) {
+            (Some(begin), Some(end)) => {
+                let shift = self.host_bases[begin].wrapping_sub(self.guest_bases[begin]);
+                begin == end && shift.is_multiple_of(pages)
+            }
+            _ => false,
+        }
     }
 }
 

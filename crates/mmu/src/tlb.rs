@@ -8,14 +8,17 @@
 //!   of the largest size that it holds (as processors without 1 GiB entries do).
 //! - The second level may hold 4 KiB pages in [clusters](crate::clustered), all of them or those
 //!   that have neighbours.
+//! - Either level may hold [contiguous blocks](crate::contiguous): 64 KiB in an entry. Their pages
+//!   count as 4 KiB pages.
 //! - A store that finds a translation without write permission is a miss, and takes the translation
 //!   out: the hardware walks again before it raises a fault.
 
 use nestwalk_mem::addr::PAGE_SHIFT;
-use nestwalk_mem::{Gva, Gvn, PageSize, VpnRange};
+use nestwalk_mem::{CONTIGUOUS_PAGES, Gva, Gvn, PageSize, VpnRange};
 
 use crate::clustered::{self, Clusters, Group, Inserted};
 use crate::config::{MmuConfig, TlbConfig, TlbReplacement, entry_sets};
+use crate::contiguous::Block;
 use crate::error::MmuError;
 use crate::frequency::LeastUsed;
 use crate::key::Asid;
@@ -74,18 +77,24 @@ struct TlbLevel {
     /// By a translation's page size: the size of the piece of it that this level takes in, if it
     /// takes any.
     piece_of: [Option<PageSize>; 3],
-    /// By page size, and at last of clusters: entries that are there. A size of which there are
-    /// none need not be searched.
+    /// By page size, and at last of groups (clusters or contiguous blocks): entries that are there.
+    /// A size of which there are none need not be searched.
     resident: [u32; 4],
     /// Which array holds [clusters](crate::clustered); [`TlbLevel::NO_ARRAY`] if none.
     cluster_array: u8,
+    /// Which array holds [contiguous blocks](crate::contiguous); [`TlbLevel::NO_ARRAY`] if none.
+    block_array: u8,
+    /// Whether more than a page may come in with a walk for a 4 KiB page: clusters here, or
+    /// contiguous blocks in either level.
+    takes_groups: bool,
     /// Pages that a new cluster has at least: 2 where single ones have an array of their own.
     cluster_least: u32,
     /// The arrays, if they evict what was used least often. Then there are no others.
     least_used: Option<Box<LeastUsed>>,
 }
 
-const CLUSTERS: usize = clustered::KIND as usize;
+/// Entries of several 4 KiB pages among the kinds of entries.
+const GROUPS: usize = clustered::KIND as usize;
 
 impl TlbLevel {
     const NO_ARRAY: u8 = u8::MAX;
@@ -104,7 +113,10 @@ impl TlbLevel {
         }
         let held = |size: &PageSize| array_of[*size as usize] != Self::NO_ARRAY;
         let piece_of = PageSize::ALL.map(|size| PageSize::ALL[..=size as usize].iter().copied().rfind(held));
-        let cluster_array = arrays.iter().position(|array| array.clustered).map_or(Self::NO_ARRAY, |at| at as u8);
+        let array_with =
+            |has: fn(&TlbConfig) -> bool| arrays.iter().position(has).map_or(Self::NO_ARRAY, |at| at as u8);
+        let (cluster_array, block_array) =
+            (array_with(|array| array.clustered), array_with(|array| array.contiguous.is_some()));
         let apart = cluster_array != array_of[PageSize::Small as usize];
         let cluster_least = if apart { 2 } else { 1 };
         let mut level = Self {
@@ -113,6 +125,8 @@ impl TlbLevel {
             piece_of,
             resident: [0; 4],
             cluster_array,
+            block_array,
+            takes_groups: cluster_array != Self::NO_ARRAY,
             cluster_least,
             least_used: None,
         };
@@ -134,6 +148,11 @@ impl TlbLevel {
         self.arrays.get_mut(usize::from(self.cluster_array))
     }
 
+    /// The array that holds contiguous blocks, if there is one.
+    fn blocks_mut(&mut self) -> Option<&mut Lru> {
+        self.arrays.get_mut(usize::from(self.block_array))
+    }
+
     /// The array that holds `size`, if there is one.
     #[inline(always)]
     fn array(&self, size: PageSize) -> Option<&Lru> {
@@ -150,11 +169,14 @@ impl TlbLevel {
     /// KiB page.
     #[inline(always)]
     fn find<S: Simd>(&mut self, simd: S, page: Gvn, asid: u64, not_small: bool) -> Option<Mapping> {
-        if self.resident[CLUSTERS] != 0
-            && let Some(array) = self.clusters_mut()
-            && let Some(mapping) = Clusters::of(page, asid).find(array, simd)
-        {
-            return Some(mapping);
+        if self.resident[GROUPS] != 0 {
+            let found = match self.clusters_mut() {
+                Some(array) => Clusters::of(page, asid).find(array, simd),
+                None => self.find_in_block(simd, page, asid),
+            };
+            if found.is_some() {
+                return found;
+            }
         }
         for size in PageSize::ALL {
             if self.resident[size as usize] == 0 || not_small && size == PageSize::Small {
@@ -169,8 +191,46 @@ impl TlbLevel {
         self.least_used.as_mut()?.find(page, asid)
     }
 
+    /// The translation of `page`, if it is one of a contiguous block that is here, which becomes
+    /// the latest.
+    #[inline(never)]
+    fn find_in_block<S: Simd>(&mut self, simd: S, page: Gvn, asid: u64) -> Option<Mapping> {
+        let array = self.blocks_mut()?;
+        let block = Block::of(page, asid);
+        let bits = simd.apart(
+            #[inline(always)]
+            || array.find(simd, block.set(array), block.key()),
+        )?;
+        Some(Mapping::from_bits(bits).in_block_at(page))
+    }
+
+    /// Takes in the contiguous block of which `mapping` is `page`; a level without such entries
+    /// takes in the page.
+    #[cold]
+    #[inline(never)]
+    fn insert_block<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, asid: u64) -> Option<Mapping> {
+        let block = Block::of(page, asid);
+        let Some(array) = self.blocks_mut() else {
+            return self.insert_piece(simd, page, mapping.alone(), PageSize::Small, asid);
+        };
+        let gone = array.insert(simd, block.set(array), block.key(), mapping.bits());
+        self.resident[GROUPS] += 1;
+        if let Some(gone) = gone {
+            self.resident[size_of_key(gone)] -= 1;
+        }
+        Some(mapping)
+    }
+
     /// What [`TlbLevel::find`] would find. Changes nothing.
     fn peek(&self, page: Gvn, asid: u64) -> Option<Mapping> {
+        let in_block = self.arrays.get(usize::from(self.block_array)).and_then(|array| {
+            let block = Block::of(page, asid);
+            let bits = array.peek(block.set(array), block.key())?;
+            Some(Mapping::from_bits(bits).in_block_at(page).alone())
+        });
+        if in_block.is_some() {
+            return in_block;
+        }
         let clusters = self.arrays.get(usize::from(self.cluster_array));
         let in_cluster = clusters.and_then(|array| Clusters::of(page, asid).peek(array));
         let in_other = self.least_used.as_ref().and_then(|arrays| arrays.peek(page, asid));
@@ -187,8 +247,11 @@ impl TlbLevel {
     /// it.
     #[inline(always)]
     fn insert<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping, asid: u64) -> Option<Mapping> {
-        if mapping.size() == PageSize::Small {
+        if mapping.is_single() {
             return self.insert_piece(simd, page, mapping, PageSize::Small, asid);
+        }
+        if mapping.is_contiguous() {
+            return self.insert_block(simd, page, mapping, asid);
         }
         let size = self.piece_of[mapping.size() as usize]?;
         self.insert_piece(simd, page, mapping.piece(page, size), size, asid)
@@ -230,7 +293,7 @@ impl TlbLevel {
         match Clusters::of(page, asid).insert(array, simd, mapping, neighbours, least) {
             Inserted::Joined => {}
             Inserted::New(gone) => {
-                self.resident[CLUSTERS] += 1;
+                self.resident[GROUPS] += 1;
                 if let Some(gone) = gone {
                     self.resident[size_of_key(gone)] -= 1;
                 }
@@ -246,7 +309,7 @@ impl TlbLevel {
         let array = self.clusters_mut()?;
         let clusters = Clusters::of(page, asid);
         let mapping = clusters.peek(array)?;
-        self.resident[CLUSTERS] -= u32::from(clusters.remove(array));
+        self.resident[GROUPS] -= u32::from(clusters.remove(array));
         Some(mapping)
     }
 
@@ -260,6 +323,11 @@ impl TlbLevel {
                 let set = array.set_of(page.0 >> size.order());
                 self.resident[size as usize] -= u32::from(act(array, set, key(page, size, asid)));
             }
+        }
+        if let Some(array) = self.blocks_mut() {
+            let block = Block::of(page, asid);
+            let gone = act(array, block.set(array), block.key());
+            self.resident[GROUPS] -= u32::from(gone);
         }
     }
 
@@ -279,7 +347,8 @@ impl TlbLevel {
             array.for_each(|set, key| {
                 let (size, page) = (size_of_key(key), key & Asid::MASK);
                 let (held, at) = match size {
-                    CLUSTERS => (self.cluster_array, Clusters::set_of_key(array, page)),
+                    GROUPS if self.block_array != Self::NO_ARRAY => (self.block_array, Block::set_of_key(array, page)),
+                    GROUPS => (self.cluster_array, Clusters::set_of_key(array, page)),
                     _ => (self.array_of[size], array.set_of(page >> 2)),
                 };
                 assert_eq!(held, index as u8, "{key:#x} is in an array of other sizes");
@@ -318,7 +387,7 @@ impl<const N: usize> SmallPages<'_, N> {
     pub fn are_all(&self) -> bool {
         let others = |resident: &[u32; 4]| resident[1..].iter().fold(0, |all, &count| all | count);
         others(self.first_resident) | others(&self.second.resident) == 0
-            && !self.second.is_clustered()
+            && !self.second.takes_groups
             && self.second.array(PageSize::Small).is_some()
     }
 
@@ -365,7 +434,8 @@ impl Tlbs {
     pub fn new(config: &MmuConfig) -> Result<Self, MmuError> {
         config.validate()?;
         let level = |place: &str, arrays: &[TlbConfig]| TlbLevel::new(place, arrays, config.tlb_replacement);
-        let (l1, l2) = (level("l1_tlb", &config.l1_tlb)?, level("l2_tlb", &config.l2_tlb)?);
+        let (l1, mut l2) = (level("l1_tlb", &config.l1_tlb)?, level("l2_tlb", &config.l2_tlb)?);
+        l2.takes_groups |= config.holds_contiguous();
         let served = |size: PageSize| l2.piece_of[size as usize].unwrap_or(size).min(size);
         let served_shift = PageSize::ALL.map(|size| served(size).order() + PAGE_SHIFT);
         let uncounted = if config.tlb_replacement == TlbReplacement::Lfu { Self::NO_ADDRESS } else { 0 };
@@ -425,10 +495,25 @@ impl Tlbs {
         self.l1.insert(simd, page, mapping, self.asid).unwrap_or(mapping)
     }
 
-    /// Whether a walk must also return the neighbours of the translation that it found.
+    /// Whether a walk must also say what is beside the 4 KiB page that it found: its
+    /// [neighbours](Tlbs::insert_cluster) where there are clusters, else whether it is one of a
+    /// [contiguous block](Tlbs::insert_block).
+    #[inline(always)]
+    pub(crate) fn takes_groups(&self) -> bool {
+        self.l2.takes_groups
+    }
+
+    /// Whether there are clusters.
     #[inline(always)]
     pub(crate) fn is_clustered(&self) -> bool {
         self.l2.is_clustered()
+    }
+
+    /// Takes in what a walk found, a 4 KiB page of a contiguous block, with all of the block. What
+    /// the first level holds of it now.
+    #[cold]
+    pub(crate) fn insert_block<S: Simd>(&mut self, simd: S, page: Gvn, mapping: Mapping) -> Mapping {
+        self.insert(simd, page, mapping.in_block())
     }
 
     /// Takes in what a walk found, a 4 KiB page, and in the second level its neighbours. What the
@@ -499,10 +584,12 @@ impl Tlbs {
             (pages.start.0..pages.end.0).for_each(|page| self.drop_page(Gvn(page)));
             return;
         }
+        let holds_blocks = self.l2.block_array != TlbLevel::NO_ARRAY || self.l1.block_array != TlbLevel::NO_ARRAY;
         let overlaps = |key: u64| {
             let page = key & Asid::MASK;
             let (first, count) = match size_of_key(key) {
-                CLUSTERS => (Clusters::first_page(page), clustered::GROUP as u64),
+                GROUPS if holds_blocks => (Block::first_page(page), CONTIGUOUS_PAGES),
+                GROUPS => (Clusters::first_page(page), clustered::GROUP as u64),
                 size => ((page >> 2) << PageSize::ALL[size].order(), PageSize::ALL[size].pages()),
             };
             first < pages.end.0 && pages.start.0 < first + count

@@ -141,6 +141,10 @@ pub trait Walker {
     /// dirty bits. `memo` is that of the tables, if there is one.
     fn neighbours(&self, gva: Gva, memo: Option<&Memo>) -> Group;
 
+    /// Whether the 64 KiB around `gva`, which was just walked for and is a 4 KiB page, are a
+    /// contiguous block in every table that was walked ([`contiguous`](crate::contiguous)).
+    fn is_in_block(&self, gva: Gva) -> bool;
+
     /// Sets the dirty bits of the leaves behind `gva`, a page that is mapped and writable: a store
     /// hit a TLB entry that a load had brought. Costs no time.
     fn set_dirty(&mut self, gva: Gva);

@@ -77,7 +77,9 @@ fn cuckoo() -> Cuckoo {
 
 /// TLBs of hardly any entries, each for all page sizes.
 fn small_tlbs(config: MmuConfig) -> MmuConfig {
-    let array = |entries| vec![TlbConfig { sizes: PageSize::ALL.to_vec(), entries, ways: entries, clustered: false }];
+    let array = |entries| {
+        vec![TlbConfig { sizes: PageSize::ALL.to_vec(), entries, ways: entries, clustered: false, contiguous: None }]
+    };
     MmuConfig { l1_tlb: array(1), l2_tlb: array(2), ..config }
 }
 

@@ -67,7 +67,7 @@ const OTHERS: u64 = 1 << 24;
 fn small_tlbs(config: MmuConfig) -> MmuConfig {
     let array = |entries| {
         let sizes = PageSize::ALL.to_vec();
-        vec![TlbConfig { sizes, entries, ways: entries, clustered: false }]
+        vec![TlbConfig { sizes, entries, ways: entries, clustered: false, contiguous: None }]
     };
     MmuConfig { l1_tlb: array(1), l2_tlb: array(2), ..config }
 }

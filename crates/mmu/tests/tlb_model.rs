@@ -124,7 +124,13 @@ fn assert_equal(config: &MmuConfig, table: &mut PageTable, accesses: &[Access]) 
 /// Unified, first levels of four and eight ways, odd numbers of sets, no second level, a level
 /// without giant pages.
 fn machines() -> Vec<MmuConfig> {
-    let tlb = |sizes: &[PageSize], entries, ways| TlbConfig { sizes: sizes.to_vec(), entries, ways, clustered: false };
+    let tlb = |sizes: &[PageSize], entries, ways| TlbConfig {
+        sizes: sizes.to_vec(),
+        entries,
+        ways,
+        clustered: false,
+        contiguous: None,
+    };
     let base = machine();
     let unified = vec![tlb(&PageSize::ALL, 64, 8)];
     vec![

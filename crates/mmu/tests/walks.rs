@@ -7,7 +7,9 @@ mod common;
 use common::{
     Rig, TestTable, WRITABLE, load_native, load_nested, machine, machine_with_nested_tlb, machine_without_pwc,
 };
-use nestwalk_mem::{Access, Geometry, Gpa, Gva, Level, PageSize, Pfn, Vpn};
+use nestwalk_mem::{
+    Access, Entry, Frame, Geometry, Gpa, Gva, Level, PageCount, PageSize, PageTable, Pfn, Vpn, VpnRange,
+};
 use nestwalk_mmu::{
     Fault, MmuConfig, Nested, PwcRules, RunEnd, Segmented, Segments, Served, Table, TlbConfig, TlbReplacement, Walker,
     WaysConfig,
@@ -321,13 +323,168 @@ fn a_clustered_tlb_walks_once_for_8_neighbours_that_lie_together() {
     assert_eq!(walks_for_64_pages(&machine(), PageSize::Small, |page| 0x200 + page), 64);
 }
 
+/// The test machine with contiguous blocks, and with TLBs of so few entries of a set that only
+/// those of 64 KiB hold 64 pages.
+fn contiguous_machine() -> MmuConfig {
+    let array =
+        |entries| vec![TlbConfig { sizes: vec![PageSize::Small], entries, ways: entries, ..TlbConfig::default() }];
+    MmuConfig { l1_tlb: array(2), l2_tlb: array(4), ..machine() }.with_contiguous_tlb()
+}
+
+/// Walks for one load of each of 64 pages, in four blocks of 64 KiB, and for one more of each, with
+/// the tables as `change` leaves them; with the fills of whole blocks among them.
+fn walks_over_blocks(
+    config: &MmuConfig,
+    host: Option<PageSize>,
+    change: impl Fn(&mut PageTable, Option<&mut PageTable>),
+) -> (u64, u64) {
+    let mut own = TestTable::new(Geometry::X86_4, 0x10, 1);
+    (0..64).for_each(|page| own.map(0x2000 + page, 0x200 + page, PageSize::Small, WRITABLE));
+    (0..64).step_by(16).for_each(|page| assert!(own.table.join(Vpn(0x2000 + page))));
+    let mut below = host.map(|size| {
+        let mut host = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+        (0..0x400).step_by(size.pages() as usize).for_each(|gfn| host.map(gfn, 0x8000 + gfn, size, WRITABLE));
+        if size == PageSize::Small {
+            (0..0x400).step_by(16).for_each(|gfn| assert!(host.table.join(Vpn(gfn))));
+        }
+        host
+    });
+    change(&mut own.table, below.as_mut().map(|host| &mut host.table));
+    let mut rig = Rig::new(config);
+    let expected = |own: &PageTable, host: Option<&PageTable>, page: u64| {
+        let frame = own.translate(Vpn(0x2000 + page)).unwrap();
+        Pfn(host.map_or(frame, |host| host.translate(Vpn(frame.0)).unwrap()).0)
+    };
+    for page in (0..64).chain(0..64) {
+        let gva = Gva((0x2000 + page) << 12);
+        let end = match &mut below {
+            None => rig.native(&mut own.table, &[Access::load(gva)]),
+            Some(host) => rig.nested(&mut own.table, &mut host.table, &[Access::load(gva)]),
+        };
+        assert_eq!(end, RunEnd::Done);
+        let held = rig.core.tlbs().peek(gva).unwrap();
+        assert_eq!(held.frame(), expected(&own.table, below.as_ref().map(|host| &host.table), page), "page {page}");
+        assert_eq!(held.size(), PageSize::Small);
+    }
+    rig.core.check_invariants();
+    let counters = rig.core.counters();
+    (counters.tlb.walks(), counters.contiguous.fills)
+}
+
+#[test]
+fn one_entry_serves_16_pages_that_are_a_contiguous_block() {
+    let contiguous = contiguous_machine();
+    let nothing = |_: &mut PageTable, _: Option<&mut PageTable>| ();
+    // Four blocks in four entries: walks for the first pages only, and none the second time.
+    assert_eq!(walks_over_blocks(&contiguous, None, nothing), (4, 4));
+    // Without the key, the bit in the tables does nothing.
+    let plain = MmuConfig {
+        l1_tlb: vec![TlbConfig { contiguous: None, ..contiguous.l1_tlb[0].clone() }],
+        l2_tlb: vec![TlbConfig { contiguous: None, ..contiguous.l2_tlb[0].clone() }],
+        ..contiguous.clone()
+    };
+    assert_eq!(walks_over_blocks(&plain, None, nothing), (128, 0));
+    // One page of the second block lies elsewhere: that block has an entry a page, and they push
+    // the others out in the first level only, and in the second, too.
+    let move_one = |own: &mut PageTable, _: Option<&mut PageTable>| {
+        own.update(Vpn(0x2000 + 20), |entry| Entry::leaf(Frame(0x999), entry.flags())).unwrap();
+    };
+    // 1 + 16 + 1 + 1 walks; the second time those for the first block and the second again, and for
+    // the others, which the second's pages have pushed out.
+    assert_eq!(walks_over_blocks(&contiguous, None, move_one), (2 * (1 + 16 + 1 + 1), 2 * 3));
+    // Nothing but the kernel's word: pages that lie together without the bit are pages.
+    let unmark_one = |own: &mut PageTable, _: Option<&mut PageTable>| {
+        own.update(Vpn(0x2000 + 20), |entry| entry.without(Entry::WRITABLE)).unwrap();
+        own.update(Vpn(0x2000 + 20), |entry| entry.with(Entry::WRITABLE)).unwrap();
+    };
+    assert_eq!(walks_over_blocks(&contiguous, None, unmark_one), (2 * (1 + 16 + 1 + 1), 2 * 3));
+}
+
+#[test]
+fn in_a_vm_an_entry_covers_64_kib_only_where_guest_and_host_do() {
+    let contiguous = contiguous_machine();
+    let both = |_: &mut PageTable, _: Option<&mut PageTable>| ();
+    let one_side = |own: &mut PageTable, host: Option<&mut PageTable>, guest: bool| {
+        let (table, first) = if guest { (own, 0x2000) } else { (host.unwrap(), 0x200) };
+        // Another right for a moment ends a block.
+        for page in (first..first + 64).step_by(16) {
+            table.update(Vpn(page), |entry| entry.without(Entry::WRITABLE)).unwrap();
+            table.update(Vpn(page), |entry| entry.with(Entry::WRITABLE)).unwrap();
+        }
+    };
+    assert_eq!(walks_over_blocks(&contiguous, Some(PageSize::Small), both), (4, 4));
+    assert_eq!(walks_over_blocks(&contiguous, Some(PageSize::Small), |own, host| one_side(own, host, true)), (128, 0));
+    assert_eq!(walks_over_blocks(&contiguous, Some(PageSize::Small), |own, host| one_side(own, host, false)), (128, 0));
+    // A host's leaf of 2 MiB covers every 64 KiB in it; a guest's page without the bit is a page.
+    assert_eq!(walks_over_blocks(&contiguous, Some(PageSize::Huge), both), (4, 4));
+    assert_eq!(walks_over_blocks(&contiguous, Some(PageSize::Huge), |own, host| one_side(own, host, true)), (128, 0));
+}
+
+#[test]
+fn a_guests_huge_page_over_blocks_of_the_host_is_held_64_kib_at_a_time() {
+    let mut guest = TestTable::new(Geometry::X86_4, 0x10, 1);
+    guest.map(0x2000, 0x200, PageSize::Huge, WRITABLE);
+    let mut host = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+    (0..0x400).for_each(|gfn| host.map(gfn, 0x8000 + gfn, PageSize::Small, WRITABLE));
+    (0..0x400).step_by(16).filter(|gfn| gfn % 32 == 0).for_each(|gfn| assert!(host.table.join(Vpn(gfn))));
+    let mut rig = Rig::new(&contiguous_machine());
+    let walks = |rig: &mut Rig, guest: &mut PageTable, host: &mut PageTable, pages: std::ops::Range<u64>| {
+        let before = rig.core.counters().tlb.walks();
+        for page in pages {
+            load_nested(rig, guest, host, (0x2000 + page) << 12);
+        }
+        rig.core.counters().tlb.walks() - before
+    };
+    assert_eq!(walks(&mut rig, &mut guest.table, &mut host.table, 0..16), 1, "a block of the host's");
+    assert_eq!(walks(&mut rig, &mut guest.table, &mut host.table, 16..32), 16, "none");
+    // A VM whose memory does not begin at a multiple of 64 KiB has no block that is one in both.
+    let mut askew = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+    (8..0x408).for_each(|gfn| askew.map(gfn, 0x8000 + gfn, PageSize::Small, WRITABLE));
+    (16..0x400).step_by(16).for_each(|gfn| assert!(askew.table.join(Vpn(gfn))));
+    let walker = Nested { guest: &mut guest.table, host: &mut askew.table, base: Vpn(8) };
+    assert!(!walker.is_in_block(Gva(0x2000 << 12)));
+}
+
+#[test]
+fn an_entry_of_64_kib_goes_with_any_of_its_pages_and_is_dirty_as_a_whole() {
+    let mut table = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
+    (0..32).for_each(|page| table.map(0x2000 + page, 0x200 + page, PageSize::Small, WRITABLE));
+    (0..32).step_by(16).for_each(|page| assert!(table.table.join(Vpn(0x2000 + page))));
+    let mut rig = Rig::new(&contiguous_machine());
+    let gva = |page: u64| Gva((0x2000 + page) << 12);
+    assert_eq!(rig.native(&mut table.table, &[Access::load(gva(3)), Access::load(gva(20))]), RunEnd::Done);
+    let dirty = |table: &PageTable| {
+        (0..32).filter(|&page| table.leaf(Vpn(0x2000 + page)).unwrap().entry.has(Entry::DIRTY)).collect::<Vec<_>>()
+    };
+    assert!(dirty(&table.table).is_empty());
+    // The first store to a clean block, by its entry: the table's 16 dirty bits, and the entry's.
+    assert_eq!(rig.native(&mut table.table, &[Access::store(gva(7))]), RunEnd::Done);
+    assert_eq!(dirty(&table.table), (0..16).collect::<Vec<_>>());
+    assert!((0..16).all(|page| rig.core.tlbs().peek(gva(page)).unwrap().is_dirty()));
+    assert!(!rig.core.tlbs().peek(gva(16)).unwrap().is_dirty());
+    let held = |rig: &Rig| (0..32).filter(|&page| rig.core.tlbs().peek(gva(page)).is_some()).collect::<Vec<_>>();
+    assert_eq!(held(&rig), (0..32).collect::<Vec<_>>());
+    // INVLPG of one page, and a long range that covers one.
+    rig.core.invalidate(VpnRange::new(Vpn(0x2000 + 15), PageCount(1)));
+    assert_eq!(held(&rig), (16..32).collect::<Vec<_>>());
+    rig.core.invalidate(VpnRange::new(Vpn(0x2000 + 31), PageCount(100)));
+    assert!(held(&rig).is_empty());
+    rig.core.check_invariants();
+}
+
 #[test]
 fn pages_without_neighbours_leave_clusters_alone() {
     // 32 groups, all pages of each in frames of their own groups, and 32 groups whose pages lie
     // together: all in a TLB of 64 + 64 entries.
     let with = |clustered_alone: bool| {
         let mut config = machine();
-        let array = |entries, clustered| TlbConfig { sizes: vec![PageSize::Small], entries, ways: 4, clustered };
+        let array = |entries, clustered| TlbConfig {
+            sizes: vec![PageSize::Small],
+            entries,
+            ways: 4,
+            clustered,
+            contiguous: None,
+        };
         config.l1_tlb = vec![TlbConfig { entries: 4, ..array(4, false) }];
         config.l2_tlb = if clustered_alone { vec![array(128, true)] } else { vec![array(64, false), array(64, true)] };
         config
@@ -425,8 +582,9 @@ fn tlbs_can_evict_what_was_used_least_often() {
     let mut table = TestTable::new(Geometry::X86_4, HOST_NODES, 1);
     (0..4).for_each(|page| table.map(page, DATA + page, PageSize::Small, WRITABLE));
     let mut walks = |tlb_replacement: TlbReplacement, accesses: &[u64]| {
-        let one_set =
-            |entries| vec![TlbConfig { sizes: vec![PageSize::Small], entries, ways: entries, clustered: false }];
+        let one_set = |entries| {
+            vec![TlbConfig { sizes: vec![PageSize::Small], entries, ways: entries, clustered: false, contiguous: None }]
+        };
         let mut rig = Rig::new(&MmuConfig { l1_tlb: one_set(2), l2_tlb: vec![], tlb_replacement, ..machine() });
         let accesses: Vec<_> = accesses.iter().map(|&page| Access::load(Gva(page << 12))).collect();
         assert_eq!(rig.native(&mut table.table, &accesses), RunEnd::Done);

@@ -170,9 +170,9 @@ impl Tables {
     /// The first store to `page` through an entry that a load had brought.
     fn set_dirty(&mut self, page: u64) {
         let gfn = self.own.frame(page);
-        self.own.leaf_mut(page).expect("it is mapped").mark(true);
+        self.own.mark(page, true);
         if let Some(host) = &mut self.host {
-            host.leaf_mut(gfn).expect("it is mapped").mark(true);
+            host.mark(gfn, true);
         }
     }
 }
@@ -276,7 +276,7 @@ impl Machine {
         }
         let fault = Fault::Host { gpa: Gpa(gpa), store: write };
         let (first, leaf) = host.leaf(page).filter(|(_, leaf)| leaf.writable || !write).ok_or(fault)?;
-        host.leaf_mut(page).expect("it is there").mark(write);
+        host.mark(page, write);
         let mapping = Mapping {
             page: first,
             frame: leaf.frame,
@@ -361,7 +361,7 @@ impl Machine {
             dirty: leaf.dirty || store,
         };
         let Some(host) = &mut tables.host else {
-            tables.own.leaf_mut(page).expect("it is there").mark(store);
+            tables.own.mark(page, store);
             return Ok(own);
         };
         let gpa = own.frame_of(page) << 12 | gva.page_offset();
@@ -370,7 +370,7 @@ impl Machine {
         } else {
             let fault = Fault::Host { gpa: Gpa(gpa), store };
             let (first, leaf) = host.leaf(gpa >> 12).filter(|(_, leaf)| leaf.writable || !store).ok_or(fault)?;
-            host.leaf_mut(gpa >> 12).expect("it is there").mark(store);
+            host.mark(gpa >> 12, store);
             Mapping {
                 page: first,
                 frame: leaf.frame,
@@ -379,7 +379,7 @@ impl Machine {
                 dirty: leaf.dirty || store,
             }
         };
-        tables.own.leaf_mut(page).expect("it is there").mark(store);
+        tables.own.mark(page, store);
         // The smaller of the two pages, where the host has it.
         let size = own.size.min(below.size);
         let first = page & !(size.pages() - 1);
@@ -459,7 +459,14 @@ impl Machine {
                     Some(mapping) => std::array::from_fn(|place| (place as u64 == page & 7).then_some(mapping.frame)),
                     None => Self::group(tables, page),
                 });
-                (tlbs.insert(page, mapping, group), format!("{mode} miss {:?}", mapping.size))
+                // Nor does it say anything of 64 KiB.
+                let in_block = answer.is_none()
+                    && tlbs.holds_blocks()
+                    && mapping.size == PageSize::Small
+                    && tables.own.is_in_block(page)
+                    && tables.host.as_ref().is_none_or(|host| host.is_in_block(tables.own.frame(page)));
+                count(counted, "blocks", in_block.into());
+                (tlbs.insert(page, mapping, group, in_block), format!("{mode} miss {:?}", mapping.size))
             }
         };
         let Core { tlbs, counted, .. } = &mut self.cores[core];
@@ -560,6 +567,7 @@ pub fn counted_by(counters: &Counters) -> Counted {
     count(&mut counted, "guest cycles", counters.guest_walk_cycles);
     count(&mut counted, "host cycles", counters.host_walk_cycles);
     assert_eq!(counters.walk_cycles, counters.guest_walk_cycles + counters.host_walk_cycles);
+    count(&mut counted, "blocks", counters.contiguous.fills);
     count(&mut counted, "aborted walks", counters.aborted_walks);
     count(&mut counted, "aborted references", counters.aborted_references);
     for (bucket, &walks) in counters.latency.buckets.iter().enumerate() {

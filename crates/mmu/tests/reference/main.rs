@@ -19,9 +19,9 @@ use common::{TestTable, WRITABLE, machine};
 use machine::{Machine, Tables, counted_by};
 use nestwalk_mem::{Access, Geometry, Gva, Hpa, PageCount, PageSize, Vpn, VpnRange};
 use nestwalk_mmu::{
-    Accelerator, AcceleratorCounters, Asid, CacheConfig, CoRunner, Core, Engine, Fault, Llc, LlcConfig, LlcPolicy,
-    MmuConfig, Native, Nested, NestedTlbConfig, NoAccelerator, PomTlb, PomTlbConfig, PwcConfig, PwcRules, RunEnd,
-    TlbConfig, TlbReplacement, WaysConfig,
+    Accelerator, AcceleratorCounters, Asid, CacheConfig, CoRunner, Contiguous, Core, Engine, Fault, Llc, LlcConfig,
+    LlcPolicy, MmuConfig, Native, Nested, NestedTlbConfig, NoAccelerator, PomTlb, PomTlbConfig, PwcConfig, PwcRules,
+    RunEnd, TlbConfig, TlbReplacement, WaysConfig,
 };
 use pom::Pom;
 use proptest::prelude::*;
@@ -60,8 +60,14 @@ struct Program {
 }
 
 impl Program {
-    /// A program whose pages, nodes and frames are chosen by `random`.
-    fn new(asid: (u16, u16), geometries: (Geometry, Option<Geometry>), random: &mut Xoshiro256PlusPlus) -> Self {
+    /// A program whose pages, nodes and frames are chosen by `random`, with some contiguous blocks
+    /// if there may be such.
+    fn new(
+        asid: (u16, u16),
+        geometries: (Geometry, Option<Geometry>),
+        contiguous: bool,
+        random: &mut Xoshiro256PlusPlus,
+    ) -> Self {
         let own_nodes = if geometries.1.is_some() { GUEST_NODES } else { HOST_NODES + (u64::from(asid.0) << 20) };
         let mut own = TestTable::new(geometries.0, own_nodes, 1 + below(random, 3));
         let mut places = Vec::new();
@@ -88,6 +94,20 @@ impl Program {
                 }
                 continue;
             }
+            if contiguous && below(random, 2) == 0 {
+                frame = frame.next_multiple_of(16);
+                let (first, flags) = (first & !15, writable(random));
+                for page in
+                    (first..first + 16 * (1 + below(random, 3))).filter(|page| page / 16 % 3 > 0 || page % 5 > 0)
+                {
+                    if clear_of(&own, page, size) {
+                        own.map(page, frame + page - first, size, flags);
+                    }
+                }
+                join_some(&mut own, first..first + 48, random);
+                frame += 48;
+                continue;
+            }
             let (scattered, flags) = (below(random, 2) == 0, writable(random));
             frame = (frame + 7) & !7;
             for page in first..first + below(random, 40) {
@@ -110,6 +130,13 @@ impl Program {
                         let flags = if small % 11 > 0 { WRITABLE } else { 0 };
                         host.map(huge << 9 | small, (1 << 21) + (huge << 9 | small ^ 3), PageSize::Small, flags);
                     }),
+                    2 if contiguous => {
+                        let (flags, pages) = (if huge % 5 > 0 { WRITABLE } else { 0 }, huge << 9..(huge + 1) << 9);
+                        for page in pages.clone().filter(|page| page % 47 > 0) {
+                            host.map(page, (1 << 21) + page, PageSize::Small, flags);
+                        }
+                        join_some(&mut host, pages, random);
+                    }
                     _ => {}
                 }
             }
@@ -135,7 +162,7 @@ impl Program {
             }
             Fault::Boundary { .. } => unreachable!("nobody has segments here"),
         };
-        let Some(leaf) = model.leaf_mut(page) else {
+        let Some((_, leaf)) = model.leaf(page) else {
             // What was not present is in no TLB.
             table.map(page, next, PageSize::Small, WRITABLE);
             model.take_nodes(&table.table);
@@ -143,7 +170,7 @@ impl Program {
             return;
         };
         assert!(!leaf.writable);
-        leaf.writable = true;
+        model.make_writable(page);
         table.table.update(Vpn(page), |entry| entry.with(WRITABLE)).unwrap();
         if guest {
             core.invalidate(VpnRange::new(Vpn(page), PageCount(1)));
@@ -203,6 +230,15 @@ impl Program {
         assert_eq!(tables::leaves(&self.own.table), self.model.own.leaves);
         if let (Some(host), Some(model)) = (&self.host, &self.model.host) {
             assert_eq!(tables::leaves(&host.table), model.leaves);
+        }
+    }
+}
+
+/// Makes blocks of some of the `pages` that may be ones.
+fn join_some(table: &mut TestTable, pages: std::ops::Range<u64>, random: &mut Xoshiro256PlusPlus) {
+    for page in pages.step_by(16) {
+        if below(random, 4) > 0 {
+            table.table.join(Vpn(page));
         }
     }
 }
@@ -343,19 +379,27 @@ fn rules() -> impl Strategy<Value = PwcRules> {
 }
 
 fn tlb(sizes: &[PageSize], entries: u32, ways: u32) -> TlbConfig {
-    TlbConfig { sizes: sizes.to_vec(), entries, ways, clustered: false }
+    TlbConfig { sizes: sizes.to_vec(), entries, ways, clustered: false, contiguous: None }
 }
 
 /// First and second levels: the test machine's, unified ones, small ones, odd numbers of sets,
-/// none, clustered ones.
+/// none, clustered ones, ones of contiguous blocks.
 fn tlb_levels() -> impl Strategy<Value = (Vec<TlbConfig>, Vec<TlbConfig>)> {
     use PageSize::{Giant, Huge, Small};
     let small_and_huge = || vec![tlb(&[Small], 8, 4), tlb(&[Huge], 2, 2)];
     let clusters = |entries, ways| TlbConfig { clustered: true, ..tlb(&[Small], entries, ways) };
+    let blocks = |sizes: &[PageSize], entries, ways| TlbConfig {
+        contiguous: Some(Contiguous::K64),
+        ..tlb(sizes, entries, ways)
+    };
     let base = machine();
     prop::sample::select(vec![
         (base.l1_tlb.clone(), base.l2_tlb.clone()),
-        (base.l1_tlb.clone(), base.with_clustered_tlb().unwrap().l2_tlb),
+        (base.l1_tlb.clone(), base.clone().with_clustered_tlb().unwrap().l2_tlb),
+        (base.clone().with_contiguous_tlb().l1_tlb, base.with_contiguous_tlb().l2_tlb),
+        (small_and_huge(), vec![blocks(&[Small, Huge], 24, 3)]),
+        (vec![blocks(&PageSize::ALL, 6, 6)], vec![]),
+        (vec![tlb(&[Small, Huge], 8, 4), blocks(&[], 3, 3)], vec![tlb(&[Small], 12, 4), blocks(&[Giant], 10, 5)]),
         (vec![tlb(&PageSize::ALL, 16, 16)], vec![tlb(&PageSize::ALL, 66, 6)]),
         (small_and_huge(), vec![]),
         (small_and_huge(), vec![tlb(&[Small], 24, 3), tlb(&[Huge], 10, 5), tlb(&[Giant], 2, 2)]),
@@ -368,10 +412,11 @@ fn tlb_levels() -> impl Strategy<Value = (Vec<TlbConfig>, Vec<TlbConfig>)> {
     ])
 }
 
-/// Levels, and what leaves their sets: clusters have LRU only.
+/// Levels, and what leaves their sets: clusters and blocks have LRU only.
 fn tlbs() -> impl Strategy<Value = ((Vec<TlbConfig>, Vec<TlbConfig>), TlbReplacement)> {
     (tlb_levels(), prop::bool::weighted(0.3)).prop_map(|(levels, by_use)| {
-        let by_use = by_use && !levels.1.iter().any(|array| array.clustered);
+        let grouped = |array: &TlbConfig| array.clustered || array.contiguous.is_some();
+        let by_use = by_use && !levels.0.iter().chain(&levels.1).any(grouped);
         (levels, if by_use { TlbReplacement::Lfu } else { TlbReplacement::Lru })
     })
 }
@@ -492,7 +537,9 @@ proptest! {
         has_vectors in prop::bool::weighted(0.7),
     ) {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(tables);
-        let mut programs = [Program::new((1, 1), geometries, &mut random), Program::new((2, 1), geometries, &mut random)];
+        let programs = [(1, 1), (2, 1)];
+        let contiguous = config.holds_contiguous();
+        let mut programs = programs.map(|asid| Program::new(asid, geometries, contiguous, &mut random));
         // Programs of one VM share their host's table; here each VM has one program.
         programs[1].asid.1 = 2;
         let corunner = beside.map(|seed| CoRunner::new(MEMORY_END, 1 << 16, seed));
@@ -515,7 +562,7 @@ fn a_long_run_with_a_part_of_memory_tlb_is_equal_too() {
     for (size, hits) in [(1 << 20, 10_000), (1 << 12, 100)] {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
         let geometries = (Geometry::X86_4, Some(Geometry::X86_4));
-        let mut programs = [(1, 1), (2, 2)].map(|asid| Program::new(asid, geometries, &mut random));
+        let mut programs = [(1, 1), (2, 2)].map(|asid| Program::new(asid, geometries, false, &mut random));
         let run = |program, seed| Op::Run { core: 0, program, bursts: 10_000, detail: true, seed };
         let mut rig = Rig::with_pom(&config, size);
         check(&mut rig, &mut programs, &[run(0, 1), run(1, 2), run(0, 3)], None);
@@ -523,6 +570,24 @@ fn a_long_run_with_a_part_of_memory_tlb_is_equal_too() {
         let of = |name: &str| counted.get(name).copied().unwrap_or_default();
         assert!(of("POM hit 0") > hits && of("POM miss") > 10_000, "{counted:?}");
         assert!(size < 1 << 20 || of("POM hit 1") > 10 && of("POM other size") > 10, "{counted:?}");
+    }
+}
+
+/// The same of contiguous blocks, in a VM of which guest and host have some and natively.
+#[test]
+fn a_long_run_with_contiguous_blocks_is_equal_too() {
+    for (host, fills) in [(None, 1000), (Some(Geometry::X86_4), 100)] {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(6);
+        let programs = [(1, 1), (2, 2)];
+        let mut programs = programs.map(|asid| Program::new(asid, (Geometry::X86_4, host), true, &mut random));
+        let run = |program, seed| Op::Run { core: 0, program, bursts: 10_000, detail: true, seed };
+        use PageSize::{Huge, Small};
+        // So small that blocks go and come again.
+        let (l1_tlb, l2_tlb) = (vec![tlb(&[Small, Huge], 4, 4)], vec![tlb(&[Small, Huge], 8, 4)]);
+        let mut rig = Rig::new(&MmuConfig { l1_tlb, l2_tlb, ..machine() }.with_contiguous_tlb());
+        check(&mut rig, &mut programs, &[run(0, 1), run(1, 2), run(0, 3)], None);
+        let counted = rig.reference.counted(0);
+        assert!(counted.get("blocks").is_some_and(|&blocks| blocks > fills), "{host:?}: {counted:?}");
     }
 }
 
@@ -535,7 +600,7 @@ fn every_counter_of_a_long_nested_run_on_the_usual_machine_is_equal() {
     };
     let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
     let geometries = (Geometry::X86_4, Some(Geometry::X86_4));
-    let mut programs = [Program::new((1, 1), geometries, &mut random), Program::new((2, 2), geometries, &mut random)];
+    let mut programs = [(1, 1), (2, 2)].map(|asid| Program::new(asid, geometries, false, &mut random));
     let run = |program, seed| Op::Run { core: 0, program, bursts: 20_000, detail: true, seed };
     let mut rig = Rig::new(&config);
     check(&mut rig, &mut programs, &[run(0, 1), run(1, 2), run(0, 3)], None);

@@ -13,12 +13,14 @@ pub struct Leaf {
     pub writable: bool,
     pub accessed: bool,
     pub dirty: bool,
+    /// One of a contiguous block.
+    pub contiguous: bool,
 }
 
 impl Leaf {
     /// One that was not used yet.
     pub fn new(frame: u64, size: PageSize, writable: bool) -> Self {
-        Self { frame, size, writable, accessed: false, dirty: false }
+        Self { frame, size, writable, accessed: false, dirty: false, contiguous: false }
     }
 
     /// What hardware sets after a load or a store.
@@ -61,6 +63,7 @@ pub fn leaves(table: &PageTable) -> BTreeMap<u64, Leaf> {
             writable: entry.has(Entry::WRITABLE),
             accessed: entry.has(Entry::ACCESSED),
             dirty: entry.has(Entry::DIRTY),
+            contiguous: entry.has(Entry::CONTIGUOUS),
         };
         leaves.insert(leaf.page.0, found);
     });
@@ -103,10 +106,26 @@ impl Table {
         (page < first + leaf.size.pages()).then_some((first, leaf))
     }
 
-    /// The leaf that maps `page`, to be changed.
-    pub fn leaf_mut(&mut self, page: u64) -> Option<&mut Leaf> {
-        let (first, _) = self.leaf(page)?;
-        self.leaves.get_mut(&first)
+    /// Hardware uses `page`, which is mapped: a contiguous block has its bits in common.
+    pub fn mark(&mut self, page: u64, store: bool) {
+        let (first, leaf) = self.leaf(page).expect("it is mapped");
+        let pages = if leaf.contiguous { page & !15..(page & !15) + 16 } else { first..first + 1 };
+        pages.for_each(|page| self.leaves.get_mut(&page).expect("a block is whole").mark(store));
+    }
+
+    /// Whether the 64 KiB around `page`, which is mapped, are contiguous: as a block or in a large
+    /// page.
+    pub fn is_in_block(&self, page: u64) -> bool {
+        self.leaf(page).is_some_and(|(_, leaf)| leaf.contiguous || leaf.size > PageSize::Small)
+    }
+
+    /// The leaf of `page` becomes writable, and is no longer of a block.
+    pub fn make_writable(&mut self, page: u64) {
+        let (first, leaf) = self.leaf(page).expect("it is mapped");
+        if leaf.contiguous {
+            (page & !15..(page & !15) + 16).for_each(|page| self.leaves.get_mut(&page).unwrap().contiguous = false);
+        }
+        self.leaves.get_mut(&first).unwrap().writable = true;
     }
 
     /// The frame behind `page`, which is mapped.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TLBs as lists: each set holds its entries in order of use, the latest first. With clustered
-//! entries, or with what was used least often going first.
+//! entries, with contiguous blocks, or with what was used least often going first.
 
 use nestwalk_mem::PageSize;
 use nestwalk_mmu::{MmuConfig, TlbConfig, TlbReplacement};
@@ -43,6 +43,27 @@ enum Entry {
         frames: [Option<u64>; 8],
         like: Like,
     },
+    /// 16 pages in order, of which this is the first.
+    Block(Mapping),
+}
+
+/// What an entry is looked for by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Page(PageSize),
+    Cluster,
+    Block,
+}
+
+impl Kind {
+    /// The pages that an entry is for.
+    fn pages(self) -> u64 {
+        match self {
+            Self::Page(size) => size.pages(),
+            Self::Cluster => 8,
+            Self::Block => 16,
+        }
+    }
 }
 
 /// What the pages of a cluster have in common: the number of the group of frames, the right to
@@ -57,6 +78,10 @@ impl Entry {
                 let frame = frames[page.checked_sub(first).filter(|&place| place < 8)? as usize]?;
                 Some(Mapping { page, frame, size: PageSize::Small, writable, dirty })
             }
+            Self::Block(first) => {
+                let place = page.checked_sub(first.page).filter(|&place| place < 16)?;
+                Some(Mapping { page, frame: first.frame + place, ..first })
+            }
         }
     }
 
@@ -64,6 +89,7 @@ impl Entry {
         let (first, count) = match self {
             Self::One(mapping) => (mapping.page, mapping.size.pages()),
             Self::Cluster { first, .. } => (*first, 8),
+            Self::Block(first) => (first.page, 16),
         };
         first < pages.end && pages.start < first + count
     }
@@ -77,6 +103,7 @@ type Use = (usize, u64);
 struct Array {
     sizes: Vec<PageSize>,
     clustered: bool,
+    contiguous: bool,
     replacement: TlbReplacement,
     ways: usize,
     sets: Vec<Vec<(u16, Entry, Use)>>,
@@ -86,7 +113,8 @@ impl Array {
     fn new(config: &TlbConfig, replacement: TlbReplacement) -> Self {
         let sets = vec![Vec::new(); (config.entries / config.ways) as usize];
         let ways = config.ways as usize;
-        Self { sizes: config.sizes.clone(), clustered: config.clustered, replacement, ways, sets }
+        let contiguous = config.contiguous.is_some();
+        Self { sizes: config.sizes.clone(), clustered: config.clustered, contiguous, replacement, ways, sets }
     }
 
     fn put(&mut self, number: u64, asid: u16, entry: Entry) {
@@ -103,18 +131,19 @@ impl Array {
         set.insert(0, (asid, entry, (free.expect("one way is free"), 1)));
     }
 
-    /// The set for pages of `size`, or for clusters.
-    fn set(&mut self, page: u64, size: Option<PageSize>) -> &mut Vec<(u16, Entry, Use)> {
+    /// The set for entries of `kind`.
+    fn set(&mut self, page: u64, kind: Kind) -> &mut Vec<(u16, Entry, Use)> {
         let count = self.sets.len() as u64;
-        &mut self.sets[(page / size.map_or(8, PageSize::pages) % count) as usize]
+        &mut self.sets[(page / kind.pages() % count) as usize]
     }
 
-    /// Finds the page in an entry of `size` (of a cluster: `None`), which becomes the latest.
-    fn find(&mut self, asid: u16, page: u64, size: Option<PageSize>) -> Option<Mapping> {
-        let set = self.set(page, size);
+    /// Finds the page in an entry of `kind`, which becomes the latest.
+    fn find(&mut self, asid: u16, page: u64, kind: Kind) -> Option<Mapping> {
+        let set = self.set(page, kind);
         let held = |entry: &Entry| match entry {
-            Entry::One(mapping) => size == Some(mapping.size) && mapping.covers(page),
-            Entry::Cluster { .. } => size.is_none() && entry.mapping(page).is_some(),
+            Entry::One(mapping) => kind == Kind::Page(mapping.size) && mapping.covers(page),
+            Entry::Cluster { .. } => kind == Kind::Cluster && entry.mapping(page).is_some(),
+            Entry::Block(_) => kind == Kind::Block && entry.mapping(page).is_some(),
         };
         let place = set.iter().position(|(owner, entry, _)| *owner == asid && held(entry))?;
         let mut entry = set.remove(place);
@@ -149,9 +178,20 @@ impl Level {
         Some(&mut self.0[index])
     }
 
-    fn find(&mut self, asid: u16, page: u64) -> Option<Mapping> {
-        let in_cluster = self.clusters().and_then(|array| array.find(asid, page, None));
-        in_cluster.or_else(|| PageSize::ALL.into_iter().find_map(|size| self.array(size)?.find(asid, page, Some(size))))
+    fn blocks(&mut self) -> Option<&mut Array> {
+        self.0.iter_mut().find(|array| array.contiguous)
+    }
+
+    /// The translation, and whether it is one of a block.
+    fn find(&mut self, asid: u16, page: u64) -> Option<(Mapping, bool)> {
+        if let Some(found) = self.blocks().and_then(|array| array.find(asid, page, Kind::Block)) {
+            return Some((found, true));
+        }
+        let in_cluster = self.clusters().and_then(|array| array.find(asid, page, Kind::Cluster));
+        let in_page = |level: &mut Self| {
+            PageSize::ALL.into_iter().find_map(|size| level.array(size)?.find(asid, page, Kind::Page(size)))
+        };
+        Some((in_cluster.or_else(|| in_page(self))?, false))
     }
 
     fn holds(&self, asid: u16, page: u64) -> bool {
@@ -168,6 +208,17 @@ impl Level {
         Some(piece)
     }
 
+    /// Takes in the block of which `mapping` is `page`, or that page where there are no blocks.
+    /// What it holds of the page.
+    fn insert_block(&mut self, asid: u16, page: u64, mapping: Mapping) -> Option<Mapping> {
+        let first = Mapping { page: page & !15, frame: mapping.frame & !15, ..mapping };
+        match self.blocks() {
+            Some(array) => array.put(page / 16, asid, Entry::Block(first)),
+            None => return self.insert(asid, page, mapping),
+        }
+        Some(mapping)
+    }
+
     /// Takes in a 4 KiB page with its neighbours, whose `frames` are known.
     fn insert_cluster(&mut self, asid: u16, page: u64, mapping: Mapping, frames: [Option<u64>; 8]) {
         let first = page & !7;
@@ -175,7 +226,7 @@ impl Level {
         // Where single pages have an array of their own, a cluster begins with two.
         let least =
             if self.0.iter().any(|array| !array.clustered && array.sizes.contains(&PageSize::Small)) { 2 } else { 1 };
-        let set = self.clusters().expect("there is one").set(page, None);
+        let set = self.clusters().expect("there is one").set(page, Kind::Cluster);
         let ours = |(owner, entry, _): &&(u16, Entry, Use)| {
             *owner == asid && matches!(entry, Entry::Cluster { first: at, .. } if *at == first)
         };
@@ -204,7 +255,7 @@ impl Level {
 
     /// Takes `page` out of the cluster that holds it. Its frame.
     fn take_from_cluster(&mut self, asid: u16, page: u64) -> Option<u64> {
-        let set = self.clusters()?.set(page, None);
+        let set = self.clusters()?.set(page, Kind::Cluster);
         let place = set.iter().position(|(owner, entry, _)| {
             *owner == asid && matches!(entry, Entry::Cluster { .. }) && entry.mapping(page).is_some()
         })?;
@@ -254,13 +305,17 @@ impl Tlbs {
     /// Looks up `page`. An entry that does not allow a store is dropped.
     pub fn find(&mut self, page: u64, store: bool) -> Found {
         let usable = |mapping: &Mapping| mapping.writable || !store;
-        if let Some(mapping) = self.l1.find(self.asid, page) {
+        if let Some((mapping, _)) = self.l1.find(self.asid, page) {
             if usable(&mapping) {
                 return Found::L1(mapping);
             }
-        } else if let Some(mapping) = self.l2.find(self.asid, page) {
+        } else if let Some((mapping, in_block)) = self.l2.find(self.asid, page) {
             if usable(&mapping) {
-                let first = self.l1.insert(self.asid, page, mapping);
+                let first = if in_block {
+                    self.l1.insert_block(self.asid, page, mapping)
+                } else {
+                    self.l1.insert(self.asid, page, mapping)
+                };
                 return Found::L2(first.expect("it holds 4 KiB pages"), mapping.size);
             }
         } else {
@@ -270,9 +325,18 @@ impl Tlbs {
         Found::Miss
     }
 
-    /// Takes in what a walk found, with the frames of its group where that is asked for. What the
-    /// first level holds.
-    pub fn insert(&mut self, page: u64, mapping: Mapping, group: Option<[Option<u64>; 8]>) -> Mapping {
+    /// Whether either level holds contiguous blocks.
+    pub fn holds_blocks(&self) -> bool {
+        self.l1.0.iter().chain(&self.l2.0).any(|array| array.contiguous)
+    }
+
+    /// Takes in what a walk found, with the frames of its group where that is asked for, or with
+    /// all of the block that it is in. What the first level holds.
+    pub fn insert(&mut self, page: u64, mapping: Mapping, group: Option<[Option<u64>; 8]>, in_block: bool) -> Mapping {
+        if in_block {
+            self.l2.insert_block(self.asid, page, mapping);
+            return self.l1.insert_block(self.asid, page, mapping).expect("it holds 4 KiB pages");
+        }
         match group {
             Some(frames) => self.l2.insert_cluster(self.asid, page, mapping, frames),
             None => {
@@ -287,8 +351,9 @@ impl Tlbs {
         let asid = self.asid;
         for array in [&mut self.l1, &mut self.l2].into_iter().flat_map(|level| &mut level.0) {
             for (owner, entry, _) in array.sets.iter_mut().flatten() {
-                if let (true, Entry::One(mapping)) = (*owner == asid, entry) {
-                    mapping.dirty |= mapping.covers(page);
+                let covers = entry.mapping(page).is_some() && *owner == asid;
+                if let Entry::One(mapping) | Entry::Block(mapping) = entry {
+                    mapping.dirty |= covers;
                 }
             }
         }
@@ -303,7 +368,7 @@ impl Tlbs {
 
     fn cluster_entry(&mut self, page: u64) -> Option<(usize, Mapping)> {
         let asid = self.asid;
-        let set = self.l2.clusters()?.set(page, None);
+        let set = self.l2.clusters()?.set(page, Kind::Cluster);
         set.iter().enumerate().find_map(|(place, (owner, entry, _))| {
             let mapping = entry.mapping(page).filter(|_| matches!(entry, Entry::Cluster { .. }))?;
             (*owner == asid).then_some((place, mapping))
@@ -313,7 +378,9 @@ impl Tlbs {
     fn drop_page(&mut self, page: u64) {
         let asid = self.asid;
         for level in [&mut self.l1, &mut self.l2] {
-            level.retain(|owner, entry| owner != asid || !matches!(entry, Entry::One(mapping) if mapping.covers(page)));
+            level.retain(|owner, entry| {
+                owner != asid || matches!(entry, Entry::Cluster { .. }) || entry.mapping(page).is_none()
+            });
         }
         self.l2.take_from_cluster(asid, page);
     }
