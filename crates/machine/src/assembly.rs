@@ -151,7 +151,8 @@ fn place(
             let kernel = config.kernel.clone().unwrap_or_default();
             // Apart from the seeds of the measured program's kernels.
             let seed = configuration.scenario.seed.wrapping_add(1000 + index);
-            let config = kernel_config(&kernel, memory, cpus, seed);
+            let contiguous = configuration.machine.mmu.holds_contiguous();
+            let config = kernel_config(&kernel, memory, cpus, seed, contiguous);
             let config = config.map_err(|what| configuration.scenario_error(what))?;
             let chain = in_own_vm(stack, measured, &config, Cpu(next.vm)).map_err(failed)?;
             next.vm += cpus;

@@ -116,7 +116,8 @@ fn config_of(
 ) -> Result<KernelConfig, MachineError> {
     let scenario = &configuration.scenario;
     let threads = facts.threads.max(1) + needs.threads + if layer == 0 { needs.vm_cpus } else { 0 };
-    kernel_config(&scenario.kernels[layer], frames, threads, scenario.seed + layer as u64)
+    let contiguous = configuration.machine.mmu.holds_contiguous();
+    kernel_config(&scenario.kernels[layer], frames, threads, scenario.seed + layer as u64, contiguous)
         .map_err(|what| configuration.scenario_error(what))
 }
 
@@ -249,12 +250,14 @@ pub(crate) fn roomy(needed: PageCount) -> PageCount {
     PageCount((needed.0 * 3 / 2 + GIB).div_ceil(GIB) * GIB)
 }
 
-/// A kernel as the scenario describes it, for so many threads.
+/// A kernel as the scenario describes it, for so many threads, on a machine whose leaves have a
+/// `contiguous` bit or not.
 pub(crate) fn kernel_config(
     kernel: &KernelScenario,
     memory: PageCount,
     threads: u16,
     seed: u64,
+    contiguous: bool,
 ) -> Result<KernelConfig, String> {
     Ok(KernelConfig {
         cpus: kernel.cpus.unwrap_or(threads.max(1)),
@@ -266,6 +269,7 @@ pub(crate) fn kernel_config(
         min_free: kernel.min_free,
         compaction_proactiveness: kernel.compaction_proactiveness,
         seed,
+        contiguous,
         ..KernelConfig::new(memory)
     })
 }

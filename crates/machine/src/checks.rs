@@ -2,13 +2,31 @@
 //! Whether the parts of a scenario go together: each refusal names the key and the remedy.
 
 use nestwalk_mmu::{AcceleratorConfig, AsapHardware, Segments};
-use nestwalk_os::{FrozenTable, TablesConfig};
+use nestwalk_os::{FrozenTable, ManagerConfig, TablesConfig};
 
 use crate::colocated::{ColocatedConfig, CoresConfig, UntilConfig, VmConfig};
 use crate::kernel_scenario::KernelScenario;
 use crate::paging::PagingConfig;
 use crate::scenario::{CoRunnerConfig, MachineConfig, Scenario};
 use crate::workload_config::WorkloadConfig;
+
+/// Whether kernels that promote 64 KiB run on a `machine` whose leaves have the bit for it.
+///
+/// # Errors
+/// Which key does nothing there.
+pub(crate) fn promotes_64k(scenario: &Scenario, machine: &MachineConfig) -> Result<(), String> {
+    let promotes = |manager: &ManagerConfig| matches!(manager, ManagerConfig::FreeBsd(config) if config.promote_64k);
+    let colocated = scenario.colocated.iter().filter_map(|colocated| colocated.kernel.as_ref());
+    if !machine.mmu.holds_contiguous()
+        && scenario.kernels.iter().chain(colocated).any(|kernel| promotes(&kernel.manager))
+    {
+        return Err(
+            "manager: promote_64k sets the contiguous bit, which this machine has not; give contiguous_tlb = true"
+                .into(),
+        );
+    }
+    Ok(())
+}
 
 /// Whether `asap` goes together with the rest of the scenario, on `machine`.
 ///

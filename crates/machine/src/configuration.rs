@@ -58,6 +58,9 @@ impl Configuration {
             let failed = |source| MachineError::Mmu { name: scenario.machine.clone(), source };
             machine.mmu = machine.mmu.with_clustered_tlb().map_err(failed)?;
         }
+        if scenario.contiguous_tlb {
+            machine.mmu = machine.mmu.with_contiguous_tlb();
+        }
         if let Err(error) = machine.mmu.validate() {
             return Err(refuse_machine(&scenario.machine, &base, &error.to_string()));
         }
@@ -107,6 +110,7 @@ impl Configuration {
         if let Some(accelerator) = &scenario.accelerator {
             checks::accelerator(accelerator, scenario).map_err(|what| self.scenario_error(what))?;
         }
+        checks::promotes_64k(scenario, &self.machine).map_err(|what| self.scenario_error(what))?;
         if let Err(what) = checks::colocated(scenario) {
             return self.refuse(what);
         }

@@ -172,6 +172,8 @@ struct PopulatedBy<'a> {
     costs: &'a Costs,
     /// What the segment registers of a VM were built with.
     segment_latency_cycles: Option<u32>,
+    /// Whether kernels set the contiguous bit.
+    contiguous: bool,
     /// The whole configuration, where programs beside it run meanwhile: they change the state of
     /// the cores, which depends on the hardware.
     with_company: Option<&'a Configuration>,
@@ -196,6 +198,7 @@ impl Configuration {
             frequency_mhz: machine.frequency_mhz,
             costs,
             segment_latency_cycles: machine.mmu.segment_latency_cycles,
+            contiguous: machine.mmu.holds_contiguous(),
             with_company: (!scenario.colocated.is_empty()).then_some(self),
         };
         serde_json::to_string(&all).expect("what is read from TOML can be written")

@@ -61,6 +61,12 @@ pub struct Scenario {
     /// (Clustered TLB).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clustered_tlb: bool,
+    /// Whether leaves have a contiguous bit, as on arm64, and an entry of either level of the TLB
+    /// may hold 64 KiB whose 16 leaves have it. Kernels set it for `mthp` with folios of 64 KiB and
+    /// more, `freebsd` with `promote_64k`, `quicksilver` with `small_threshold`, and where 2 MiB
+    /// are split.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub contiguous_tlb: bool,
 }
 
 fn default_costs() -> String {

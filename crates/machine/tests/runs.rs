@@ -477,6 +477,8 @@ fn a_machine_is_not_shared_by_what_populates_memory_in_another_way() {
         scenario(PROGRAMS[0], &kernels, "machine = 'broadwell-asap'\nsampling = { filter = 'default' }"),
         // Its clock has another frequency, and the clock wakes the daemons.
         scenario(PROGRAMS[0], &kernels, "machine = 'zen4'"),
+        // Its kernels set the contiguous bit.
+        scenario(PROGRAMS[0], &kernels, "machine = 'broadwell-asap'\ncontiguous_tlb = true"),
         // What is beside it uses the cores.
         scenario(PROGRAMS[0], &kernels, beside),
         scenario(PROGRAMS[0], &kernels, &format!("corunner = 'random'\n{beside}")),

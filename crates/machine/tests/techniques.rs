@@ -279,3 +279,76 @@ fn mixes_that_cannot_be_are_refused_with_the_reason() {
     refused(&[xen, ""], "", "give one of compromis-opt1, compromis-opt2, best-fit, first-fit");
     refused(&["", "manager = { kind = 'ptemagnet', size = '2 MiB' }"], "", "unknown");
 }
+
+/// The same with keys of the scenario itself.
+fn run_with(keys: &str, workload: &str, kernels: &[&str]) -> Result<RunResult, MachineError> {
+    let kernels: String = kernels.iter().map(|kernel| format!("[[kernels]]\n{kernel}\n")).collect();
+    let text = format!(
+        "schema = 1\nname = 'test'\nmachine = 'broadwell-asap'\n{keys}\n[workload.generator]\n{workload}\n{kernels}"
+    );
+    nestwalk_machine::run(&text, Path::new("test.toml"), Path::new("."), &mut |_| ControlFlow::Continue(()))
+}
+
+const CONTIGUOUS: &str = "contiguous_tlb = true";
+const FOLIOS_64K: &str = "manager = { kind = 'mthp', folio = '64 KiB' }";
+
+/// The guard for contiguous blocks: an entry for 64 KiB takes walks away where the kernels of all
+/// levels make such blocks, and where one does not nothing at all differs.
+#[test]
+fn contiguous_blocks_take_walks_away_where_every_kernel_makes_them() {
+    let huge = "manager = { kind = 'thp' }";
+    let folios_32k = "manager = { kind = 'mthp', folio = '32 KiB' }";
+    let segments = "paging = { kind = 'segments', max = 2 }";
+    let cases: [(&[&str], bool); 8] = [
+        (&[FOLIOS_64K], true),
+        (&[folios_32k], false),
+        (&[""], false),
+        (&[FOLIOS_64K, FOLIOS_64K], true),
+        (&[huge, FOLIOS_64K], true),
+        (&[segments, FOLIOS_64K], true),
+        (&["", FOLIOS_64K], false),
+        (&[FOLIOS_64K, ""], false),
+    ];
+    for (kernels, fewer) in cases {
+        let (plain, with) = (run_with("", GUPS, kernels).unwrap(), run_with(CONTIGUOUS, GUPS, kernels).unwrap());
+        let fills = with.statistics.mmu.contiguous.fills;
+        assert_eq!(plain.statistics.mmu.contiguous.fills, 0, "{kernels:?}");
+        assert_eq!(fills > 0, fewer, "{kernels:?}: {fills}");
+        if fewer {
+            // 128 MiB are 2048 blocks, for an L2 TLB of 1536 entries, and 32768 pages.
+            let walks = |result: &RunResult| result.row.walks_per_kiloaccess.unwrap();
+            assert!(walks(&with) < 0.5 * walks(&plain), "{kernels:?}: {} for {}", walks(&with), walks(&plain));
+        } else {
+            assert_eq!(with.statistics.mmu, plain.statistics.mmu, "{kernels:?}");
+        }
+    }
+}
+
+/// The guard for FreeBSD's lower level: pages are promoted at 64 KiB, and where no 2 MiB fill up
+/// that is what takes walks away.
+#[test]
+fn freebsds_lower_level_promotes_64_kib_of_reservations_that_do_not_fill_up() {
+    let one = "manager = { kind = 'freebsd' }";
+    let two = "manager = { kind = 'freebsd', promote_64k = true }";
+    let upper = run_with(CONTIGUOUS, GUPS, &[one]).unwrap();
+    let both = run_with(CONTIGUOUS, GUPS, &[two]).unwrap();
+    assert!(of_manager(&both, 0, "promotions_64k") >= 60 * 32);
+    let promotions = |result: &RunResult| result.statistics.kernels[0].counters.promotions;
+    assert_eq!(promotions(&both), promotions(&upper), "2 MiB are promoted as before");
+    // A guest with page cache in each 2 MiB, which it does not touch again: no 2 MiB of the host's
+    // memory fill up, and the guest's folios lie over 64 KiB that do.
+    let guest =
+        format!("{FOLIOS_64K}\nstart = {{ kind = 'fragmented', blocks_permille = 1000, frames_per_block = 16 }}");
+    let upper = run_with(CONTIGUOUS, GUPS, &[one, &guest]).unwrap();
+    let both = run_with(CONTIGUOUS, GUPS, &[two, &guest]).unwrap();
+    let walks = |result: &RunResult| result.row.walks_per_kiloaccess.unwrap();
+    assert_eq!(upper.statistics.mmu.contiguous.fills, 0);
+    assert!(walks(&both) < 0.5 * walks(&upper), "{} for {}", walks(&both), walks(&upper));
+    let refused = |keys: &str, kernels: &[&str], reason: &str| {
+        let message = run_with(keys, GUPS, kernels).map(|_| ()).unwrap_err().to_string();
+        assert!(message.contains(reason) && !message.contains('\n'), "{message}");
+    };
+    refused("", &[two], "give contiguous_tlb = true");
+    refused("", &[two, ""], "give contiguous_tlb = true");
+    refused("contiguous_tlb = true\nclustered_tlb = true", &[""], "contiguous TLB entries");
+}
