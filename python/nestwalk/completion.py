@@ -253,7 +253,8 @@ def _known() -> dict[str, Any]:
     def plain(names: Any) -> dict[str, str]:
         return dict.fromkeys(names, "")
 
-    matrices = {name: matrix.load(name) for name in (matrix.STANDARD, matrix.EVERYTHING, matrix.SUPERPAGES)}
+    shown = (matrix.STANDARD, matrix.EVERYTHING, matrix.SUPERPAGES, matrix.CONTIGUOUS)
+    matrices = {name: matrix.load(name) for name in shown}
     programs = {one.name: one.title for one in matrices[matrix.EVERYTHING].programs}
     toml, trace = [".toml"], [".nwt"]
     return {

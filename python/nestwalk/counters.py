@@ -216,6 +216,13 @@ class OsCounters(TypedDict):
     """4 KiB pages zeroed. (pages)"""
 
 
+class CountersContiguous(TypedDict):
+    """Counters by name."""
+
+    fills: int
+    """Walks after which the TLBs took in 64 KiB, of all accesses, those that only the TLBs saw included. (walks)"""
+
+
 class CountersCorunner(TypedDict):
     """Counters by name."""
 
@@ -521,6 +528,8 @@ class Counters(TypedDict):
     accesses: int
     """Accesses of the program. (accesses)"""
 
+    contiguous: NotRequired[CountersContiguous]
+
     corunner: CountersCorunner
 
     cuckoo: NotRequired[CountersCuckoo]
@@ -676,6 +685,9 @@ class ManagerCounters(TypedDict):
 
     promoted_on_request: NotRequired[int]
     """`ingens`: Requested regions that the daemon promoted. (2 MiB pages)"""
+
+    promotions_64k: NotRequired[int]
+    """`freebsd`: Aligned 64 KiB that got the contiguous bit. (64 KiB blocks)"""
 
     promotions_failed_mixed: NotRequired[int]
     """`freebsd`: Promotions that failed because some pages were dirty and some were not. (promotions)"""

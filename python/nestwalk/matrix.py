@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """What is compared: a matrix file (TOML) of configurations and variants, each a part of a scenario.
 
-Those that come with Nestwalk are ``standard.toml``, ``everything.toml``, ``superpages.toml`` and ``pairs.toml`` in
-``matrices/``. In the last, each ``[[guest]]`` on each ``[[host]]`` is a configuration.
-Adding a technique to a comparison is adding an entry to such a file.
+Those that come with Nestwalk are ``standard.toml``, ``everything.toml``, ``superpages.toml``,
+``contiguous.toml`` and ``pairs.toml`` in ``matrices/``. In the last, each ``[[guest]]`` on each
+``[[host]]`` is a configuration. Adding a technique to a comparison is adding an entry to such a file.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ SCHEMA = 1
 STANDARD = "standard"
 EVERYTHING = "everything"
 SUPERPAGES = "superpages"
+CONTIGUOUS = "contiguous"
 PAIRS = "pairs"
 ROLES = ("advice", "limit", "setup")
 """What a row is to the user: something to do; something that cannot be had; another set-up than theirs."""

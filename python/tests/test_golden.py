@@ -101,6 +101,17 @@ RARE: dict[str, dict[str, Any]] = {
         "kernels": [{"manager": {"kind": "freebsd"}}, {"manager": {"kind": "freebsd"}}],
         "workload": {"generator": GUPS},
     },
+    "contiguous": {
+        "contiguous_tlb": True,
+        "kernels": [
+            {"manager": {"kind": "freebsd", "promote_64k": True}},
+            {
+                "manager": {"kind": "mthp", "folio": "64 KiB"},
+                "start": {"kind": "fragmented", "blocks_permille": 1000, "frames_per_block": 16},
+            },
+        ],
+        "workload": {"generator": {**GUPS, "footprint": "128 MiB"}},
+    },
     "pom-tlb": {
         "accelerator": {"kind": "pom-tlb", "size": "256 KiB"},
         "kernels": [{}, {}],

@@ -279,7 +279,7 @@ def test_colours_are_told_apart() -> None:
 
 
 def test_what_a_matrix_names_fits_together() -> None:
-    for name in ("standard", "everything", "superpages"):
+    for name in ("standard", "everything", "superpages", "contiguous"):
         for cell in matrix.load(name).cells:
             entry = cell.configuration
             if entry.role != "advice":
