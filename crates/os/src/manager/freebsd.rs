@@ -91,8 +91,16 @@ impl FreeBsd {
         Self { config, ..Self::default() }
     }
 
+    /// Whether a page that has come into the reservation can be the last one of what is promoted:
+    /// nearly none of them is where there is one level.
+    #[inline(always)]
+    fn may_promote(&self, number: Number) -> bool {
+        self.config.promote_64k || self.reservations.block(number).is_full()
+    }
+
     /// The page of the fault, which is in the reservation, is mapped: tries what may be promoted
     /// now, the lower level first.
+    #[inline(never)]
     fn populated(&mut self, cx: &mut Context<'_>, fault: &Fault, number: Number) -> Result<(), OsError> {
         if self.config.promote_64k
             && self.reservations.block(number).is_group_full(fault.page)
@@ -158,14 +166,16 @@ impl MemoryManager for FreeBsd {
             self.reservations.give_back(cx, number, frame);
             return Err(error);
         }
-        self.populated(cx, fault, number)?;
+        if self.may_promote(number) {
+            self.populated(cx, fault, number)?;
+        }
         Ok(PageSize::Small)
     }
 
     fn remapped(&mut self, cx: &mut Context<'_>, fault: &Fault) -> Result<(), OsError> {
         match self.reservations.find(fault.process, fault.page) {
-            Some(number) => self.populated(cx, fault, number),
-            None => Ok(()),
+            Some(number) if self.may_promote(number) => self.populated(cx, fault, number),
+            _ => Ok(()),
         }
     }
 
