@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from nestwalk.timed.pages import Means, Pages
     from nestwalk.timed.trial import Trial
 
-ROUNDS = 7
-
 MEASURES = {
     "own_s": "its own time, s",
     "user_s": "user time, s",
@@ -102,7 +100,7 @@ def _plain(value: Value | None) -> dict[str, float | None] | None:
 def time(
     words: Sequence[str],
     *,
-    rounds: int = ROUNDS,
+    rounds: int,
     own: re.Pattern[str] | None = None,
     seed: int = 1,
     advanced: Callable[[float], None] = lambda _: None,
