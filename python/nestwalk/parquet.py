@@ -242,14 +242,17 @@ def stream(path: Path, given: str | None) -> Iterator[tuple[str, Callable[[Mappi
     failure: list[BaseException] = []
     writer = threading.Thread(target=_write, args=(path, frame, writing, failure), daemon=True)
     writer.start()
+    refused: NestwalkError | None = None
     try:
         yield f"/dev/fd/{reading}", about
-    except NestwalkError:
-        if not failure:
-            raise
+    except NestwalkError as error:
+        refused = error
     finally:
         with suppress(OSError):
             os.close(reading)
         writer.join()
+    # What the writer met first is the cause; whether it met something is known when it has ended.
     if failure:
         raise failure[0]
+    if refused is not None:
+        raise refused

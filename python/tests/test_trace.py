@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import struct
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from support import REPOSITORY, Command
 
 from nestwalk import parquet
+from nestwalk.errors import NestwalkError
 
 SAMPLES = REPOSITORY.parent / "shared" / "data" / "memory-traces"
 
@@ -171,6 +174,21 @@ def test_parquet_without_addresses_is_refused(command: Command, tmp_path: Path) 
     path.write_bytes(b"PAR1 and no more")
     assert "cannot be read as Parquet" in refused(command, "convert", path, out)
     assert not out.exists()
+
+
+def test_what_is_wrong_with_parquet_is_said_also_if_the_engine_refuses_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(_path: Path, _frame: object, out: int, failure: list[BaseException]) -> None:
+        time.sleep(0.3)
+        failure.append(NestwalkError("row 1"))
+        os.close(out)
+
+    monkeypatch.setattr(parquet, "_write", write)
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"address": [1]}).write_parquet(path)
+    with pytest.raises(NestwalkError, match="row 1"), parquet.stream(path, None):
+        raise NestwalkError("at byte 0")
 
 
 def test_what_is_no_trace_is_refused(command: Command, tmp_path: Path) -> None:
