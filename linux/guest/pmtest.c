@@ -1331,6 +1331,11 @@ static int reads(char *p)
 }
 
 /* The memory of pages that are mapped fails: who reads these is killed, and the rest goes on. */
+static void survived(int signal)
+{
+	(void)signal;
+}
+
 static void poisoned(void)
 {
 	static const size_t bad[] = { 3, 9 };
@@ -1346,8 +1351,11 @@ static void poisoned(void)
 	EXPECT_EQ(reserved(), 4);
 	for (i = 0; i < 2; i++) {
 		frame[i] = frame_of(page(p, bad[i]));
+		/* Linux 6.12, not 6.1, tells who asks for the error as it tells who meets one (MF_ACTION_REQUIRED). */
+		signal(SIGBUS, survived);
 		if (madvise(page(p, bad[i]), PAGE, MADV_HWPOISON))
 			_exit(SKIP);
+		signal(SIGBUS, SIG_DFL);
 		EXPECT(has_error(frame[i]));
 		EXPECT_EQ(in_child(reads, page(p, bad[i])), 128 + SIGBUS);
 	}
