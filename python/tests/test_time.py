@@ -16,7 +16,7 @@ from nestwalk import machines, traces
 from nestwalk.errors import NestwalkError
 from nestwalk.intervals import Estimate
 from nestwalk.probe.statistics import Value
-from nestwalk.timed import held, pages, text, timing, trial
+from nestwalk.timed import held, pages, text, trial
 from nestwalk.timed.held import Held, Parts
 from nestwalk.timed.timing import Timed
 from nestwalk.timed.trial import Trial
@@ -151,7 +151,7 @@ def test_the_headline_says_what_is_clear(small: list[float], huge: list[float], 
 def test_a_program_without_huge_pages_is_not_judged() -> None:
     done = made([1.0] * 5, [0.9] * 5, huge_bytes=0)
     assert "unavailable, because" in text.headline(done)
-    assert "no huge pages" in " ".join(timing._notes(done))
+    assert "no huge pages" in " ".join(done.notes)
     assert "too short" in text.headline(made([0.0] * 5, [0.0] * 5))
     # Not known is not none.
     assert "shorter" in text.headline(made([1.0] * 5, [0.9] * 5, huge_bytes=None))

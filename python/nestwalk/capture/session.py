@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, data, files, say
+from nestwalk import _native, data, files, process_group, say
 from nestwalk.capture import children, view
 from nestwalk.capture.view import State
 from nestwalk.capture.when import When
@@ -151,7 +151,7 @@ class Session:
             closing = stack.enter_context(_closing(writing))
             stack.enter_context(self._handlers())
             process = self._start()
-            stack.callback(_kill, process)
+            stack.callback(process_group.kill, process)
             show = stack.enter_context(view.watch(self._request.program.title))
             reader.start()
             driver = self._drive(process)
@@ -309,7 +309,7 @@ class Session:
                 self._stop(f"--until {end.seconds:g}s")
             failed = not reader.is_alive() and self._failure is not None
             if failed or self._answer == ABANDON or self._full:
-                _kill(process)
+                process_group.kill(process)
             elif self._stopped is not None:
                 self._end(process, now)
             if now - shown_at >= SHOW_SECONDS:
@@ -337,7 +337,7 @@ class Session:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGTERM)
         elif now - self._stop_asked > GRACE_SECONDS:
-            _kill(process)
+            process_group.kill(process)
 
     def _join(self, reader: threading.Thread, show: Callable[[State], None]) -> None:
         """Until the trace is complete: a followed program may outlive its driver, and the last part takes a while."""
@@ -503,14 +503,6 @@ def _fixed_addresses() -> Iterator[None]:
     finally:
         if before != -1:
             personality(ctypes.c_ulong(before))
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends the program's process group, if any of it is left."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    if process.poll() is None:
-        process.wait()
 
 
 def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:

@@ -94,9 +94,9 @@ def prime_below(number: int) -> int:
     return found
 
 
-def kernels(cell: Cell, host: str) -> list[dict[str, Any]]:
-    """The kernels for a cell: on a host that backs VMs with pages of ``host``, or natively (``none``)."""
-    guest = {"manager": {"kind": "thp" if cell.layout == HUGE else "linux4k"}}
+def kernels(host: str, *, huge: bool) -> list[dict[str, Any]]:
+    """A kernel with huge pages or without, on a host that backs VMs with pages of ``host``, or natively (``none``)."""
+    guest = {"manager": {"kind": "thp" if huge else "linux4k"}}
     return [guest] if host == "none" else [{"manager": {"kind": MANAGERS[host]}}, guest]
 
 
@@ -118,7 +118,7 @@ def table_of(cell: Cell, host: str, machine_file: str, seed: int) -> dict[str, A
                 "order": cell.order,
             }
         },
-        "kernels": kernels(cell, host),
+        "kernels": kernels(host, huge=cell.layout == HUGE),
     }
 
 

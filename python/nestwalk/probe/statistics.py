@@ -39,6 +39,13 @@ class Value:
             return None
         return max(self.high - self.value, self.value - self.low)
 
+    def span(self, decimals: int) -> str:
+        """The value with its interval, for people."""
+        shown = f"{self.value:.{decimals}f}"
+        if self.low is None or self.high is None:
+            return shown
+        return f"{shown} ({self.low:.{decimals}f} to {self.high:.{decimals}f})"
+
     def surely_above(self, bound: float) -> bool:
         """Whether the whole interval is above ``bound``."""
         return self.low is not None and self.low > bound

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nestwalk.probe.probing import Probed
     from nestwalk.probe.statistics import Value
-    from nestwalk.probe.validation import Shape, Validated
+    from nestwalk.probe.validation import Validated
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 UNKNOWN = "unknown"
@@ -206,18 +206,12 @@ def shape_rows(done: Validated) -> list[tuple[str, ...]]:
             f"{validation.QUESTIONS[shape.question][0]} / {validation.QUESTIONS[shape.question][1]}",
             shape.order,
             size(shape.footprint_bytes),
-            interval(shape),
+            shape.measured.span(2),
             f"{shape.simulated:.2f}",
             shape.verdict + (", in the interval" if shape.within else f", {shape.off:+.0%}"),
         )
         for shape in done.shapes
     ]
-
-
-def interval(shape: Shape) -> str:
-    """A measured ratio with its interval."""
-    found = shape.measured
-    return f"{found.value:.2f}" + (f" ({found.low:.2f} to {found.high:.2f})" if found.low is not None else "")
 
 
 SHAPE_HEADINGS = ("time of", "order", "footprint", "measured", "simulated", "verdict")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nestwalk import comparisons, conduct, intervals, machines, pool, program, scenario, traces
 from nestwalk.conduct import Means
+from nestwalk.probe import simulated
 from nestwalk.result import Result
 from nestwalk.timed import pages
 
@@ -26,12 +27,10 @@ if TYPE_CHECKING:
     from nestwalk.intervals import Estimate
     from nestwalk.pool import Watcher
     from nestwalk.probe.statistics import Value
-    from nestwalk.timed.pages import Pages
 
 Host = Literal["4k", "2m", "none"]
 HOSTS: tuple[Host, ...] = ("4k", "2m", "none")
 """Pages with which a host backs a VM; none of bare metal."""
-SMALL, LARGE = {"kind": "linux4k"}, {"kind": "thp", "enabled": "always"}
 
 WHOLE = 1000
 """A share in thousandths."""
@@ -89,10 +88,14 @@ class Held:
         found = (ratio * rest[1] - rest[0]) / (one - ratio * two) * WHOLE
         return found if 0 <= found <= WHOLE else None
 
+    @property
+    def critical_measured(self) -> dict[str, float | None]:
+        """:meth:`critical` of the measured ratio (``value``), and of the ends of its interval (``low``, ``high``)."""
+        ends = asdict(self.measured)
+        return {name: None if end is None else self.critical(end) for name, end in ends.items()}
+
     def to_json(self) -> dict[str, Any]:
         """Everything, for scripts."""
-        ends = (self.measured.low, self.measured.value, self.measured.high)
-        low, value, high = (None if end is None else self.critical(end) for end in ends)
         return {
             "host": self.host,
             "cycles_per_access": {"4k": asdict(self.small), "huge": asdict(self.huge)},
@@ -101,19 +104,13 @@ class Held:
             "agrees": self.agrees,
             "huge_bytes": self.huge_bytes,
             "walk_critical_permille": self.critical_permille,
-            "walk_critical_permille_measured": {"value": value, "low": low, "high": high},
+            "walk_critical_permille_measured": self.critical_measured,
         }
 
 
 def hosts(detected: machines.Detected) -> tuple[Host, ...]:
     """What may lie below this machine: in a VM that is not known, so both."""
     return ("4k", "2m") if detected.processor["hypervisor"] else ("none",)
-
-
-def kernels(host: Host, which: Pages) -> list[dict[str, Any]]:
-    """The kernels of a run."""
-    own = {"manager": SMALL if which == "4k" else LARGE}
-    return [own] if host == "none" else [{"manager": SMALL if host == "4k" else LARGE}, own]
 
 
 def hold(
@@ -155,7 +152,7 @@ def hold(
                 "machine": name,
                 "seed": seed,
                 "workload": workload,
-                "kernels": kernels(host, which),
+                "kernels": simulated.kernels(host, huge=which == "huge"),
             }
             todo.append(pool.Job(run, scenario.write(table), Path(folder, f"{run}.toml")))
         with watch([f"simulated: {run}" for run in names.values()]) as watcher:

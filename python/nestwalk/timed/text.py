@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from nestwalk.probe.statistics import Value
     from nestwalk.timed.held import Held, Host
     from nestwalk.timed.timing import Timed
 
@@ -55,14 +54,9 @@ def headline(done: Timed) -> str:
             "rounds."
         )
     if found.low <= 1 <= found.high:
-        return f"Huge pages make no difference to {what} that is clear of the noise: {span(found)}."
+        return f"Huge pages make no difference to {what} that is clear of the noise: {found.span(3)}."
     change = f"{abs(1 - 1 / found.value):.1%} {'shorter' if found.value > 1 else 'longer'}"
-    return f"Huge pages make {what} {change}: with 4 KiB pages it is {span(found)} times as long."
-
-
-def span(found: Value) -> str:
-    """A ratio with its interval."""
-    return f"{found.value:.3f}" + (f" ({found.low:.3f} to {found.high:.3f})" if found.low is not None else "")
+    return f"Huge pages make {what} {change}: with 4 KiB pages it is {found.span(3)} times as long."
 
 
 def measured(done: Timed) -> RenderableType:
@@ -76,7 +70,7 @@ def measured(done: Timed) -> RenderableType:
         table.add_row(
             title,
             *(tables.number(found.value, decimals, found.ci95) for found in (small, huge)),
-            span(ratio) if ratio else tables.NOTHING,
+            ratio.span(3) if ratio else tables.NOTHING,
         )
     most = (_mebibytes(done.huge_bytes[which]) for which in pages.BOTH)
     table.add_row("most memory in huge pages, MiB", *most, "")
@@ -138,13 +132,9 @@ def notes(done: Timed) -> Sequence[str]:
 def critical(held: Held) -> str:
     """Which ``walk_critical_permille`` would make the simulated ratio the measured one."""
     where = f"On {HOSTS[held.host]}" if held.host != "none" else "Natively"
-    ends = [held.critical(end) for end in (held.measured.low, held.measured.high) if end is not None]
-    value = held.critical(held.measured.value)
+    value, low, high = held.critical_measured.values()
     has = f"the machine's file has {held.critical_permille}"
     if value is None:
         return f"{where} no share of walk cycles that nothing hides gives the measured ratio; {has} thousandths."
-    low, high = (f"{end:.0f}" if end is not None else "none" for end in ends) if len(ends) > 1 else ("none", "none")
-    return (
-        f"{where} the measured ratio is had if nothing hides {value:.0f} thousandths ({low} to {high}) of walk cycles; "
-        f"{has}."
-    )
+    span = " to ".join("none" if end is None else f"{end:.0f}" for end in (low, high))
+    return f"{where} the measured ratio is had if nothing hides {value:.0f} thousandths ({span}) of walk cycles; {has}."

@@ -27,6 +27,8 @@ MEASURES = {
     "faults": "page faults",
 }
 """What is measured of a run, and what tables call it."""
+SECONDS_MIN = 0.5
+"""Of a run: shorter ones are mostly start-up."""
 
 
 @dataclass
@@ -42,9 +44,8 @@ class Timed:
     """The most memory that lay in huge pages at a time, by a run that was not timed."""
     held: list[Held] = field(default_factory=list)
     """The simulator's time, if there was a trace."""
-    machine: str = ""
+    machine: str | None = None
     """What was simulated."""
-    notes: list[str] = field(default_factory=list)
 
     def samples(self, measure: str, which: Pages) -> list[float] | None:
         """One number a round; None of a program that was not asked."""
@@ -71,6 +72,18 @@ class Timed:
         """
         return "user_s" if self.samples("own_s", "4k") is None else "own_s"
 
+    @property
+    def notes(self) -> list[str]:
+        """What to know of it: a sentence each."""
+        found = []
+        if self.huge_bytes["huge"] == 0:
+            why = " (only what malloc hands out can be asked for: glibc 2.35)" if self.means == "madvise" else ""
+            found.append(f"The program got no huge pages{why}: there is nothing to compare.")
+        shortest = min(one.user_s + one.kernel_s for some in self.trials.values() for one in some)
+        if shortest < SECONDS_MIN and self.judged == "user_s":
+            found.append(f"A run takes {shortest:.2f} s of processor time: little more than its start.")
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Everything, for scripts."""
         return {
@@ -87,7 +100,7 @@ class Timed:
                 for measure in MEASURES
             },
             "huge_bytes": dict(self.huge_bytes),
-            "machine": self.machine or None,
+            "machine": self.machine,
             "held": [one.to_json() for one in self.held],
             "notes": self.notes,
         }
@@ -131,21 +144,4 @@ def time(
         for which in dice.sample(pages.BOTH, k=2):
             trials[which].append(trial.run(words, which, how, own))
             step()
-    done = Timed(words, how, trials, huge)
-    done.notes = list(_notes(done))
-    return done
-
-
-SECONDS_MIN = 0.5
-"""Of a run: shorter ones are mostly start-up."""
-
-
-def _notes(done: Timed) -> Sequence[str]:
-    found = []
-    if done.huge_bytes["huge"] == 0:
-        why = " (only what malloc hands out can be asked for: glibc 2.35)" if done.means == "madvise" else ""
-        found.append(f"The program got no huge pages{why}: there is nothing to compare.")
-    shortest = min(one.user_s + one.kernel_s for some in done.trials.values() for one in some)
-    if shortest < SECONDS_MIN and done.judged == "user_s":
-        found.append(f"A run takes {shortest:.2f} s of processor time: little more than its start.")
-    return found
+    return Timed(words, how, trials, huge)

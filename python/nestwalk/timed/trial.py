@@ -10,10 +10,12 @@ import subprocess
 import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from nestwalk import process_group
 from nestwalk.errors import NestwalkError, printable, shown
 from nestwalk.timed import pages
 
@@ -74,14 +76,12 @@ def _run(
         with pages.started_with(which):
             begun = time.monotonic()
             started = _start(words, pages.environment(which, how), output)
-        watch = _Watch(started.pid if look else None)
+        watch = _Watch(started.pid) if look else None
         try:
-            with watch:
+            with watch or nullcontext():
                 _, status, used = os.wait4(started.pid, 0)
         except BaseException:
-            # Its group is its own: what it started goes, too.
-            os.killpg(started.pid, signal.SIGKILL)
-            started.wait()
+            process_group.kill(started)
             raise
         elapsed = time.monotonic() - begun
         started.returncode = os.waitstatus_to_exitcode(status)
@@ -89,7 +89,9 @@ def _run(
         said = output.read().decode(errors="replace")
     if started.returncode:
         raise NestwalkError(_failed(words[0], started.returncode, said))
-    return Trial(_own(own, said, words[0]), used.ru_utime, used.ru_stime, elapsed, used.ru_minflt), watch.most
+    return Trial(
+        _own(own, said, words[0]), used.ru_utime, used.ru_stime, elapsed, used.ru_minflt
+    ), watch.most if watch else None
 
 
 def _start(words: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -131,9 +133,9 @@ def _own(pattern: re.Pattern[str] | None, said: str, name: str) -> float | None:
 
 
 class _Watch:
-    """Looks at a process and at those that it started, from a thread; at nothing if there is no process."""
+    """Looks at a process and at those that it started, from a thread."""
 
-    def __init__(self, pid: int | None) -> None:
+    def __init__(self, pid: int) -> None:
         self._most = self._looks = 0
         self._pid = pid
         self._over = threading.Event()
@@ -152,7 +154,7 @@ class _Watch:
         self._thread.join()
 
     def _look(self) -> None:
-        while self._pid is not None and not self._over.wait(LOOK_SECONDS):
+        while not self._over.wait(LOOK_SECONDS):
             found = _huge_now(self._pid)
             if found is not None:
                 self._looks += 1
