@@ -436,7 +436,10 @@ impl Tlbs {
         let level = |place: &str, arrays: &[TlbConfig]| TlbLevel::new(place, arrays, config.tlb_replacement);
         let (l1, mut l2) = (level("l1_tlb", &config.l1_tlb)?, level("l2_tlb", &config.l2_tlb)?);
         l2.takes_groups |= config.holds_contiguous();
-        let served = |size: PageSize| l2.piece_of[size as usize].unwrap_or(size).min(size);
+        let served = |size: PageSize| {
+            let handed = l2.piece_of[size as usize].unwrap_or(size);
+            l1.piece_of[handed as usize].unwrap_or(handed).min(size)
+        };
         let served_shift = PageSize::ALL.map(|size| served(size).order() + PAGE_SHIFT);
         let uncounted = if config.tlb_replacement == TlbReplacement::Lfu { Self::NO_ADDRESS } else { 0 };
         Ok(Self { l1, l2, asid: 0, served_shift, uncounted })
@@ -453,9 +456,9 @@ impl Tlbs {
     }
 
     /// log2 of the bytes around an access that the first level's entry of `size`, which served it,
-    /// certainly serves next: of its page, or of the piece of such a page that the second level
-    /// hands back to the first. If that piece is smaller, the first level may hold both, and finds
-    /// the smaller one first.
+    /// certainly serves next: of its page, or of what the first level keeps of the piece of such a
+    /// page that the second hands back to it. If that is smaller, the first level may hold both, and
+    /// finds the smaller one first.
     #[inline(always)]
     pub(crate) fn served_shift(&self, size: PageSize) -> u32 {
         self.served_shift[size as usize]
