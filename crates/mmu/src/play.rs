@@ -20,6 +20,9 @@ use crate::tape::{Reference, Tape, WalkSpan};
 /// References that are looked ahead.
 const AHEAD: usize = 16;
 
+/// References for each walk from which on walks are rare.
+const WALK_EVERY: usize = 64;
+
 /// The caches of a core, and what is on its way to them in the walk that is going on.
 #[derive(Clone, Debug)]
 pub(crate) struct Player {
@@ -134,6 +137,9 @@ fn count_served(
     waited: &mut Vec<Waited>,
     counters: &mut Counters,
 ) {
+    if tape.walks.len() * WALK_EVERY < served.len() {
+        return count_between_walks(tape, served, latencies, counters);
+    }
     if waited.len() <= served.len() {
         waited.resize((served.len() + 1).next_power_of_two(), Waited::default());
     }
@@ -141,9 +147,7 @@ fn count_served(
     waited[0] = sum;
     // Sums up to each reference, so that no loop is as long as a walk, which nothing could foresee.
     for ((reference, &served), after) in tape.references().iter().zip(served).zip(&mut waited[1..]) {
-        let latency = latencies[served as usize];
-        sum.cycles += latency;
-        sum.host_cycles += latency & reference.host_mask();
+        sum.add(reference, served, latencies);
         *after = sum;
         counters.walk_events.0[usize::from(reference.code()) + served as usize] += 1;
     }
@@ -151,6 +155,47 @@ fn count_served(
         let (before, after) = (waited[walk.begin as usize], waited[walk.end as usize]);
         let cycles = after.cycles - before.cycles;
         count_walk(walk, Waited { cycles, host_cycles: after.host_cycles - before.host_cycles }, counters);
+    }
+}
+
+/// The same where walks are rare.
+#[inline(always)]
+fn count_between_walks(tape: &Tape, served: &[Served], latencies: [u64; 4], counters: &mut Counters) {
+    let references = &tape.references()[..served.len()];
+    let mut at = 0;
+    for walk in &tape.walks {
+        let (begin, end) = (walk.begin as usize, walk.end as usize);
+        count_others(&references[at..begin], &served[at..begin], counters);
+        let mut sum = Waited::default();
+        for (reference, &served) in references[begin..end].iter().zip(&served[begin..end]) {
+            sum.add(reference, served, latencies);
+            counters.walk_events.0[usize::from(reference.code()) + served as usize] += 1;
+        }
+        count_walk(walk, sum, counters);
+        at = end;
+    }
+    count_others(&references[at..], &served[at..], counters);
+}
+
+/// Counts references between two walks: the program's and the co-runner's. The counts of both are
+/// parts of two words, so that they stay in registers.
+#[inline(always)]
+fn count_others(references: &[Reference], served: &[Served], counters: &mut Counters) {
+    const PART: usize = u16::BITS as usize;
+    // No part overflows.
+    for (references, served) in references.chunks(1 << (PART - 1)).zip(served.chunks(1 << (PART - 1))) {
+        let (mut data, mut all) = (0_u64, 0_u64);
+        for (reference, &served) in references.iter().zip(served) {
+            debug_assert!([WalkEvents::DATA, WalkEvents::CORUNNER].contains(&reference.code()));
+            let one = 1 << (served as usize * PART);
+            all += one;
+            data += if reference.code() == WalkEvents::DATA { one } else { 0 };
+        }
+        for served in 0..Served::ALL.len() {
+            let part = |counts: u64| u64::from((counts >> (served * PART)) as u16);
+            counters.walk_events.0[usize::from(WalkEvents::DATA) + served] += part(data);
+            counters.walk_events.0[usize::from(WalkEvents::CORUNNER) + served] += part(all - data);
+        }
     }
 }
 
@@ -171,6 +216,16 @@ struct Waited {
     cycles: u64,
     /// The part spent on host entries.
     host_cycles: u64,
+}
+
+impl Waited {
+    /// Adds what `reference` took.
+    #[inline(always)]
+    fn add(&mut self, reference: &Reference, served: Served, latencies: [u64; 4]) {
+        let latency = latencies[served as usize];
+        self.cycles += latency;
+        self.host_cycles += latency & reference.host_mask();
+    }
 }
 
 /// A walk waits for each of its references, for what is left of it if it was prefetched, or for

@@ -231,10 +231,20 @@ enum Next {
     Unknown,
 }
 
+/// Accesses that hit 4 KiB pages of the first level, and how many of them were to the line of the
+/// access before.
+#[derive(Default)]
+struct Hits {
+    accesses: usize,
+    same_line: usize,
+}
+
 /// Where a row of accesses found their translations: how many in which place.
 #[derive(Default)]
 struct Row {
     l1_hits: usize,
+    /// Of these, to the line of the access before.
+    same_line: usize,
     l2_hits: usize,
     /// Walks that were put off.
     misses: usize,
@@ -247,31 +257,49 @@ impl Row {
 }
 
 /// Translates as many of `accesses` as hit `pages` of the first level, one after the other, and
-/// need nothing else.
+/// need nothing else. Whether the line is that of the access before decides no branch: it depends
+/// on the program alone, and what comes next is foreseen badly.
 #[inline(always)]
-fn first_level_hits<const N: usize, P: Accelerator, S: Simd, D: Detail>(
+fn first_level_hits<const N: usize, S: Simd, D: Detail>(
     pages: &mut SmallPages<'_, N>,
-    unit: &mut WalkUnit<P>,
+    others: &mut Tape,
     simd: S,
     accesses: &[Access],
     detail: &mut D,
     last: &mut Last,
-) -> (usize, Next) {
-    let mut hits = 0;
+) -> (Hits, Next) {
+    let (mut hits, mut next) = (Hits::default(), Next::Easy);
+    let (mut now, mut writer) = (*last, others.writer());
     for &access in accesses {
-        if D::only_counts(last, access) {
-            return (hits, Next::Easy);
+        let mut same_line = false;
+        // Whoever comes here with a larger page has found that this access is to another one.
+        if now.agrees(access, PAGE_SHIFT) {
+            same_line = D::FULL && D::only_counts(&now, access);
+            now.gva = access.gva().0;
+        } else {
+            let Some(mapping) = pages.find(simd, access.gva().page()) else {
+                next = Next::NotSmall;
+                break;
+            };
+            let found = Last::new(access.gva(), mapping, PAGE_SHIFT);
+            if !found.allows(access) {
+                next = Next::Unknown;
+                break;
+            }
+            now = found;
         }
-        let Some(mapping) = pages.find(simd, access.gva().page()) else { return (hits, Next::NotSmall) };
-        let now = Last::new(access.gva(), mapping, PAGE_SHIFT);
-        if !now.allows(access) {
-            return (hits, Next::Unknown);
+        if D::FULL {
+            writer.data_if(now.start + (now.gva & (PageSize::Small.bytes() - 1)), !same_line);
         }
-        *last = now;
-        refer(unit, detail, *last);
-        hits += 1;
+        if let Some(hpa) = detail.corunner() {
+            writer.corunner(hpa);
+        }
+        hits.accesses += 1;
+        hits.same_line += usize::from(same_line);
     }
-    (hits, Next::Easy)
+    writer.finish();
+    *last = now;
+    (hits, next)
 }
 
 /// See [`Core::small_pages`].
@@ -288,9 +316,10 @@ fn small_pages_in<const N: usize, P: Accelerator, S: Simd, W: Walker, D: Detail>
     let mut row = Row::default();
     loop {
         let rest = &accesses[row.accesses()..];
-        let (hits, next) = first_level_hits(&mut pages, unit, simd, rest, detail, last);
-        row.l1_hits += hits;
-        let Some(&access) = rest.get(hits) else { return (row, Next::Easy) };
+        let (hits, next) = first_level_hits(&mut pages, &mut unit.pending.others, simd, rest, detail, last);
+        row.l1_hits += hits.accesses;
+        row.same_line += hits.same_line;
+        let Some(&access) = rest.get(hits.accesses) else { return (row, Next::Easy) };
         if next != Next::NotSmall || !pages.are_all() {
             return (row, next);
         }
@@ -539,6 +568,7 @@ impl<P: Accelerator> Core<P> {
         counters.l1_hits[SMALL] += row.l1_hits as u64;
         counters.l2_hits[SMALL] += row.l2_hits as u64;
         counters.misses[SMALL] += row.misses as u64;
+        unit.same_data(row.same_line as u64);
         (row, next)
     }
 

@@ -106,7 +106,12 @@ impl<P: Accelerator> WalkUnit<P> {
     #[inline(always)]
     pub(crate) fn finish_others(&mut self) {
         let Pending { others, others_done, .. } = &mut self.pending;
-        self.tape.extend(&others.references()[std::mem::take(others_done)..others.len()]);
+        let done = std::mem::take(others_done);
+        if done == 0 && self.tape.len() == 0 {
+            self.tape.take(others);
+            return;
+        }
+        self.tape.extend(&others.references()[done..others.len()]);
         others.clear();
     }
 

@@ -158,6 +158,21 @@ impl Tape {
         self.push(Reference::new(hpa, WalkEvents::CORUNNER, 0));
     }
 
+    /// To put references behind all others in a loop that does little else.
+    #[inline(always)]
+    pub fn writer(&mut self) -> TapeWriter<'_> {
+        TapeWriter { references: &mut self.references, len: self.len, end: &mut self.len }
+    }
+
+    /// Takes over all references of `other`, and hands it those of its own: for a tape that has
+    /// none.
+    #[inline(always)]
+    pub fn take(&mut self, other: &mut Self) {
+        debug_assert!(self.len == 0);
+        std::mem::swap(&mut self.references, &mut other.references);
+        std::mem::swap(&mut self.len, &mut other.len);
+    }
+
     /// Puts `references` behind all others.
     #[inline(always)]
     pub fn extend(&mut self, references: &[Reference]) {
@@ -216,6 +231,36 @@ impl Tape {
         self.len = 0;
         self.walks.clear();
         self.aborted = None;
+    }
+}
+
+/// See [`Tape::writer`]. The tape has the references only after [`TapeWriter::finish`].
+pub(crate) struct TapeWriter<'a> {
+    references: &'a mut [Reference; LEN_MAX],
+    /// A number of its own, so that it can stay in a register.
+    len: usize,
+    end: &'a mut usize,
+}
+
+impl TapeWriter<'_> {
+    /// [`Tape::data`], if it is `wanted`.
+    #[inline(always)]
+    pub fn data_if(&mut self, hpa: Hpa, wanted: bool) {
+        self.references[self.len % LEN_MAX] = Reference::new(hpa, WalkEvents::DATA, 0);
+        self.len += usize::from(wanted);
+    }
+
+    /// [`Tape::corunner`].
+    #[inline(always)]
+    pub fn corunner(&mut self, hpa: Hpa) {
+        self.references[self.len % LEN_MAX] = Reference::new(hpa, WalkEvents::CORUNNER, 0);
+        self.len += 1;
+    }
+
+    /// The end of the loop.
+    #[inline(always)]
+    pub fn finish(self) {
+        *self.end = self.len;
     }
 }
 
