@@ -47,8 +47,13 @@ impl Kernel {
         below: &mut dyn Below,
     ) -> Result<FaultKind, OsError> {
         let (slot, entry) = self.state.processes.get(process)?.table.find(page);
-        let result = self.fault_at(process, page, (slot, entry), store, cpu, below);
-        self.fault_done(result, process, page, store, cpu, below)
+        match self.fault_at(process, page, (slot, entry), store, cpu, below) {
+            Ok(kind) => {
+                self.settle(cpu, below);
+                Ok(kind)
+            }
+            Err(error) => self.fault_failed(error, process, page, store, cpu, below),
+        }
     }
 
     /// A load (or store) of `process` at `page` on processor `cpu`, of which only what it does to
@@ -76,15 +81,21 @@ impl Kernel {
             }
             return Ok(());
         }
-        let result = self.fault_at(process, page, (slot, entry), store, cpu, below);
-        self.fault_done(result, process, page, store, cpu, below).map(drop)
+        match self.fault_at(process, page, (slot, entry), store, cpu, below) {
+            Ok(_) => {
+                self.settle(cpu, below);
+                Ok(())
+            }
+            Err(error) => self.fault_failed(error, process, page, store, cpu, below).map(drop),
+        }
     }
 
-    /// What is left to do when a first attempt at a fault has ended with `result`.
-    #[inline(always)]
-    fn fault_done(
+    /// What is left to do when a first attempt at a fault has failed.
+    #[cold]
+    #[inline(never)]
+    fn fault_failed(
         &mut self,
-        result: Result<FaultKind, OsError>,
+        error: OsError,
         process: ProcessId,
         page: Vpn,
         store: bool,
@@ -92,15 +103,13 @@ impl Kernel {
         below: &mut dyn Below,
     ) -> Result<FaultKind, OsError> {
         self.settle(cpu, below);
-        match result {
-            Err(error @ OsError::OutOfMemory { .. }) => self.fault_again(error, process, page, store, cpu, below),
-            other => other,
+        match error {
+            OsError::OutOfMemory { .. } => self.fault_again(error, process, page, store, cpu, below),
+            other => Err(other),
         }
     }
 
     /// The fault failed for want of memory: tries again until nothing more can be reclaimed.
-    #[cold]
-    #[inline(never)]
     fn fault_again(
         &mut self,
         mut error: OsError,
@@ -142,11 +151,12 @@ impl Kernel {
         if store && !vma.flags.writable {
             return Err(OsError::ReadOnly { process, page });
         }
-        let fault = Fault { process, page, store, vma, slot };
+        // Copied once, from where it lies: a copy of a copy would wait for the first one's stores.
+        let fault = Fault { process, page, store, vma: *vma, slot };
         if !entry.is_none() {
             return self.fault_mapped(&fault, cpu, below);
         }
-        if let Some(view) = vma.flags.view() {
+        if let Some(view) = fault.vma.flags.view() {
             return self.file_fault(&fault, view, cpu, below);
         }
         let (mut cx, manager) = self.context(cpu, below);

@@ -130,16 +130,11 @@ pub struct Vmas {
 impl Vmas {
     /// The mapping that holds `page`.
     #[inline]
-    pub fn find(&mut self, page: Vpn) -> Option<Vma> {
-        if let Some(vma) = self.sorted.get(self.last)
-            && vma.range.contains(page)
-        {
-            return Some(*vma);
+    pub fn find(&mut self, page: Vpn) -> Option<&Vma> {
+        if !self.sorted.get(self.last).is_some_and(|vma| vma.range.contains(page)) {
+            self.last = self.index_ending_after(page);
         }
-        let at = self.index_ending_after(page);
-        let vma = *self.sorted.get(at).filter(|vma| vma.range.contains(page))?;
-        self.last = at;
-        Some(vma)
+        self.sorted.get(self.last).filter(|vma| vma.range.contains(page))
     }
 
     /// The same without remembering it.
