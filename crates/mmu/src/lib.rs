@@ -58,6 +58,7 @@ mod stages;
 mod tape;
 mod tasks;
 mod tlb;
+mod tlb_level;
 mod walk_cache;
 mod walk_unit;
 mod walker;
