@@ -227,6 +227,8 @@ enum Next {
     Easy,
     /// It is no 4 KiB page of the first level.
     NotSmall,
+    /// Neither level has its translation.
+    Missed,
     /// Nothing.
     Unknown,
 }
@@ -331,12 +333,12 @@ fn small_pages_in<const N: usize, P: Accelerator, S: Simd, W: Walker, D: Detail>
             row.l2_hits += 1;
             mapping
         } else {
-            let Some(memo) = memo.and_then(|memo| memos.get_mut(memo)) else { return (row, next) };
+            let Some(memo) = memo.and_then(|memo| memos.get_mut(memo)) else { return (row, Next::Missed) };
             let prepared = hints.found_for(access).or_else(
                 #[inline(always)]
                 || walker.prepare(memo, gva, access.is_store()),
             );
-            let Some(prepared) = prepared else { return (row, next) };
+            let Some(prepared) = prepared else { return (row, Next::Missed) };
             unit.pending.push(gva, &prepared);
             pages.insert_second(simd, page, prepared.mapping);
             row.misses += 1;
@@ -522,8 +524,10 @@ impl<P: Accelerator> Core<P> {
                     continue;
                 }
                 let access = batch[index];
-                let not_small = next == Next::NotSmall;
-                let lookup = self.tlbs.find(simd, access.gva().page(), access.is_store(), not_small);
+                let lookup = match next {
+                    Next::Missed => Lookup::Miss,
+                    _ => self.tlbs.find(simd, access.gva().page(), access.is_store(), next == Next::NotSmall),
+                };
                 let hit = on_hit(&mut self.tlbs, D::tlb(&mut self.unit.counters), walker, access, lookup);
                 let mapping = match hit {
                     Some(mapping) => mapping,
