@@ -22,21 +22,16 @@ impl Node {
 }
 
 /// See the [module](self). A word of 0 is none.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Radix {
-    /// Node 0 is the root.
+    /// Node 0 is the root. There is none before the first word: most processes of many never need
+    /// one.
     nodes: Vec<Node>,
     free: Vec<u32>,
     len: u64,
     /// The node of the lowest level that was put into last, and which groups it holds: faults come
     /// in runs.
     last: Option<(u64, usize)>,
-}
-
-impl Default for Radix {
-    fn default() -> Self {
-        Self { nodes: vec![Node::new()], free: Vec::new(), len: 0, last: None }
-    }
 }
 
 const fn index(group: u64, level: u32) -> usize {
@@ -64,6 +59,9 @@ impl Radix {
 
     /// The node of the lowest level that holds `group`.
     fn descend(&self, group: u64) -> Option<usize> {
+        if self.nodes.is_empty() {
+            return None;
+        }
         (1..LEVELS).rev().try_fold(0, |node, level| {
             let below = self.nodes[node].slots[index(group, level)] as usize;
             (below != 0).then_some(below)
@@ -73,6 +71,9 @@ impl Radix {
     /// The same, made if there is none.
     #[inline(never)]
     fn ensure(&mut self, group: u64) -> usize {
+        if self.nodes.is_empty() {
+            self.nodes.push(Node::new());
+        }
         let left = self.last.take();
         let node = (1..LEVELS).rev().fold(0, |node, level| {
             let below = self.nodes[node].slots[index(group, level)] as usize;
@@ -151,7 +152,7 @@ impl Radix {
 
     /// The first group at or after `from` that has a word.
     pub fn next(&self, from: u64) -> Option<u64> {
-        self.next_in(0, LEVELS - 1, 0, from)
+        if self.len == 0 { None } else { self.next_in(0, LEVELS - 1, 0, from) }
     }
 
     fn next_in(&self, node: usize, level: u32, first: u64, from: u64) -> Option<u64> {
@@ -211,6 +212,8 @@ mod tests {
     fn an_empty_one_has_its_root_and_the_way_to_the_last_node_only() {
         let mut radix = Radix::default();
         let in_use = |radix: &Radix| radix.nodes.len() - radix.free.len();
+        radix.remove(7);
+        assert_eq!((in_use(&radix), radix.get(7), radix.next(0)), (0, 0, None), "nothing before the first word");
         (0..5000).for_each(|group| radix.set(group * 3, group + 1));
         assert_eq!(in_use(&radix), 3 + 15000_usize.div_ceil(SLOTS));
         (0..5000).for_each(|group| radix.remove(group * 3));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Processes: an address space each, that is mappings and a page table.
 
+use std::collections::BTreeSet;
+
 use nestwalk_mem::{Cpu, Frame, PageCount, PageTable, Vpn};
 
 use crate::error::OsError;
@@ -40,12 +42,14 @@ pub struct Process {
     pub walk_time: WalkTime,
 }
 
-/// All processes of a kernel.
+/// All processes of a kernel. What goes over them takes as long as some are alive, however many
+/// there have been: numbers are used up before one comes again.
 #[derive(Debug, Default)]
 pub struct Processes {
     slots: Vec<Option<Box<Process>>>,
     next: usize,
-    live: usize,
+    /// Numbers of those alive.
+    alive: BTreeSet<ProcessId>,
 }
 
 impl Processes {
@@ -53,7 +57,7 @@ impl Processes {
     const NUMBERS: usize = 1 << 15;
 
     pub(crate) fn insert(&mut self, process: Process) -> Result<ProcessId, OsError> {
-        if self.live == Self::NUMBERS {
+        if self.alive.len() == Self::NUMBERS {
             return Err(OsError::TooManyProcesses(Self::NUMBERS as u32));
         }
         while self.slots.get(self.next).is_some_and(Option::is_some) {
@@ -65,14 +69,13 @@ impl Processes {
         let id = ProcessId(self.next as u16);
         self.slots[self.next] = Some(Box::new(process));
         self.next = (self.next + 1) % Self::NUMBERS;
-        self.live += 1;
+        self.alive.insert(id);
         Ok(id)
     }
 
     pub(crate) fn remove(&mut self, id: ProcessId) -> Option<Box<Process>> {
-        let process = self.slots.get_mut(usize::from(id.0))?.take();
-        self.live -= usize::from(process.is_some());
-        process
+        self.alive.remove(&id);
+        self.slots.get_mut(usize::from(id.0))?.take()
     }
 
     /// The process `id`.
@@ -101,25 +104,23 @@ impl Processes {
 
     /// How many are alive.
     pub fn len(&self) -> usize {
-        self.live
+        self.alive.len()
     }
 
     /// Whether none is alive.
     pub fn is_empty(&self) -> bool {
-        self.live == 0
+        self.alive.is_empty()
     }
 
     /// Those alive, by number.
     pub fn iter(&self) -> impl Iterator<Item = (ProcessId, &Process)> {
-        self.slots.iter().enumerate().filter_map(|(i, slot)| Some((ProcessId(i as u16), slot.as_deref()?)))
+        self.alive.iter().filter_map(|&id| Some((id, self.slots[usize::from(id.0)].as_deref()?)))
     }
 
     /// The first one alive whose number is `from` or more, else the first of all: for daemons that
     /// go round.
     pub fn round_robin(&self, from: ProcessId) -> Option<ProcessId> {
-        let alive = |&i: &usize| self.slots[i].is_some();
-        let from = usize::from(from.0).min(self.slots.len());
-        (from..self.slots.len()).chain(0..from).find(alive).map(|i| ProcessId(i as u16))
+        self.alive.range(from..).next().or_else(|| self.alive.first()).copied()
     }
 }
 
@@ -151,5 +152,20 @@ mod tests {
         assert_ne!(a, b);
         assert_eq!(all.get(a).err(), Some(OsError::NoProcess(a)));
         assert_eq!((all.len(), all.round_robin(ProcessId(7))), (1, Some(b)));
+    }
+
+    #[test]
+    fn those_alive_come_by_number_whatever_was_there_before() {
+        let mut all = Processes::default();
+        for _ in 0..Processes::NUMBERS + 3 {
+            let id = all.insert(process()).unwrap();
+            if id.0 % 1000 != 7 {
+                all.remove(id);
+            }
+        }
+        let alive: Vec<u16> = all.iter().map(|(id, _)| id.0).collect();
+        assert_eq!(alive, (0..33).map(|i| 1000 * i + 7).filter(|&i| i < 1 << 15).collect::<Vec<_>>());
+        let round = [0, 7, 8, 32_007, 32_008].map(|from| all.round_robin(ProcessId(from)).unwrap().0);
+        assert_eq!((all.len(), round), (33, [7, 7, 1007, 32_007, 7]));
     }
 }

@@ -237,8 +237,10 @@ impl PteMagnet {
 
     /// The daemon's step: a random process that has reservations (section 4.4).
     fn random_process(&self, cx: &mut Context<'_>) -> Option<ProcessId> {
-        let with: Vec<usize> = (0..self.processes.len()).filter(|&n| self.processes[n].part.len() > 0).collect();
-        (!with.is_empty()).then(|| ProcessId(with[cx.state.rng.random_range(0..with.len())] as u16))
+        let space = |id: ProcessId| self.processes.get(usize::from(id.0));
+        let has = |id: &ProcessId| space(*id).is_some_and(|space| space.part.len() > 0);
+        let with: Vec<ProcessId> = cx.state.processes.iter().map(|(id, _)| id).filter(has).collect();
+        (!with.is_empty()).then(|| with[cx.state.rng.random_range(0..with.len())])
     }
 }
 
@@ -329,8 +331,10 @@ impl MemoryManager for PteMagnet {
     fn exited(&mut self, cx: &mut Context<'_>, process: ProcessId) {
         self.give_back(cx, process);
         *self.space(process) = Space::default();
-        for space in &mut self.processes {
-            space.parent = space.parent.filter(|&parent| parent != process);
+        for (child, _) in cx.state.processes.iter() {
+            if let Some(space) = self.processes.get_mut(usize::from(child.0)) {
+                space.parent = space.parent.filter(|&parent| parent != process);
+            }
         }
     }
 
