@@ -62,8 +62,15 @@ impl Kernel {
         while at < pages.end {
             let end = pages.end.min(at + READAHEAD);
             let mut waited = false;
+            // What has been read is not asked for again: where memory is very short, the next page
+            // takes its frame.
+            let mut next = at;
             self.retrying(cpu, below, |cx, manager| {
-                (at..end).try_for_each(|page| cx.cache_page(manager, file, page, &mut waited).map(drop))
+                while next < end {
+                    cx.cache_page(manager, file, next, &mut waited)?;
+                    next += 1;
+                }
+                Ok(())
             })?;
             for page in at..end {
                 if let Some(cached) = self.state.files.page_mut(file, page) {

@@ -2,6 +2,7 @@
 use super::*;
 use crate::below::Bare;
 use crate::config::KernelConfig;
+use crate::kernel::madvise::Advice;
 use crate::state::vma::{VmaFlags, VmaKind};
 
 /// Where files are mapped: a multiple of 2 MiB.
@@ -164,6 +165,26 @@ fn the_cache_goes_before_anonymous_memory_fails() {
     kernel.check_invariants();
     assert!(kernel.cached() < PageCount(600), "{:?}", kernel.cached());
     assert_eq!((kernel.counters().out_of_memory, kernel.counters().swapped_out), (0, 0));
+}
+
+/// Without this, reading 32 pages where there is memory for fewer began anew for ever.
+#[test]
+fn a_file_is_read_where_there_is_memory_for_a_few_of_its_pages_only() {
+    let mut kernel = kernel(1024);
+    let reader = kernel.spawn(&mut Bare).unwrap();
+    let file = open(&mut kernel, 64);
+    let heap = VpnRange::new(Vpn(512), PageCount(1024));
+    kernel.mmap(reader, heap, VmaFlags::ANONYMOUS, &mut Bare).unwrap();
+    // Without swap nothing can be had from it.
+    let fails = |&page: &u64| kernel.fault(reader, heap.start + page, true, Cpu(0), &mut Bare).is_err();
+    let used = (0..1024).find(fails).expect("it does not fit");
+    let given = VpnRange::new(heap.start + (used - 8), PageCount(8));
+    kernel.madvise(reader, given, Advice::DontNeed, &mut Bare).unwrap();
+    kernel.read_file(reader, file, 0..64, &mut Bare).unwrap();
+    kernel.check_invariants();
+    let counters = kernel.counters();
+    assert_eq!((counters.file_pages_read, counters.copied_file), (64, 64), "each page once");
+    assert!((1..32).contains(&kernel.cached().0), "{:?}", kernel.cached());
 }
 
 #[test]
