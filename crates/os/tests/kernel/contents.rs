@@ -16,7 +16,44 @@ pub type Token = u64;
 const GARBAGE: Token = u64::MAX;
 
 /// Pages in swap.
-pub type Swap = BTreeMap<(ProcessId, Vpn), Token>;
+#[derive(Default)]
+pub struct Swap(BTreeMap<(ProcessId, Vpn), Token>);
+
+impl Swap {
+    /// What a page held when it went there.
+    ///
+    /// # Panics
+    /// When it did not.
+    pub fn read(&self, process: ProcessId, page: Vpn) -> Token {
+        *self.0.get(&(process, page)).unwrap_or_else(|| panic!("{page:?} of {process:?} is not in swap"))
+    }
+
+    pub fn write(&mut self, process: ProcessId, page: Vpn, token: Token) {
+        self.0.insert((process, page), token);
+    }
+
+    /// The page holds something else from now on, or is mapped no more.
+    pub fn remove(&mut self, process: ProcessId, page: Vpn) -> Option<Token> {
+        self.0.remove(&(process, page))
+    }
+
+    fn pages_of(&self, process: ProcessId) -> Vec<(Vpn, Token)> {
+        let pages = self.0.range((process, Vpn(0))..=(process, Vpn(u64::MAX)));
+        pages.map(|(&(_, page), &token)| (page, token)).collect()
+    }
+
+    /// `child` has the same pages as `parent`.
+    pub fn fork(&mut self, parent: ProcessId, child: ProcessId) {
+        self.pages_of(parent).into_iter().for_each(|(page, token)| self.write(child, page, token));
+    }
+
+    /// The process is gone. Its number may come again.
+    pub fn forget(&mut self, process: ProcessId) {
+        for (page, _) in self.pages_of(process) {
+            self.remove(process, page);
+        }
+    }
+}
 
 /// What files hold, as far as it was written back.
 #[derive(Clone, Default)]
@@ -76,12 +113,12 @@ impl Below for Metal {
 
     fn swap_out(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
         let token = self.read(frame);
-        self.swap.borrow_mut().insert((process, page), token);
+        self.swap.borrow_mut().write(process, page, token);
         Ok(())
     }
 
     fn swap_in(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
-        let token = self.swap.borrow()[&(process, page)];
+        let token = self.swap.borrow().read(process, page);
         self.write(frame, token);
         Ok(())
     }
@@ -123,7 +160,7 @@ impl VmMemory<'_> {
         match self.host.table(self.vm).unwrap().leaf(page) {
             None => 0,
             Some(leaf) if leaf.entry.is_present() => self.metal.read(leaf.frame_of(page)),
-            Some(_) => self.metal.swap.borrow()[&(self.vm, page)],
+            Some(_) => self.metal.swap.borrow().read(self.vm, page),
         }
     }
 
@@ -159,12 +196,12 @@ impl Below for VmMemory<'_> {
     fn swap_out(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
         self.touch(FrameRange::single(frame), false)?;
         let token = self.read(frame);
-        self.swap.borrow_mut().insert((process, page), token);
+        self.swap.borrow_mut().write(process, page, token);
         Ok(())
     }
 
     fn swap_in(&mut self, process: ProcessId, page: Vpn, frame: Frame) -> Result<(), OsError> {
-        let token = self.swap.borrow()[&(process, page)];
+        let token = self.swap.borrow().read(process, page);
         self.write(frame, token)
     }
 
@@ -177,4 +214,17 @@ impl Below for VmMemory<'_> {
         self.disk.write(file, page, self.read(frame));
         Ok(())
     }
+}
+
+#[test]
+fn a_fork_has_what_its_parent_has_in_swap_until_it_exits() {
+    let mut swap = Swap::default();
+    let (other, parent, child) = (ProcessId(1), ProcessId(2), ProcessId(3));
+    swap.write(other, Vpn(u64::MAX), 5);
+    swap.write(parent, Vpn(0), 6);
+    swap.write(parent, Vpn(9), 7);
+    swap.fork(parent, child);
+    swap.forget(parent);
+    assert_eq!((swap.read(child, Vpn(0)), swap.read(child, Vpn(9)), swap.read(other, Vpn(u64::MAX))), (6, 7, 5));
+    assert_eq!((swap.remove(parent, Vpn(0)), swap.remove(parent, Vpn(9))), (None, None));
 }

@@ -81,7 +81,7 @@ impl Machine {
     fn read(&mut self, process: ProcessId, page: Vpn) -> Option<Token> {
         let leaf = self.kernel.table(process).unwrap().leaf(page)?;
         if !leaf.entry.is_present() {
-            return Some(self.swap.borrow()[&(process, page)]);
+            return Some(self.swap.borrow().read(process, page));
         }
         Some(self.read_frame(leaf.frame_of(page)))
     }
@@ -202,9 +202,15 @@ impl Pair {
     fn kill(&mut self, op: &Op, process: ProcessId) {
         if !matches!(op, Op::Fork(_) | Op::Touch(..)) {
             self.machine.with(|kernel, below| kernel.exit(process, below)).unwrap();
-            self.model.remove(&process);
-            self.heaps.remove(&process);
+            self.forget(process);
         }
+    }
+
+    /// It is gone.
+    fn forget(&mut self, process: ProcessId) {
+        self.model.remove(&process);
+        self.heaps.remove(&process);
+        self.machine.swap.borrow_mut().forget(process);
     }
 
     fn mirror(&mut self, op: &Op, process: ProcessId, outcome: Outcome) {
@@ -236,10 +242,7 @@ impl Pair {
                 let Outcome::New(child) = outcome else { panic!("a fork makes a process") };
                 self.fork(process, child);
             }
-            Op::Exit(_) => {
-                self.model.remove(&process);
-                self.heaps.remove(&process);
-            }
+            Op::Exit(_) => self.forget(process),
             Op::Spawn | Op::Pressure(_) | Op::Tick(_) | Op::Madvise(..) | Op::ReadFile(..) => {}
         }
     }
@@ -307,9 +310,9 @@ impl Pair {
         }
         let mut swap = self.machine.swap.borrow_mut();
         let kept: Vec<_> = (0..from.len().min(to.len()))
-            .filter_map(|i| Some((to.start + i, swap.remove(&(process, from.start + i))?)))
+            .filter_map(|i| Some((to.start + i, swap.remove(process, from.start + i)?)))
             .collect();
-        swap.extend(kept.into_iter().map(|(page, token)| ((process, page), token)));
+        kept.into_iter().for_each(|(page, token)| swap.write(process, page, token));
     }
 
     fn fork(&mut self, parent: ProcessId, child: ProcessId) {
@@ -318,9 +321,7 @@ impl Pair {
         if let Some(&heap) = self.heaps.get(&parent) {
             self.heaps.insert(child, heap);
         }
-        let mut swap = self.machine.swap.borrow_mut();
-        let pages: Vec<_> = swap.iter().filter(|((p, _), _)| *p == parent).map(|(&(_, page), &t)| (page, t)).collect();
-        swap.extend(pages.into_iter().map(|(page, token)| ((child, page), token)));
+        self.machine.swap.borrow_mut().fork(parent, child);
     }
 
     /// Everything that the program could read is what it wrote, and both kernels are sound.
@@ -379,12 +380,19 @@ fn map(space: &mut Space, range: VpnRange, writable: bool) {
 }
 
 fn unmap(space: &mut Space, range: VpnRange) {
-    space.retain(|&page, _| !range.contains(page));
+    let pages: Vec<Vpn> = mapped(space, range).map(|(&page, _)| page).collect();
+    for page in pages {
+        space.remove(&page);
+    }
 }
 
 fn change(space: &mut Space, range: VpnRange, change: impl FnMut(&mut Page)) {
-    let mapped = space.iter_mut().filter(|(page, _)| range.contains(**page));
-    mapped.map(|(_, page)| page).for_each(change);
+    mapped(space, range).map(|(_, page)| page).for_each(change);
+}
+
+fn mapped(space: &mut Space, range: VpnRange) -> impl Iterator<Item = (&Vpn, &mut Page)> {
+    // A heap that grows gives a range that ends before it begins.
+    space.range_mut(range.start..range.end.max(range.start))
 }
 
 /// `count` cases, and in proportion more when `PROPTEST_CASES` (256 by default) asks for more.
