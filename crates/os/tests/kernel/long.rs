@@ -73,7 +73,7 @@ fn run(mut pair: Pair) -> OsCounters {
     let (mut runner, any) = (TestRunner::deterministic(), strategy::op());
     let mut passed = 0;
     for number in 0..operations() {
-        let filling = number / PHASE % 2 == 0;
+        let filling = (number / PHASE).is_multiple_of(2);
         let mut next = || any.new_tree(&mut runner).unwrap().current();
         let mut op = next();
         while passes_over(&op, &pair, filling) {

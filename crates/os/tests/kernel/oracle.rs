@@ -144,6 +144,8 @@ impl Pair {
     pub fn step(&mut self, op: &Op) {
         let process = op.process(&self.machine.kernel);
         let result = self.machine.with(|kernel, below| op.apply(kernel, below));
+        // There are no cores that would want them.
+        self.machine.kernel.take_invalidations();
         let Some(process) = process else {
             if let (Op::Spawn, Ok(Outcome::New(child))) = (op, &result) {
                 self.model.insert(*child, Space::new());
