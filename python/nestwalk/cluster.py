@@ -48,6 +48,7 @@ class Cluster:
     """A site of :mod:`nestwalk.conduct`."""
 
     largest_group: int | None = GROUP_MAX
+    memory_bytes: int | None = None
 
     def __init__(self, connect: Callable[[], Any], stop: Callable[[], None], source: str | None = None) -> None:
         """On a client from ``connect``; ``stop`` ends what was started for it.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nestwalk import content_store, orders, pool, say
+from nestwalk import content_store, orders, pool, room, say
 from nestwalk.errors import NestwalkError
 from nestwalk.pool import Outcome
 
@@ -82,6 +82,9 @@ class Site(Protocol):
     largest_group: int | None
     """Runs of a group, at most."""
 
+    memory_bytes: int | None
+    """That groups may take together; None where the site sees to that, or it is not known."""
+
     def submit(
         self, group: Sequence[Order], tell: Callable[[int, Outcome | float | None], None]
     ) -> Future[list[Outcome]]:
@@ -102,6 +105,7 @@ class Local:
     def __init__(self, processes: int) -> None:
         """For so many runs at a time."""
         self.slots = processes
+        self.memory_bytes = room.free_bytes()
         self.executor = pool.LocalExecutor(processes)
 
     def submit(
@@ -218,7 +222,7 @@ class Conductor:
         run.to_its_end()
 
     def _with_memory(self, missing: Sequence[Wanted]) -> list[Wanted]:
-        """Orders that say how much memory earlier runs of their kinds needed, so that a cluster can place them."""
+        """Orders that say how much memory earlier runs of their kinds needed, so that they can be placed."""
         if self.store is None:
             return list(missing)
         kinds = {one.order.kind for one in missing}
@@ -267,6 +271,7 @@ class _Run:
     ) -> None:
         self._conductor, self._site, self._take, self._watcher = conductor, site, take, watcher
         self._on_failure, self._retries = on_failure, retries
+        self._room = room.Room(site.memory_bytes, site.slots)
         work = pool.groups([one.populated_by for one in missing], site.slots, site.largest_group)
         self._todo = deque([missing[index] for index in group] for group in work)
         self._events: queue.SimpleQueue[tuple[str, int, Any]] = queue.SimpleQueue()
@@ -281,7 +286,10 @@ class _Run:
         while self._todo or self._under_way:
             # Twice as many as there are places, so that none waits for this thread; the rest can still be cancelled.
             while self._todo and len(self._under_way) < 2 * self._site.slots + 1:
-                self._submit(self._todo.popleft())
+                group = self._next()
+                if group is None:
+                    break
+                self._submit(group)
             what, ticket, about = self._events.get()
             if ticket not in self._under_way:
                 continue
@@ -290,6 +298,16 @@ class _Run:
             else:
                 self._ended(ticket)
 
+    def _next(self) -> list[Wanted] | None:
+        """What there is memory for beside what is under way; None if that must end first."""
+        under_way = [_orders(group) for group, _ in self._under_way.values()]
+        number = self._room.choose(map(_orders, self._todo), under_way)
+        if number is None:
+            return None
+        group = self._todo[number]
+        del self._todo[number]
+        return group
+
     def _submit(self, group: list[Wanted]) -> None:
         self._number += 1
         ticket = self._number
@@ -297,7 +315,7 @@ class _Run:
         def tell(number: int, about: Outcome | float | None) -> None:
             self._events.put(("told", ticket, (number, about)))
 
-        future = self._site.submit([one.order for one in group], tell)
+        future = self._site.submit(_orders(group), tell)
         self._under_way[ticket] = (group, future)
         self._settled[ticket] = 0
         future.add_done_callback(lambda _: self._events.put(("ended", ticket, None)))
@@ -335,6 +353,8 @@ class _Run:
 
     def _settle(self, ticket: int, one: Wanted, outcome: Outcome) -> None:
         self._settled[ticket] += 1
+        if outcome.result is not None:
+            self._room.measured(one.order, outcome.memory_bytes)
         if outcome.result is None and outcome.died:
             self._again(one, outcome)
         else:
@@ -358,6 +378,10 @@ class _Run:
             self._on_failure(failure)
         for index in indices:
             self._watcher.finished(index)
+
+
+def _orders(group: Sequence[Wanted]) -> list[Order]:
+    return [one.order for one in group]
 
 
 def _line(error: BaseException) -> str:
