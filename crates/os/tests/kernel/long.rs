@@ -28,7 +28,7 @@ const CHECK_EVERY: usize = 100;
 /// So many processes at a time. A new one may come only when another one has exited, which happens
 /// at every so many attempts: they live long enough to use much memory.
 const PROCESSES_MAX: usize = 5;
-const EXIT_EVERY: usize = 5;
+const EXIT_EVERY: usize = 3;
 /// In every other stretch of so many operations programs fill memory.
 const PHASE: usize = 1000;
 
