@@ -97,8 +97,6 @@ class Plan:
         }
         if self.quick and "trace" in self.program.workload:
             table["sampling"] = scenario.quick_sampling(None, self.program.workload["trace"])
-        elif self.quick:
-            table["sampling"] = {"warm_accesses_max": scenario.QUICK_WARM_ACCESSES}
         text = scenario.write(matrix.merge(table, cell.scenario))
 
         def place(path: KeyPath) -> str:
@@ -391,16 +389,18 @@ def plan(
     matrix_name: str | Matrix = STANDARD,
 ) -> Plan:
     """What :func:`comparison` will do, checked as far as that goes without the engine."""
-    chosen = choose(matrix_name, configurations)
+    chosen = choose(matrix_name, configurations, quick=quick)
     one = program.of_trace(checks.text("trace", data.DEFAULT_TRACE if trace is None else trace))
     return Plan(chosen, one, place_of(machine), checks.whole("seed", seed, 0, SEED_MAX), quick)
 
 
-def choose(matrix_name: str | Matrix, configurations: Sequence[str] | None) -> Matrix:
-    """The matrix called so, or its ``configurations`` only."""
+def choose(matrix_name: str | Matrix, configurations: Sequence[str] | None, *, quick: bool = False) -> Matrix:
+    """The matrix called so, what of it a ``quick`` run makes, or its ``configurations`` only."""
     chosen = matrix_name if isinstance(matrix_name, matrix.Matrix) else matrix.load(checks.text("matrix", matrix_name))
     wanted = checks.names("configurations", configurations)
-    return chosen if wanted is None else chosen.only(wanted)
+    if wanted is not None:
+        return chosen.only(wanted)
+    return chosen.for_quick() if quick else chosen
 
 
 def place_of(machine: str) -> str:

@@ -38,7 +38,7 @@ _MATRIX_KEYS = (
 )
 _KEYS = ("name", "title", "description", "scenario")
 _CONFIGURATION_KEYS = (*_KEYS, "changes", "techniques", "role")
-_VARIANT_KEYS = (*_KEYS, "every_kernel", "host_kernel", "guest_kernel")
+_VARIANT_KEYS = (*_KEYS, "every_kernel", "host_kernel", "guest_kernel", "not_quick")
 _SIDE_KEYS = ("name", "title", "description", "kernel", "changes", "techniques")
 
 NAME_BYTES_MAX = 60
@@ -65,6 +65,8 @@ class Entry:
     """Of a variant: what the lowest kernel of a configuration gets besides."""
     guest_kernel: Mapping[str, Any] = field(default_factory=dict)
     """Of a variant: what the uppermost kernel of a configuration gets besides."""
+    not_quick: str = ""
+    """Of a variant: why a quick run leaves it to a full one; empty where it does not."""
     techniques: tuple[str, ...] | None = None
     """Of a configuration: those of ``techniques.toml`` that it uses; None where the file does not say."""
     role: str = "advice"
@@ -172,7 +174,7 @@ class LimitRow:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A mix of techniques that is not compared."""
+    """A mix of techniques that is not compared, or a variant that this run leaves out."""
 
     what: str
     why: str
@@ -208,6 +210,13 @@ class Matrix:
                 raise unknown("configuration", name, known)
         options = (*self.options, *(word for name in wanted for word in ("--only", name)))
         return replace(self, cells=tuple(cell for cell in self.cells if cell.name in wanted), options=options)
+
+    def for_quick(self) -> Matrix:
+        """What of it a quick run makes; the rest is left out, and says why."""
+        variants = {cell.variant.name: cell.variant for cell in self.cells if cell.variant.not_quick}
+        cells = tuple(cell for cell in self.cells if cell.variant.name not in variants)
+        left_out = tuple(LeftOut(one.title, one.not_quick) for one in variants.values())
+        return replace(self, cells=cells, left_out=(*self.left_out, *left_out))
 
 
 def load(name: str) -> Matrix:
@@ -356,6 +365,7 @@ def _entry(entry: Table, keys: tuple[str, ...]) -> Entry:
         every_kernel=entry.table("every_kernel", "{ levels = 5 }"),
         host_kernel=entry.table("host_kernel", "{ levels = 5 }"),
         guest_kernel=entry.table("guest_kernel", "{ levels = 5 }"),
+        not_quick=entry.text("not_quick", ""),
         techniques=entry.several_of("techniques", list(techniques.known()), "technique"),
         role=entry.one_of("role", ROLES, ROLES[0]),
         path=entry.path,

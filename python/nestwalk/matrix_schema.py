@@ -67,6 +67,11 @@ _VARIANT = {
     "every_kernel": {**_PART, "default": {}, "description": "What each of the configuration's kernels gets besides."},
     "host_kernel": {**_PART, "default": {}, "description": "What the lowest of them (the host's) gets besides."},
     "guest_kernel": {**_PART, "default": {}, "description": "What the uppermost of them (the guest's) gets besides."},
+    "not_quick": {
+        **_TEXT,
+        "default": "",
+        "description": "Why `--quick` leaves it to a full run (`--only` names a row all the same); empty where not.",
+    },
 }
 _SIDE = {
     "name": _NAME,

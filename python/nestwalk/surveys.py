@@ -124,7 +124,7 @@ def plan(
     Raises:
         NestwalkError: When a program or a row has an unknown name, or the matrix names no programs.
     """
-    chosen = comparisons.choose(matrix_name, configurations)
+    chosen = comparisons.choose(matrix_name, configurations, quick=quick)
     programs = checks.names("programs", programs)
     known = {one.name: one for one in chosen.programs}
     if programs is None and not known:
@@ -174,7 +174,7 @@ def survey(
         matrix: The name or the file of the matrix.
         machine: A machine's name or the path of its TOML file.
         seed: Everything random follows from it.
-        quick: Smaller programs, as the matrix says; of traces the beginning only.
+        quick: Measure less of the same programs, as the matrix says, and leave out its variants that are not quick.
         configurations: Names of rows to make; all if None.
         jobs: Runs at a time; as many as there are processors if None. Results do not depend on it.
         dask: A Dask cluster that makes the runs (docs/sweeps.md); this machine if None.

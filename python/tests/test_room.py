@@ -43,8 +43,8 @@ def test_a_group_begins_when_there_is_memory_for_it(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "1 at a time for now, not 2: the next takes up to 0.6 GiB, and 1.0 GiB are free\n"
     other = replace(order, kind="another", memory_bytes=400 * MIB)
     assert held.choose([[order], [other, order], [other]], [[order]]) == 2, "the first that fits"
-    held.measured(order, 200 * MIB)
-    assert held.choose([[order]], [[order]]) == 0, "twice 200 MiB each"
+    held.measured(order, 100 * MIB)
+    assert held.choose([[order]], [[order]]) == 0, "four times 100 MiB each"
     assert held.choose([[order]], [[order], [order]]) is None
     small = replace(order, memory_bytes=100 * MIB)
     assert held.choose([[small]], [[order], [small]]) == 0, "never more than its order says"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import drawn
@@ -24,6 +25,28 @@ def test_every_run_of_everything_can_be_made() -> None:
         assert len({job.name for job in jobs}) == len(jobs)
         for job in jobs[:: 7 if quick else 11]:
             _native.check(job.scenario, str(job.path), str(data.TRACES))
+
+
+def test_a_quick_run_has_the_same_programs() -> None:
+    full, quick = (surveys.plan(quick=quick) for quick in (False, True))
+    assert [plan.program for plan in quick.plans] == [plan.program for plan in full.plans]
+    for plan in quick.plans:
+        whole, less = (dict(workload["preset"]) for workload in (plan.program.workload, plan.program.quick))
+        assert less.pop("data_accesses") < whole.pop("data_accesses")
+        assert less == whole, "no smaller program"
+    assert all("sampling" not in tomllib.loads(job.scenario) for job in quick.jobs), "warmed up as in a full run"
+
+
+def test_a_quick_run_says_which_variants_it_leaves_out() -> None:
+    full, quick = (surveys.plan(quick=quick).matrix for quick in (False, True))
+    variants = [list(dict.fromkeys(cell.variant.name for cell in plan.cells)) for plan in (full, quick)]
+    assert variants == [["", "colocated", "5-levels", "5-levels-colocated"], ["", "colocated"]]
+    assert len(quick.left_out) == len(full.left_out) + 2
+    assert [mix.what for mix in quick.left_out[-2:]] == ["5 levels, alone", "5 levels, colocated"]
+    assert all("a full one" in mix.why for mix in quick.left_out[-2:])
+    named = surveys.plan(quick=True, configurations=["vm-4k+5-levels"]).matrix
+    assert [cell.name for cell in named.cells] == ["vm-4k+5-levels"], "--only makes it all the same"
+    assert named.left_out == full.left_out
 
 
 def test_programs_side_by_side_against_the_limits(command: Command, tmp_path: Path) -> None:
