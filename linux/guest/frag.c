@@ -95,11 +95,19 @@ int main(int argc, char **argv)
 	t = seconds() - t;
 
 	read_frames(p, pages, frame);
-	for (i = 0; i < pages; i++)
+	for (i = 0; i < pages; i++) {
+		int tries;
+
+		/* While the kernel moves a page it is absent; a touch waits for the end of that. */
+		for (tries = 0; !frame[i] && tries < 100; tries++) {
+			(void)*(volatile char *)(p + (i << PAGE_SHIFT));
+			read_frames(p + (i << PAGE_SHIFT), 1, &frame[i]);
+		}
 		if (!frame[i]) {
 			fprintf(stderr, "frag: frame of page %zu hidden or absent\n", i);
 			return 1;
 		}
+	}
 	fragmentation_of(frame, pages, &f);
 	printf("FRAG {\"tag\":\"%s\",\"mib\":%zu,\"order\":\"%s\",\"seed\":%llu,\"groups\":%zu,\"mean\":%.4f,\"distribution\":[",
 	       argv[3], pages >> 8, argv[2], (unsigned long long)seed, f.complete,
