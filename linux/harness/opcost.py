@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """Where the instructions of each step of guest/opbench.c go, by kernel function.
 
-    opcost.py KIND [STEP...]     e.g. opcost.py nestwalk dontneed mremap
+    opcost.py KIND [--from TAG] [--mib MIB] [STEP...]     e.g. opcost.py nestwalk dontneed
+                                                          opcost.py nestwalk --from off mremap
 
-Prints, for each tag (off, others, on) and step, instructions a page, and the functions that have them.
+Prints, for each tag (off, sorted, others, on) and step, instructions a page, and the functions that have them. With --from: how many
+more than with that tag, in all of the step and not for each page, of the run with the fewest; what a step does once is seen so. With
+--mib: of so much memory, in place of 16.
 """
+import argparse
 import bisect
 import collections
 import json
@@ -15,6 +19,7 @@ import build
 import qemu
 
 SHOWN_MIN = 0.5  # instructions a page
+DIFFERENCE_MIN = 50  # instructions
 
 
 def functions(kernel):
@@ -24,14 +29,14 @@ def functions(kernel):
     return [a for a, _ in named], [name for _, name in named]
 
 
-def entries(kernel, profile):
-    """{(report, function): how often it was entered} in step 0."""
+def entries(kernel, profile, of_step=0):
+    """{(report, function): how often it was entered} in a step."""
     addresses, names = functions(kernel)
     start = dict(zip(addresses, names))
     found = collections.Counter()
     for line in profile.read_text().splitlines():
         report, step, address, _, executions = line.split()
-        if step == "0" and int(address, 16) in start:
+        if int(step) == of_step and int(address, 16) in start:
             found[int(report), start[int(address, 16)]] += int(executions)
     return found
 
@@ -54,17 +59,50 @@ def counted(lines):
     return [(r["tag"], {s: (c[i], pages) for i, (s, pages) in enumerate(r["pages"].items())}) for c, r in zip(counts, runs)]
 
 
-def main():
-    kind, wanted = sys.argv[1], sys.argv[2:]
-    path = build.run_folder() / f"profile-{kind}.txt"
-    runs = measure(kind, path)
-    addresses, names = functions(build.kernel(kind))
+def spent_in(kernel, profile):
+    """{(report, step, function): instructions}; all of user mode is one function."""
+    addresses, names = functions(kernel)
     spent = collections.Counter()
-    for line in path.read_text().splitlines():
+    for line in profile.read_text().splitlines():
         run, step, address, n, _ = line.split()
         at = int(address, 16)
         name = names[bisect.bisect_right(addresses, at) - 1] if at >> 63 else "(user)"
         spent[int(run), int(step), name] += int(n)
+    return spent
+
+
+def differences(runs, spent, base, wanted):
+    """Of each step, the functions that have more or fewer instructions than with tag base, each tag's shortest run taken."""
+    for step, name in enumerate(runs[0][1]):
+        if wanted and name not in wanted:
+            continue
+        shortest = {}
+        for run, (tag, steps) in enumerate(runs):
+            if tag not in shortest or steps[name][0] < runs[shortest[tag]][1][name][0]:
+                shortest[tag] = run
+        of = {tag: {f: n for (r, s, f), n in spent.items() if (r, s) == (run, step)} for tag, run in shortest.items()}
+        for tag in shortest.keys() - {base, "warm"}:
+            more = {f: of[tag].get(f, 0) - of[base].get(f, 0) for f in of[tag].keys() | of[base].keys()}
+            print(f"{tag} {name}: {sum(more.values()):+} instructions to {base}")
+            for f, n in sorted(more.items(), key=lambda item: -item[1]):
+                if abs(n) >= DIFFERENCE_MIN:
+                    print(f"  {n:+8} {f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="opcost.py")
+    parser.add_argument("kind")
+    parser.add_argument("--from", dest="base")
+    parser.add_argument("--mib", type=int)
+    parser.add_argument("steps", nargs="*")
+    asked = parser.parse_intermixed_args()
+    kind, base, wanted = asked.kind, asked.base, asked.steps
+    path = build.run_folder() / f"profile-{kind}.txt"
+    runs = measure(kind, path, f"nw.mib={asked.mib}" if asked.mib else "")
+    spent = spent_in(build.kernel(kind), path)
+    if base:
+        differences(runs, spent, base, wanted)
+        return
     for run, (tag, steps) in enumerate(runs):
         for step, (name, (instructions, pages)) in enumerate(steps.items()):
             if wanted and name not in wanted:
