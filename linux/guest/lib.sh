@@ -87,6 +87,7 @@ settle() {
 	sleep 0.3
 	echo 3 > /proc/sys/vm/drop_caches
 	_b=/sys/devices/system/memory/memory1/state
+	[ -e $_b ] || return 0
 	echo offline 2>/dev/null > $_b
 	[ "$(cat $_b)" = online ] || echo online > $_b
 	sleep 0.3

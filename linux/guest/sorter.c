@@ -15,12 +15,19 @@
  * until all but AGED_LEFT is in use.
  *
  * sorter run PROGRAM...: starts a program whose tables are to be sorted.
+ *
+ * sorter crowd PROCESSES TAG, with vm.sorted_page_tables=2: what it takes that so many processes have
+ * regions, between marks that harness/insncount.c knows.
  */
 #include "common.h"
+#include "marks.h"
+#include <linux/mempolicy.h>
 #include <linux/prctl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
 
@@ -89,8 +96,31 @@ static long own_stat(const char *column)
 	return value;
 }
 
+/* Of a node, what /proc/zoneinfo says: whether a frame is in one of its zones. */
+static bool frame_is_on(unsigned long frame, int node)
+{
+	unsigned long spanned = 0, start;
+	char line[256];
+	bool found = false;
+	int at = -1;
+	FILE *in = fopen("/proc/zoneinfo", "r");
+
+	if (!in)
+		die("zoneinfo");
+	while (fgets(line, sizeof(line), in)) {
+		sscanf(line, "Node %d, zone", &at);
+		sscanf(line, " spanned %lu", &spanned);
+		if (sscanf(line, " start_pfn: %lu", &start) == 1)
+			found |= at == node && frame >= start && frame < start + spanned;
+	}
+	fclose(in);
+	return found;
+}
+
 struct regions {
 	long regions, tables, used, idle, holes;
+	/* Regions by the node of their first frame. */
+	long on_node[2];
 };
 
 /* What the calling process has of a level between two addresses. */
@@ -118,6 +148,8 @@ static struct regions regions_of(int level, const char *from, const char *to)
 		sum.used += used;
 		sum.idle += idle;
 		sum.holes += holes;
+		sum.on_node[0] += frame_is_on(pfn, 0);
+		sum.on_node[1] += frame_is_on(pfn, 1);
 	}
 	fclose(in);
 	return sum;
@@ -471,6 +503,231 @@ static void threads(void)
 	EXPECT_EQ(regions_of(1, AT, AT + GIB).regions, 0);
 }
 
+/* Beyond 47 bits, where page tables have five levels. */
+static void high(void)
+{
+	char *at = (char *)(1UL << 55);
+	struct regions r;
+
+	choose(1);
+	touch(map_at(at, 4 * GIB), GIB, TABLE);
+	r = regions_of(1, at, at + 4 * GIB);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.used, TABLES);
+	r = regions_of(2, at, at + 4 * GIB);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.tables, 4);
+	EXPECT_EQ(r.used, 1);
+	if (munmap(at, 4 * GIB))
+		die("munmap");
+	EXPECT_EQ(regions_of(1, at, at + 4 * GIB).regions, 0);
+	EXPECT_EQ(regions_of(2, at, at + 4 * GIB).regions, 0);
+}
+
+/* From here on with two nodes: t-sorted-numa.sh. */
+static void policy(int mode, unsigned long nodes)
+{
+	if (syscall(__NR_set_mempolicy, mode, nodes ? &nodes : NULL, nodes ? 8 * sizeof(nodes) : 0))
+		die("set_mempolicy");
+}
+
+/* A line of a node's meminfo, in pages. */
+static long node_has(int node, const char *key)
+{
+	char path[64], line[128], name[32];
+	long kb, found = -1;
+	FILE *in;
+
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
+	in = fopen(path, "r");
+	if (!in)
+		die(path);
+	while (fgets(line, sizeof(line), in))
+		if (sscanf(line, "Node %*d %31[^:]: %ld", name, &kb) == 2 && !strcmp(name, key))
+			found = kb / 4;
+	fclose(in);
+	if (found < 0)
+		die(key);
+	return found;
+}
+
+/* Both levels come from the node that a task is bound to. */
+static void numa_bound(void)
+{
+	int node;
+
+	choose(1);
+	for (node = 0; node < 2; node++) {
+		char *at = AT + node * 16 * GIB;
+		struct regions pte, pmd;
+
+		policy(MPOL_BIND, 1UL << node);
+		touch(map_at(at, 4 * GIB), GIB, TABLE);
+		pte = regions_of(1, at, at + 4 * GIB);
+		pmd = regions_of(2, at, at + 4 * GIB);
+		EXPECT_EQ(pte.regions, 1);
+		EXPECT_EQ(pte.used, TABLES);
+		EXPECT_EQ(pte.on_node[node], 1);
+		EXPECT_EQ(pte.on_node[!node], 0);
+		EXPECT_EQ(pmd.regions, 1);
+		EXPECT_EQ(pmd.on_node[node], 1);
+		EXPECT_EQ(pmd.on_node[!node], 0);
+	}
+}
+
+/* Without a policy: from the node of the CPU. */
+static void numa_local(void)
+{
+	unsigned int cpu, node;
+	struct regions r;
+	cpu_set_t set;
+	char *at = AT;
+
+	choose(1);
+	for (cpu = 0; cpu < 2; cpu++, at += 16 * GIB) {
+		CPU_ZERO(&set);
+		CPU_SET(cpu, &set);
+		if (sched_setaffinity(0, sizeof(set), &set) || syscall(__NR_getcpu, NULL, &node, NULL))
+			die("getcpu");
+		touch(map_at(at, GIB), GIB, TABLE);
+		r = regions_of(1, at, at + GIB);
+		printf("# sorted: CPU %u is of node %u\n", cpu, node);
+		EXPECT_EQ(r.on_node[node], 1);
+		EXPECT_EQ(r.regions, 1);
+	}
+}
+
+/* A region is whole on one node; with interleaving, regions are on either. */
+static void numa_interleaved(void)
+{
+	long regions = 0, on_node[2] = { };
+	struct regions r;
+	int i;
+
+	choose(1);
+	policy(MPOL_INTERLEAVE, 3);
+	for (i = 0; i < 64; i++) {
+		char *at = AT + i * 16 * GIB;
+
+		/* One page more each time, so that what takes turns does not do so in step. */
+		touch(map_at(at, 16 * TABLE), 16 * TABLE, TABLE);
+		touch(map_at(AT + i * 16 * GIB + 8 * GIB, (i + 1) * PAGE), (i + 1) * PAGE, PAGE);
+		r = regions_of(1, at, at + 16 * TABLE);
+		EXPECT_EQ(r.used, 16);
+		regions += r.regions;
+		on_node[0] += r.on_node[0];
+		on_node[1] += r.on_node[1];
+	}
+	printf("# sorted: interleaved: %ld regions, %ld and %ld on the nodes\n", regions, on_node[0], on_node[1]);
+	EXPECT_EQ(on_node[0] + on_node[1], regions);
+	EXPECT_LE(1, on_node[0]);
+	EXPECT_LE(1, on_node[1]);
+}
+
+/* What the documentation says of a policy that is set later: the region stays where it is, and is used. */
+static void numa_later(void)
+{
+	long before;
+	struct regions r;
+
+	choose(1);
+	policy(MPOL_BIND, 1);
+	map_at(AT, GIB);
+	touch(AT, GIB / 2, TABLE);
+	policy(MPOL_BIND, 2);
+	before = node_has(1, "PageTables");
+	touch(AT + GIB / 2, GIB / 2, TABLE);
+	r = regions_of(1, AT, AT + GIB);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.on_node[0], 1);
+	EXPECT_EQ(r.used, TABLES);
+	EXPECT_LE(node_has(1, "PageTables"), before + TABLES / 4);
+}
+
+/* A process that has the memory of a node but for @left pages, every second page of which it keeps. */
+static pid_t occupy(int node, long left)
+{
+	size_t pages = node_has(node, "MemFree") - left, i;
+	int ready[2];
+	char *p, c;
+	pid_t pid;
+
+	if (pipe(ready))
+		die("pipe");
+	pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (pid) {
+		close(ready[1]);
+		return read(ready[0], &c, 1) == 1 ? pid : 0;
+	}
+	policy(MPOL_BIND, 1UL << node);
+	p = map_at(AT, pages * PAGE);
+	touch(p, pages * PAGE, PAGE);
+	for (i = 0; i < pages; i += 2)
+		if (madvise(p + i * PAGE, PAGE, MADV_DONTNEED))
+			die("madvise");
+	if (write(ready[1], "", 1) != 1)
+		die("write");
+	pause();
+	_exit(0);
+}
+
+/*
+ * The node has single pages and hardly a block, the other one has blocks: tables are local all the
+ * same. vm.sorted_page_tables=2, so that nothing is compacted; then for who asks, and it may be.
+ */
+static void numa_no_remote_region(void)
+{
+	long remote, small;
+	struct regions r;
+	pid_t other;
+	int asks, i;
+
+	/* A region is as large as the other node has them. */
+	policy(MPOL_BIND, 2);
+	touch(map_at(AT, GIB), GIB, TABLE);
+	EXPECT_EQ(regions_of(1, AT, AT + GIB).on_node[1], 1);
+	if (munmap(AT, GIB))
+		die("munmap");
+	other = occupy(0, 1L << 9);
+	EXPECT(other);
+	policy(MPOL_PREFERRED, 1);
+	for (asks = 0; asks < 2; asks++) {
+		choose(asks);
+		remote = node_has(1, "PageTables");
+		small = stat_of("smaller");
+		memset(&r, 0, sizeof(r));
+		/* Until the node has no block of 2 MiB any more: else this would say nothing. */
+		for (i = 0; i < 16 && stat_of("smaller") == small; i++) {
+			char *at = AT + (16 * asks + i) * 16 * GIB;
+			struct regions of;
+
+			touch(map_at(at, GIB), GIB, TABLE);
+			of = regions_of(1, at, at + GIB);
+			r.regions += of.regions;
+			r.used += of.used;
+			r.on_node[0] += of.on_node[0];
+			r.on_node[1] += of.on_node[1];
+			/* With compaction it may have more of these than this has use for. */
+			if (asks)
+				break;
+		}
+		remote = node_has(1, "PageTables") - remote;
+		small = stat_of("smaller") - small;
+		printf("# sorted: %s, %ld regions with %ld tables, %ld smaller; %ld regions remote; %ld pages free on the node\n",
+		       asks ? "asked" : "everyone", r.regions, r.used, small, r.on_node[1], node_has(0, "MemFree"));
+		EXPECT(asks || small);
+		EXPECT_EQ(r.on_node[1], 0);
+		EXPECT_EQ(r.on_node[0], r.regions);
+		/* Counted for each CPU first, up to 125 pages. */
+		EXPECT_LE(remote, 250);
+		EXPECT_LE(1000, node_has(0, "MemFree"));
+	}
+	kill(other, SIGKILL);
+	waitpid(other, NULL, 0);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -490,6 +747,12 @@ static const struct {
 	{ "file_mapping", file_mapping },
 	{ "huge", huge },
 	{ "threads", threads },
+	{ "high", high },
+	{ "numa_bound", numa_bound },
+	{ "numa_local", numa_local },
+	{ "numa_interleaved", numa_interleaved },
+	{ "numa_later", numa_later },
+	{ "numa_no_remote_region", numa_no_remote_region },
 };
 
 static int run_rule(const char *name)
@@ -628,9 +891,69 @@ static int age(size_t mib, size_t kib)
 	return 0;
 }
 
+/* Starts a process that touches a page of each step, and lives for as long as the caller does. */
+static void start_toucher(char *at, size_t bytes, size_t step)
+{
+	int ready[2];
+	char c;
+
+	if (pipe(ready))
+		die("pipe");
+	if (!fork()) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		touch(map_at(at, bytes), bytes, step);
+		if (write(ready[1], "", 1) != 1)
+			die("write");
+		pause();
+	}
+	close(ready[1]);
+	if (read(ready[0], &c, 1) != 1)
+		die("toucher");
+	close(ready[0]);
+}
+
+enum { ASKED, COUNTED };
+
+/*
+ * When the bound is reached: a region for who asks (ASKED), which looks at all processes that have
+ * any; and the shrinker (COUNTED), which looks at all their pages. All of either, not the part only
+ * that holds the mutex. The bound is reached by one process with a page in each of many GiB.
+ */
+static int crowd(size_t processes, const char *tag)
+{
+	FILE *drop = fopen("/proc/sys/vm/drop_caches", "w");
+	long given_up, given_back;
+	size_t i;
+
+	if (!drop)
+		die("drop_caches");
+	for (i = 0; i < processes; i++)
+		start_toucher(AT, 16 * TABLE, TABLE);
+	start_toucher(AT, 64 * GIB, GIB);
+	given_up = stat_of("given_up");
+	map_at(AT, GIB);
+	BEGIN(ASKED);
+	*AT = 1;
+	END(ASKED);
+	given_up = stat_of("given_up") - given_up;
+	given_back = stat_of("given_back");
+	BEGIN(COUNTED);
+	fputs("2", drop);
+	fflush(drop);
+	END(COUNTED);
+	given_back = stat_of("given_back") - given_back;
+	REPORT();
+	printf("# sorted: %zu processes: %ld pages given up, %ld given back\n", processes, given_up, given_back);
+	printf("STEPS {\"tag\":\"%s\",\"pages\":{\"asked\":1,\"counted\":1}}\n", tag);
+	return !given_up || !given_back;
+}
+
 int main(int argc, char **argv)
 {
 	int i, status = 0;
+
+	if (argc == 4 && !strcmp(argv[1], "crowd"))
+		return crowd(strtoul(argv[2], NULL, 0), argv[3]);
 
 	if (argc == 4 && (!strcmp(argv[1], "hold") || !strcmp(argv[1], "huge")))
 		return hold(argv[1][1] == 'u', strtoul(argv[2], NULL, 0), argv[3]);
@@ -646,7 +969,7 @@ int main(int argc, char **argv)
 		die(argv[2]);
 	}
 	if (argc < 2) {
-		fprintf(stderr, "usage: sorter RULE... | hold|huge MIB GO | sparse GIBS SECONDS | age MIB KIB | run PROGRAM...\n");
+		fprintf(stderr, "usage: sorter RULE... | hold|huge MIB GO | sparse GIBS SECONDS | age MIB KIB | crowd PROCESSES TAG | run PROGRAM...\n");
 		return 2;
 	}
 	for (i = 1; i < argc; i++)

@@ -3,6 +3,8 @@
 M=/proc/sys/vm/sorted_page_tables
 S=/sys/kernel/debug/sorted_tables/stats
 RULES="dense backwards not_chosen grows unmapped dropped moved forked upper_level one_gib stack reasons file_mapping huge threads"
+# Where page tables have five levels.
+grep -qw la57 /proc/cpuinfo && RULES="$RULES high"
 stat() { awk -v k="$1" '$1 == k {print $2}' $S; }
 [ -e /sys/kernel/mm/transparent_hugepage/enabled ] && echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
 
@@ -13,8 +15,11 @@ echo 1 > $M
 # What only the first run leaves behind: slab, page cache.
 sorter $RULES > /dev/null
 settle
-# KASAN keeps freed objects, which are slab: then that counts as free as well.
-unused() { awk -v slab="$NW_quarantine" '$1 == "MemFree:" || (slab && $1 == "Slab:") {n += $2} END {print n}' /proc/meminfo; }
+# Pages on per-CPU lists are free, too. KASAN keeps freed objects, which are slab: then that counts as free as well.
+unused() {
+	awk -v slab="$NW_quarantine" '$1 == "MemFree:" || (slab && $1 == "Slab:") {n += $2} $1 == "count:" {n += 4 * $2} END {print n}' \
+		/proc/meminfo /proc/zoneinfo
+}
 FREE=$(unused)
 sorter $RULES
 settles_at "0 0" sh -c "awk '\$1 == \"held\" || \$1 == \"fresh\" {printf \"%s%s\", n++ ? \" \" : \"\", \$2}' $S"

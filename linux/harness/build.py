@@ -39,6 +39,8 @@ class Release(typing.NamedTuple):
     selftests: str
     # Whether Debian's own configuration is a kind of kernel here (of the same version as the source).
     debian: bool
+    # Whether it has tests of mm/vma.c that are built in user space.
+    vma_tests: bool
 
     @property
     def package(self):
@@ -54,8 +56,8 @@ class Release(typing.NamedTuple):
         return Path(f"/usr/src/linux-config-{self.name}/config.amd64_none_cloud-amd64.xz")
 
 
-RELEASES = {r.name: r for r in (Release("6.1", "6.1.192-2", "patches", "", "vm", True),
-                                Release("6.12", "6.12.117-1~deb12u1", "patches-6.12", "-6.12", "mm", False))}
+RELEASES = {r.name: r for r in (Release("6.1", "6.1.192-2", "patches", "", "vm", True, False),
+                                Release("6.12", "6.12.117-1~deb12u1", "patches-6.12", "-6.12", "mm", False, True))}
 # What is meant where no other is named.
 NAMED = os.environ.get("NESTWALK_LINUX", "6.1")
 if NAMED not in RELEASES:
@@ -69,6 +71,8 @@ PACKAGES = {
 }
 # What kind debian needs besides.
 DEBIAN_PACKAGES = {f"linux-config-{RELEASE.name}={RELEASE.version}": RELEASE.cloud} if RELEASE.debian else {}
+# And the kernel's tests in user space.
+VMA_PACKAGES = {"liburcu-dev": Path("/usr/include/x86_64-linux-gnu/urcu.h")}
 # Debug checks are a second kernel; "stock" and "hugetlb" are the unpatched tree.
 KINDS = {
     "stock": ["base"],
@@ -194,9 +198,10 @@ def missing_packages(packages):
     return absent
 
 
-def deps(debian=False):
-    """Install what is missing when root; otherwise say exactly what to install. With debian: for that kind of kernel as well."""
-    packages = PACKAGES | (DEBIAN_PACKAGES if debian else {})
+def deps(debian=False, vma=False):
+    """Install what is missing when root; otherwise say exactly what to install. With debian: for that kind of kernel as well; vma: for
+    tests in user space."""
+    packages = PACKAGES | (DEBIAN_PACKAGES if debian else {}) | (VMA_PACKAGES if vma else {})
     absent = missing_packages(packages)
     if not absent:
         return
@@ -416,8 +421,9 @@ def kernels_of_each_patch(release=RELEASE):
     """For each patch of the series in its order: the patch, a kernel with it and those before it, and what make had to say.
 
     One tree, to which one patch after the other is applied, so that make compiles what the patch changes. Tree and kernel are named as those
-    of kind nestwalk, for the compiler cache.
+    of kind nestwalk, for the compiler cache. With NESTWALK_EACH_FROM=N in the environment those before the Nth are only applied.
     """
+    first = int(os.environ.get("NESTWALK_EACH_FROM", "1"))
     base = BUILD / "each"
     tree, out = base / source("nestwalk", release).name, base / f"kernel-nestwalk{release.suffix}"
     pristine, fragments = BUILD / f"pristine{release.suffix}", [fragment(f, release) for f in KINDS["nestwalk"]]
@@ -438,9 +444,11 @@ def kernels_of_each_patch(release=RELEASE):
                 (tree / name).unlink()
                 shutil.copyfile(pristine / name, tree / name)
                 shutil.copymode(pristine / name, tree / name)
-        for patch in texts:
+        for number, patch in enumerate(texts, 1):
             run("patch", "-p1", "-s", "--fuzz=0", "-i", patch, cwd=tree)
             later -= options[patch]
+            if number < first:
+                continue
             config = configure(tree, out, fragments, make, env)
             for line in wanted_options(fragments):
                 if line not in config and line.split("=")[0] not in later:

@@ -29,6 +29,8 @@ KUNIT_SUITES = "ptemagnet-part,hugegpt-pool,sorted-tables"
 KUNIT_OK, PTEMAGNET_OK, VARIANT_OK = {"6.1": (48, 50, 44), "6.12": (49, 51, 45)}[build.RELEASE.name]
 # With lockdep: that it has seen the locks of sorted page tables, on 6.12 those of VMAs too.
 SORTED_OK, SORTED_LOCKDEP = 28, {"6.1": 5, "6.12": 6}[build.RELEASE.name]
+# Kinds that have five levels of page tables under QEMU, whose addresses are tried too.
+FIVE_LEVELS = ("variant", "debian")
 
 
 def require(condition, message):
@@ -87,6 +89,7 @@ def variant():
     _, distribution, found = outside.walk("variant", 2, append=append)
     require(found[0][0] == 5, "variant: the page table has not five levels")
     require(distribution[1:] == [0] * 7, f"variant: {distribution} from outside")
+    sorted_tables("variant", "pti=on")
 
 
 def compaction(kind):
@@ -336,12 +339,49 @@ def clears_once(kind):
         require(on < ON_MAX[step] * off, f"{step} with init_on_alloc=1: {on:.1f} instructions a page for {off:.1f}")
 
 
-def sorted_tables(kind):
+def sorted_tables(kind, append=""):
     """Page tables in the order of their addresses: rules and conservation of memory inside; then where the tables lie, from outside."""
-    lines = boot(f"sorted-{kind}", build.kernel(kind), build.initramfs(), "sorted", cpus=2, mem=768, timeout=2400, append=options(kind))
-    count_ok(lines, SORTED_OK + SORTED_LOCKDEP * (kind == "debug"), f"sorted {kind}")
+    append = f"{options(kind)} {append}"
+    lines = boot(f"sorted-{kind}", build.kernel(kind), build.initramfs(), "sorted", cpus=2, mem=768, timeout=2400, append=append)
+    count_ok(lines, SORTED_OK + SORTED_LOCKDEP * (kind == "debug") + (kind in FIVE_LEVELS), f"sorted {kind}")
     for what in ("hold", "huge"):
-        in_order(kind, what)
+        in_order(kind, what, append)
+
+
+def sorted_numa(kind):
+    """Two nodes: regions are where single tables would be, and not on another node because that has larger blocks."""
+    lines = boot(f"sorted-numa-{kind}", build.kernel(kind), build.initramfs(), "sorted-numa", cpus=2, mem=1024,
+                 append=f"numa=fake=2 {options(kind)}")
+    for l in lines:
+        if l.startswith("# sorted:"):
+            print(f"          {l}")
+    count_ok(lines, 6, f"sorted, two nodes {kind}")
+
+
+# Processes with regions; and how many instructions each may add to a region that is made when the bound is reached.
+CROWD, ASKED_MAX = 1000, 20
+
+
+def crowd(kind):
+    """What is done under the mutex of all processes' regions, with few processes and with many: when the bound is reached, and by the
+    shrinker, which looks at all of their places to count those that are idle, and again to give some back."""
+    path = build.run_folder() / f"crowd-{kind}.txt"
+    lines = boot(f"crowd-{kind}", build.kernel(kind), build.initramfs(), "crowd", cpus=1, icount=0, mem=1024, timeout=2400,
+                 append=f"nw.processes={CROWD}", extra=["-plugin", f"{build.plugin('insncount')},profile={path}"])
+    count_ok(lines, 4, f"crowd {kind}")
+    runs = opcost.counted(lines)
+    passes = opcost.entries(build.kernel(kind), path, 1)
+    least = {}
+    for run, (tag, steps) in enumerate(runs):
+        for step, (n, _) in steps.items():
+            row = n, passes[run, "all_idle"]
+            least[step, int(tag)] = min(least.get((step, int(tag)), row), row)
+    for (step, n), (instructions, looked) in least.items():
+        print(f"          {step:8} {n:5} processes: {instructions:9} instructions" + f", all looked at {looked} times" * (step == "counted"))
+    asked, counted = (least[step, CROWD][0] - least[step, 1][0] for step in ("asked", "counted"))
+    more = asked / (CROWD - 1)
+    print(f"          each process adds {more:.1f} instructions to a region that is made, and to the other {counted / (CROWD - 1):.0f}")
+    require(1 < more <= ASKED_MAX, f"crowd: {more:.1f} instructions for each process that has regions, {ASKED_MAX} allowed")
 
 
 # What the debug kernel has to say of each mistake of mistakes*.patch; one of them.
@@ -371,9 +411,11 @@ def complains():
 HELD_TABLES = 32
 
 
-def in_order(kind, what):
+def in_order(kind, what, append):
     """Every table of a mapping lies where debugfs says that its region is: after touches in random order, and of huge pages split so."""
-    _, _, found = outside.walk(kind, 0, mib=2 * HELD_TABLES, append=f"nw.corunners=1 nw.sorted=1 nw.sorter={what}")
+    _, _, found = outside.walk(kind, 0, mib=2 * HELD_TABLES, append=f"nw.corunners=1 nw.sorted=1 nw.sorter={what} {append}")
+    levels = 4 + (kind in FIVE_LEVELS)
+    require(found[0][0] == levels, f"sorted {what}: {found[0][0]} levels, {levels} expected")
     log = (build.run_folder() / f"outside-{kind}-0.log").read_text(errors="replace")
     regions = [(int(level), int(start, 16), int(end, 16), int(pfn, 16) << 12)
                for level, start, end, pfn in re.findall(r"^REGION \d+ (\d) (\w+) (\w+) (\w+) ", log, re.MULTILINE)]
@@ -451,6 +493,32 @@ def manual():
     print(f"          manual: {len(pages)} pages, checked by {by}")
 
 
+# Of the kernel's own tests of mm/vma.c in user space: how many there are.
+VMA_OK = 15
+# 6.12.117's stand-in for the kernel's headers lacks this, so that its tests do not build, without the series either.
+VMA_CLOSE = "vma_close(vma)=do{if((vma)->vm_ops&&(vma)->vm_ops->close)(vma)->vm_ops->close(vma);}while(0)"
+
+
+def vma_tests():
+    """tools/testing/vma, which includes mm/vma.c, with the series: it has to build, without a warning that is not there without the series."""
+    said = {}
+    for kind in ("stock", "nestwalk"):
+        tree, copy = build.source(kind), build.run_folder() / f"vma-{kind}"
+        # What it includes is relative to it.
+        copy.mkdir()
+        for part in ("include", "lib", "mm", "tools"):
+            build.run("cp", "-al", tree / part, copy / part)
+        folder = copy / "tools/testing/vma"
+        out = build.run("make", f"CC=gcc '-D{VMA_CLOSE}'", cwd=folder)
+        # Without numbers of lines, which the series changes.
+        said[kind] = {re.sub(r":\d+", "", l) for l in out.splitlines() if "warning:" in l}
+        tests = build.run("./vma", cwd=folder).splitlines()[-1]
+        print(f"          tools/testing/vma, {kind}: {tests}")
+        require(tests == f"{VMA_OK} tests run, {VMA_OK} passed, 0 failed.", f"vma: {kind}: {tests}")
+        shutil.rmtree(copy)
+    require(said["nestwalk"] <= said["stock"], f"vma: warnings: {said['nestwalk'] - said['stock']}")
+
+
 # What KUnit suites are called where they run, by their symbols.
 KUNIT_SYMBOLS = {"part_test_suite": "ptemagnet-part", "pool_test_suite": "hugegpt-pool", "sorted_test_suite": "sorted-tables"}
 
@@ -499,7 +567,10 @@ DEBIAN = [
     Step("balancing, debian", lambda: balancing("debian", 60), 2),
     Step("nested npt, debian", lambda: nested_hugegpt(NPT, "npt-debian", kind="debian")),
     Step("stress, debian", lambda: stress("debian", 60, "preempt=full"), 2),
+    Step("sorted, debian", lambda: sorted_tables("debian"), 2),
 ] if build.RELEASE.debian else []
+# The kernel's own tests in user space of mm/vma.c, which 6.1 has not.
+VMA = [Step("vma in user space", vma_tests)] if build.RELEASE.vma_tests else []
 # What breaks first comes first, but for steps that wait until enough CPUs are free.
 TEST = [step for step in CHECK if not step.name.startswith("nested")] + [
     Step("kunit, debug", lambda: kunit("debug"), 2),
@@ -515,17 +586,20 @@ TEST = [step for step in CHECK if not step.name.startswith("nested")] + [
     Step("QEMU in the host", qemu_bit),
     Step("compaction", lambda: compaction("nestwalk")),
     Step("numa", lambda: numa("nestwalk")),
+    Step("sorted, two nodes", lambda: sorted_numa("nestwalk"), 2),
     Step("pressure", lambda: pressure("nestwalk")),
     Step("oom", oom),
     Step("offline", lambda: offline("nestwalk")),
     Step("hugegpt pool", lambda: pool("nestwalk")),
     Step("instructions", instructions),
+    Step("crowd", lambda: crowd("nestwalk")),
     Step("clears once", lambda: clears_once("nestwalk")),
     Step("variant", variant),
     Step("from outside", lambda: from_outside("nestwalk"), 2),
     Step("nested on a stock host", lambda: nested_stock_host(NPT)),
     Step("scaling", scaling),
     *DEBIAN,
+    *VMA,
     Step("each", each, 2),
 ]
 SUITES = {"check": CHECK, "test": TEST, "each": [step for step in TEST if step.name == "each"], "debian": DEBIAN}
@@ -576,7 +650,7 @@ def run_suite(suite, only):
     for name in set(only) - {step.name for step in waiting}:
         print(f"no step '{name}'; there are: {'; '.join(step.name for step in SUITES[suite])}", file=sys.stderr)
         return 2
-    build.deps(debian=any(step in DEBIAN for step in waiting))
+    build.deps(debian=any(step in DEBIAN for step in waiting), vma=any(step in VMA for step in waiting))
     begun, cpu, failed, running = time.monotonic(), 0, [], {}
     free = cpus = os.cpu_count() or 1
     try:
