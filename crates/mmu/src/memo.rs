@@ -48,12 +48,16 @@ pub(crate) struct NodeRecord {
     parent: u32,
     /// Of which time of the memo's nodes all this is.
     time: u8,
+    /// At which time it was found that there cannot be a record: a larger page of the host holds
+    /// the node, or one above it.
+    refused: u8,
     /// Walks that found no leaves.
     walks: u16,
 }
 
 impl NodeRecord {
-    const NONE: Self = Self { host_lines: [0; LEVELS], first_line: 0, gfn: 0, parent: 0, time: 0, walks: 0 };
+    const NONE: Self =
+        Self { host_lines: [0; LEVELS], first_line: 0, gfn: 0, parent: 0, time: 0, refused: 0, walks: 0 };
     /// Its page's accessed and dirty bits in the host's table are still to be set.
     const UNMARKED: u32 = 1 << 31;
 
@@ -345,7 +349,8 @@ impl Memo {
     /// Whether walks to `node`, a PTE node of the guest, and to all above it are prepared now.
     #[inline(always)]
     pub(crate) fn prepare_node(&mut self, guest: &PageTable, host: &PageTable, node: NodeId) -> bool {
-        self.nodes[node.0 as usize].time == self.nodes_time || self.fill_node(guest, host, node)
+        let NodeRecord { time, refused, .. } = self.nodes[node.0 as usize];
+        time == self.nodes_time || refused != self.nodes_time && self.fill_node(guest, host, node)
     }
 
     /// Whether walks through `node`, the PTE node of the host that covers `page`, are prepared now.
@@ -358,10 +363,16 @@ impl Memo {
     #[cold]
     fn fill_node(&mut self, guest: &PageTable, host: &PageTable, node: NodeId) -> bool {
         let (frame, parent) = guest.frame_and_parent(node);
+        let page = self.host_page(frame.0);
         if parent != node && !self.prepare_node(guest, host, parent) {
+            self.nodes[node.0 as usize].refused = self.nodes[parent.0 as usize].refused;
             return false;
         }
-        let page = self.host_page(frame.0);
+        if host.known_pte_node(page).is_none() && host.leaf(page).is_some_and(|leaf| leaf.level > Level::PTE) {
+            // Only software can change that: then nodes have another time.
+            self.nodes[node.0 as usize].refused = self.nodes_time;
+            return false;
+        }
         let (Ok(gfn), Some(host_node)) = (u32::try_from(frame.0), host.known_pte_node(page)) else { return false };
         let entry = host.entry(host_node, index_of(page, Level::PTE));
         if !entry.has(Entry::PRESENT | Entry::WRITABLE) || !self.prepare_block(host, host_node, page) {
@@ -375,6 +386,7 @@ impl Memo {
             gfn,
             parent: parent.0 | if marked { 0 } else { NodeRecord::UNMARKED },
             time: self.nodes_time,
+            refused: 0,
             walks: 0,
         };
         true
@@ -476,5 +488,43 @@ impl Memo {
     #[cold]
     pub(crate) fn set_marked(&mut self, node: NodeId) {
         self.nodes[node.0 as usize].parent &= !NodeRecord::UNMARKED;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nestwalk_mem::{Geometry, PageSize};
+
+    use super::*;
+
+    fn table(root: u64, page: u64, frame: u64, size: PageSize) -> PageTable {
+        let mut table = PageTable::new(Geometry::X86_4, Frame(root));
+        let mut next = root;
+        let nodes = |_: Level, _: Vpn| {
+            next += 1;
+            Ok::<_, ()>(Frame(next))
+        };
+        let flags = Entry::WRITABLE | Entry::ACCESSED | Entry::DIRTY;
+        table.map(Vpn(page), Frame(frame), size, flags, nodes).unwrap();
+        table
+    }
+
+    #[test]
+    fn a_node_in_a_large_page_of_the_host_is_asked_for_once_and_again_when_that_page_is_split() {
+        let guest = table(1, 0x1234, 100, PageSize::Small);
+        let mut host = table(10_000, 0, 512, PageSize::Huge);
+        let node = guest.known_pte_node(Vpn(0x1234)).unwrap();
+        let mut memo = Memo::default();
+        memo.renew(&guest, &host, Vpn(0));
+        assert!(!memo.prepare_node(&guest, &host, node));
+        let refused = |memo: &Memo| memo.nodes.iter().filter(|record| record.refused == memo.nodes_time).count();
+        assert_eq!(refused(&memo), 4, "all on the way: they are in that page");
+        assert!(!memo.prepare_node(&guest, &host, node));
+        host.split(Vpn(0), Frame(20_000)).unwrap();
+        memo.renew(&guest, &host, Vpn(0));
+        assert_eq!(refused(&memo), 0);
+        assert!(memo.prepare_node(&guest, &host, node));
+        let (frame, _) = guest.frame_and_parent(node);
+        assert_eq!(memo.node(node).first_line, line_of(Frame(512 + frame.0), 0).unwrap());
     }
 }
