@@ -29,8 +29,8 @@ KUNIT_SUITES = "ptemagnet-part,hugegpt-pool,sorted-tables"
 KUNIT_OK, PTEMAGNET_OK, VARIANT_OK = {"6.1": (48, 50, 44), "6.12": (49, 51, 45)}[build.RELEASE.name]
 # With lockdep: that it has seen the locks of sorted page tables, on 6.12 those of VMAs too.
 SORTED_OK, SORTED_LOCKDEP = 28, {"6.1": 5, "6.12": 6}[build.RELEASE.name]
-# Kinds that have five levels of page tables under QEMU, whose addresses are tried too.
-FIVE_LEVELS = ("variant", "debian")
+# Kinds that have five levels of page tables under QEMU, whose addresses are tried too: those booted as bzImage, which switches to them.
+FIVE_LEVELS = build.BZIMAGES
 
 
 def require(condition, message):

@@ -274,7 +274,7 @@ fn first_level_hits<const N: usize, S: Simd, D: Detail>(
     let (mut now, mut writer) = (*last, others.writer());
     for &access in accesses {
         let mut same_line = false;
-        // Whoever comes here with a larger page has found that this access is to another one.
+        // A caller with a larger page has found that this access is to another one.
         if now.agrees(access, PAGE_SHIFT) {
             same_line = D::FULL && D::only_counts(&now, access);
             now.gva = access.gva().0;

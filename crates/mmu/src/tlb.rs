@@ -165,8 +165,8 @@ impl Tlbs {
 
     /// log2 of the bytes around an access that the first level's entry of `size`, which served it,
     /// certainly serves next: of its page, or of what the first level keeps of the piece of such a
-    /// page that the second hands back to it. If that is smaller, the first level may hold both, and
-    /// finds the smaller one first.
+    /// page that the second hands back to it. If that is smaller, the first level may hold both,
+    /// and finds the smaller one first.
     #[inline(always)]
     pub(crate) fn served_shift(&self, size: PageSize) -> u32 {
         self.served_shift[size as usize]
