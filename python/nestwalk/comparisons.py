@@ -153,6 +153,24 @@ class Comparison:
         return None
 
     @property
+    def elsewhere(self) -> list[str]:
+        """Titles of rows that were measured at another place of the program than the plain VM of the same variant.
+
+        A warm-up without a length of its own ends when what is measured no longer drifts. Theirs took at least twice as
+        many accesses, or at most half as many.
+        """
+        found = []
+        for cell, result in zip(self.plan.matrix.cells, self.results, strict=True):
+            plain = self.plain(cell.variant.name)
+            if plain is None or result.warm_up.get("accesses_max") is None:
+                continue
+            own, other = (one.statistics["warm_accesses"] for one in (result, plain[1]))
+            if max(own, other) >= 2 * min(own, other) > 0:
+                lengths = f"{own:,} and {other:,} accesses".replace(",", " ")
+                found.append(f"{cell.configuration.title} ({lengths})")
+        return list(dict.fromkeys(found))
+
+    @property
     def verdict(self) -> Verdict:
         """The answer: what page walks take, what gives it back, and who must act."""
         from nestwalk import verdict

@@ -50,6 +50,11 @@ NOT_WARM = (
     'filling: their figures may be off (docs/model.md, "Warm-up").'
 )
 
+ELSEWHERE = (
+    "Warmed up for another length than the plain VM, and so measured at another place of the program: {names}. Where a "
+    "program changes as it runs, a part of the difference is the program's."
+)
+
 COLUMNS = (
     ("walks\nper 1000\naccesses", "walks_per_kiloaccess", 2),
     ("walk\nlatency,\ncycles", "walk_latency_cycles", 1),
@@ -134,6 +139,17 @@ def _not_warm(runs: Iterable[tuple[str, Result]]) -> list[RenderableType]:
     return [Text(said)] if said else []
 
 
+def elsewhere(done: Comparison) -> str | None:
+    """Which rows were measured at another place of the program than the plain VM; None if none was."""
+    names = done.elsewhere
+    return ELSEWHERE.format(names="; ".join(names)) if names else None
+
+
+def _elsewhere(done: Comparison) -> list[RenderableType]:
+    said = elsewhere(done)
+    return [Text(said)] if said else []
+
+
 def comparison_page(done: Comparison, seconds: float, width: int) -> list[RenderableType]:
     """All that ``nestwalk compare`` prints: the verdict first."""
     from nestwalk import answers
@@ -144,6 +160,7 @@ def comparison_page(done: Comparison, seconds: float, width: int) -> list[Render
     if plan.quick:
         page.append(Text(QUICK))
     page += _not_warm((title, result) for title, _, result in done.labelled)
+    page += _elsewhere(done)
     page += _left_out(width)
     page.append(Text(RELATIVE if columns(done.rows) is COLUMNS else AGAINST))
     if _filtered_beside_corunner(done):
@@ -180,7 +197,7 @@ def survey_page(done: Survey, width: int) -> list[RenderableType]:
         plan = part.plan
         head = f"{plan.program.title} on {plan.machine}, seed {plan.seed}"
         page += [Text(head, style="bold"), Text(), *answers.verdict_of(part), comparison(part, width)]
-        page += [*_not_warm((title, result) for title, _, result in part.labelled), Text()]
+        page += [*_not_warm((title, result) for title, _, result in part.labelled), *_elsewhere(part), Text()]
     page += [Text(f"Left out: {mix.what}: {mix.why}") for mix in done.plan.matrix.left_out]
     if done.plan.plans[0].quick:
         page.append(Text(QUICK))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import Made
 
-from nestwalk import comparisons, intervals, matrix, palette, techniques, verdict, whole_run
+from nestwalk import comparisons, intervals, matrix, palette, tables, techniques, verdict, whole_run
 from nestwalk.comparisons import Comparison
 from nestwalk.errors import NestwalkError
 from nestwalk.intervals import Estimate
@@ -191,6 +191,27 @@ def test_without_the_plain_vm_there_is_no_verdict_but_a_reason() -> None:
     found = made_up({"native-4k": [700] * 3}).verdict.to_json()
     assert found["unavailable"] == "unavailable, because vm-4k is not among the rows"
     assert (found["advice"], found["walk_share"]) == ([], None)
+
+
+def test_rows_measured_at_another_place_of_the_program_are_named() -> None:
+    order = ("vm-4k", "vm-thp", "vm-ptemagnet", "vm-hugegpt")
+    plan = comparisons.plan(configurations=list(order))
+    assert [cell.name for cell in plan.matrix.cells] == list(order)
+    warm = dict(zip(order, (67, 268, 130, 20), strict=True))
+    results = tuple(run([1000] * 3, warm_accesses=warm[name] * 10**6) for name in order)
+    done = Comparison(plan, results)
+    assert done.elsewhere == [], "lengths that somebody chose"
+    for result in results:
+        result.warm_up["accesses_max"] = 600_000_000
+    titles = [cell.configuration.title for cell in plan.matrix.cells]
+    assert done.elsewhere == [
+        f"{titles[1]} (268 000 000 and 67 000 000 accesses)",
+        f"{titles[3]} (20 000 000 and 67 000 000 accesses)",
+    ]
+    said = tables.elsewhere(done)
+    assert said is not None
+    assert titles[1] in said
+    assert titles[2] not in said
 
 
 def test_the_whole_run_counts_what_was_paid_before() -> None:

@@ -107,8 +107,7 @@ def caveats(done: Comparison) -> list[str]:
     if done.plan.quick:
         said.append(tables.QUICK)
     cold = tables.not_warm((title, result) for title, _, result in done.labelled)
-    if cold:
-        said.append(cold)
+    said += [text for text in (cold, tables.elsewhere(done)) if text]
     idle = [row["title"] for _, row in done.measured if not row["walks_per_kiloaccess"]]
     if idle:
         said.append(f"No walk was measured for: {', '.join(dict.fromkeys(idle))}.")
@@ -116,7 +115,7 @@ def caveats(done: Comparison) -> list[str]:
     populated = statistics["populated_pages"]
     said.append(
         f"{_grouped(statistics['accesses'])} accesses in {len(statistics['windows'])} windows were measured in each "
-        f"run, after {_grouped(statistics['warm_accesses'])} that only warmed TLBs and caches"
+        f"run, in the first one after {_grouped(statistics['warm_accesses'])} that only warmed TLBs and caches"
         + (
             f"; {_grouped(populated)} pages were populated by first touches in stretches that the trace skips. "
             if populated
