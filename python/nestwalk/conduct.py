@@ -271,7 +271,8 @@ class _Run:
     ) -> None:
         self._conductor, self._site, self._take, self._watcher = conductor, site, take, watcher
         self._on_failure, self._retries = on_failure, retries
-        self._room = room.Room(site.memory_bytes, site.slots)
+        # A cluster is not asked for its places here: that is a message to its scheduler.
+        self._room = room.Room(site.memory_bytes, 0 if site.memory_bytes is None else site.slots)
         work = pool.groups([one.populated_by for one in missing], site.slots, site.largest_group)
         self._todo = deque([missing[index] for index in group] for group in work)
         self._events: queue.SimpleQueue[tuple[str, int, Any]] = queue.SimpleQueue()
