@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nestwalk import remote, say
 from nestwalk.errors import NestwalkError
+from nestwalk.room import Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +49,6 @@ class Cluster:
     """A site of :mod:`nestwalk.conduct`."""
 
     largest_group: int | None = GROUP_MAX
-    memory_bytes: int | None = None
 
     def __init__(self, connect: Callable[[], Any], stop: Callable[[], None], source: str | None = None) -> None:
         """On a client from ``connect``; ``stop`` ends what was started for it.
@@ -60,6 +60,7 @@ class Cluster:
         """
         self._connect, self._stop, self._source = connect, stop, source
         self._client = connect()
+        self.room = Room(None)
         self._slots = 1
         self._lock = threading.Lock()
         self._courier = ThreadPoolExecutor(1, thread_name_prefix="nestwalk-courier")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nestwalk import content_store, orders, pool, room, say
 from nestwalk.errors import NestwalkError
 from nestwalk.pool import Outcome
+from nestwalk.room import Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,8 +83,8 @@ class Site(Protocol):
     largest_group: int | None
     """Runs of a group, at most."""
 
-    memory_bytes: int | None
-    """That groups may take together; None where the site sees to that, or it is not known."""
+    room: Room
+    """The memory that its groups share."""
 
     def submit(
         self, group: Sequence[Order], tell: Callable[[int, Outcome | float | None], None]
@@ -105,7 +106,7 @@ class Local:
     def __init__(self, processes: int) -> None:
         """For so many runs at a time."""
         self.slots = processes
-        self.memory_bytes = room.free_bytes()
+        self.room = Room(room.free_bytes(), processes)
         self.executor = pool.LocalExecutor(processes)
 
     def submit(
@@ -271,8 +272,6 @@ class _Run:
     ) -> None:
         self._conductor, self._site, self._take, self._watcher = conductor, site, take, watcher
         self._on_failure, self._retries = on_failure, retries
-        # A cluster is not asked for its places here: that is a message to its scheduler.
-        self._room = room.Room(site.memory_bytes, 0 if site.memory_bytes is None else site.slots)
         work = pool.groups([one.populated_by for one in missing], site.slots, site.largest_group)
         self._todo = deque([missing[index] for index in group] for group in work)
         self._events: queue.SimpleQueue[tuple[str, int, Any]] = queue.SimpleQueue()
@@ -302,7 +301,7 @@ class _Run:
     def _next(self) -> list[Wanted] | None:
         """What there is memory for beside what is under way; None if that must end first."""
         under_way = [_orders(group) for group, _ in self._under_way.values()]
-        number = self._room.choose(map(_orders, self._todo), under_way)
+        number = self._site.room.choose(map(_orders, self._todo), under_way)
         if number is None:
             return None
         group = self._todo[number]
@@ -355,7 +354,7 @@ class _Run:
     def _settle(self, ticket: int, one: Wanted, outcome: Outcome) -> None:
         self._settled[ticket] += 1
         if outcome.result is not None:
-            self._room.measured(one.order, outcome.memory_bytes)
+            self._site.room.measured(one.order, outcome.memory_bytes)
         if outcome.result is None and outcome.died:
             self._again(one, outcome)
         else:

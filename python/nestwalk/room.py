@@ -62,8 +62,8 @@ def _of_group(folder: Path) -> int | None:
 class Room:
     """Memory that groups of runs share."""
 
-    def __init__(self, free: int | None, slots: int) -> None:
-        """``free`` bytes for ``slots`` groups at a time; None where somebody else sees to it."""
+    def __init__(self, free: int | None, slots: int = 0) -> None:
+        """``free`` bytes for ``slots`` groups at a time; None where it is not known, or somebody else sees to it."""
         self._free, self._slots = free, slots
         self._measured: dict[str, int] = {}
         self._said = False
