@@ -29,6 +29,41 @@ static inline void die(const char *what)
 	exit(1);
 }
 
+/*
+ * fork(), where the parent goes on when the child has said stay(): 0 in the child, which gets in
+ * @tell what to say that with; -1 in the parent if the child has ended before.
+ */
+static inline pid_t fork_and_await(int *tell)
+{
+	int ready[2];
+	bool said;
+	pid_t pid;
+	char c;
+
+	if (pipe(ready))
+		die("pipe");
+	pid = fork();
+	if (pid < 0)
+		die("fork");
+	close(ready[pid != 0]);
+	if (!pid) {
+		*tell = ready[1];
+		return 0;
+	}
+	said = read(ready[0], &c, 1) == 1;
+	close(ready[0]);
+	return said ? pid : -1;
+}
+
+/* The child has done what it was started for, and keeps what it holds until a signal ends it. */
+static inline __attribute__((noreturn)) void stay(int tell)
+{
+	if (write(tell, "", 1) != 1)
+		die("write");
+	for (;;)
+		pause();
+}
+
 /* xorshift64: the simulator replays the same sequence from the same seed. */
 static inline uint64_t next_random(uint64_t *state)
 {

@@ -80,6 +80,19 @@ lockdep_saw() {
 		{ held = $NF ~ outer }
 		END { exit !found }' /proc/lockdep
 }
+# Nothing is kept for the kernel and for the lowest zone, which would stay in one piece, until keep_again; and nothing is compacted by
+# itself, then and later.
+KEPT="min_free_kbytes watermark_scale_factor lowmem_reserve_ratio"
+keep_nothing() {
+	for _k in $KEPT; do cat /proc/sys/vm/$_k > /tmp/$_k; done
+	echo 0 > /proc/sys/vm/compaction_proactiveness
+	echo 256 > /proc/sys/vm/min_free_kbytes
+	echo 1 > /proc/sys/vm/watermark_scale_factor
+	echo 0 0 0 0 > /proc/sys/vm/lowmem_reserve_ratio
+}
+keep_again() {
+	for _k in $KEPT; do cat /tmp/$_k > /proc/sys/vm/$_k; done
+}
 # What MemFree can be compared after: caches dropped, per-CPU lists drained. The
 # latter is a side effect of trying to take memory away that cannot be taken.
 settle() {

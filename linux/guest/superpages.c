@@ -255,12 +255,12 @@ static void provoke(unsigned long share)
 static void start_holder(unsigned long memory, unsigned long wanted, const char *fill)
 {
 	unsigned long share = memory / 2 / 32;
-	int ready[2];
-	char byte;
+	int tell;
+	pid_t pid = fork_and_await(&tell);
 
-	if (pipe(ready))
-		die("pipe");
-	if (!fork()) {
+	if (pid < 0)
+		die("the holder has ended");
+	if (!pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (!strcmp(fill, "scripts")) {
 			const char *steps = getenv("NW_steps");
@@ -273,13 +273,8 @@ static void start_holder(unsigned long memory, unsigned long wanted, const char 
 		} else {
 			fragment(wanted, !strcmp(fill, "small"));
 		}
-		if (write(ready[1], "", 1) != 1)
-			die("write");
-		for (;;)
-			pause();
+		stay(tell);
 	}
-	if (read(ready[0], &byte, 1) != 1)
-		die("the holder has ended");
 }
 
 static void report(const char *when, unsigned int second, unsigned long huge)

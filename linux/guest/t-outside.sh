@@ -8,18 +8,10 @@
 # The same addresses in every boot.
 echo 0 > /proc/sys/kernel/randomize_va_space
 if [ -n "$NW_aged" -a "$NW_whole" = 0 ]; then
-	# What is kept for the kernel and for the lowest zone would stay in one piece.
-	cd /proc/sys/vm
-	KEPT="min_free_kbytes watermark_scale_factor lowmem_reserve_ratio"
-	for k in $KEPT; do cat $k > /tmp/$k; done
 	# What is left is movable: the kernel would mend it within seconds, by itself.
-	echo 0 > compaction_proactiveness
-	echo 256 > min_free_kbytes
-	echo 1 > watermark_scale_factor
-	echo 0 0 0 0 > lowmem_reserve_ratio
+	keep_nothing
 	sorter age 0 "$NW_aged"
-	for k in $KEPT; do cat /tmp/$k > $k; done
-	cd /
+	keep_again
 elif [ -n "$NW_aged" ]; then
 	sorter age $(($(meminfo MemFree) / 1024 - 48)) "$NW_aged"
 fi
