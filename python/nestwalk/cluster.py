@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,12 +68,6 @@ class Cluster:
         self._closed = False
 
     @property
-    def executor(self) -> Executor:
-        """Dask's own, as of :mod:`concurrent.futures`."""
-        found: Executor = self._client.get_executor(pure=False, retries=RETRIES)
-        return found
-
-    @property
     def slots(self) -> int:
         """Threads of all workers that are there now, one if there is none; while the scheduler is away, as before."""
         try:
@@ -90,35 +84,34 @@ class Cluster:
 
     def _send(self, group: Sequence[Order], outer: Future[list[Outcome]]) -> None:
         try:
-            executor = self._executor_with(max(order.memory_bytes for order in group))
-            inner = executor.submit(remote.carry_out, group, self._source)
+            needed = self._resources(max(order.memory_bytes for order in group))
+            options = {"pure": False, "retries": RETRIES, "resources": needed}
+            self._client.submit(remote.carry_out, group, self._source, **options).add_done_callback(
+                lambda done: self._received(done, group, outer)
+            )
         except Exception as error:  # noqa: BLE001 (whatever Dask raises when its scheduler is away)
             outer.set_exception(LostError(str(error)))
-            return
-        inner.add_done_callback(lambda done: self._received(done, group, outer))
 
-    def _executor_with(self, memory_bytes: int) -> Executor:
-        """An executor whose tasks need so much memory, where the workers say how much they have."""
+    def _resources(self, memory_bytes: int) -> dict[str, float] | None:
+        """What a task needs of a worker that needs so much memory, where the workers say how much they have."""
         if not memory_bytes:
-            return self.executor
+            return None
         workers = self._client.scheduler_info()["workers"].values()
         offered = [worker.get("resources", {}).get(MEMORY, 0) for worker in workers]
-        if not any(offered):
-            return self.executor
-        needed = {MEMORY: min(memory_bytes, max(offered))}
-        found: Executor = self._client.get_executor(pure=False, retries=RETRIES, resources=needed)
-        return found
+        return {MEMORY: min(memory_bytes, max(offered))} if any(offered) else None
 
-    def _received(self, done: Future[Any], group: Sequence[Order], outer: Future[list[Outcome]]) -> None:
-        if done.cancelled():
-            outer.set_exception(LostError("the scheduler went away"))
+    def _received(self, done: Any, group: Sequence[Order], outer: Future[list[Outcome]]) -> None:
+        """Takes what a task of Dask's came to.
+
+        A task that is done may still be lost: its result lies on its worker until it is asked for, and worker and
+        scheduler may have gone meanwhile. (``Client.get_executor`` leaves its future pending for ever then.)
+        """
+        try:
+            found = done.result(timeout=RECONNECT_SECONDS)
+        except Exception as error:  # noqa: BLE001 (the run's own, or whatever Dask raises)
+            is_lost = done.status != "error" or type(error).__name__ in _LOST
+            outer.set_exception(LostError(_said(error)) if is_lost else error)
             return
-        error = done.exception()
-        if error is not None:
-            lost = isinstance(error, CancelledError) or type(error).__name__ in _LOST
-            outer.set_exception(LostError(str(error) or type(error).__name__) if lost else error)
-            return
-        found = done.result()
         if isinstance(found, remote.Missing) and not self._closed:
             self._courier.submit(self._bring, found, group, outer)
         else:
@@ -187,6 +180,10 @@ class Cluster:
 
 _LOST = {"KilledWorker", "FutureCancelledError", "CommClosedError", "FuturesCancelledError"}
 """Errors of Dask that say nothing about the run itself."""
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _where() -> tuple[str, str]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Making runs: what is kept already is found, the rest goes to an executor in groups, and is kept as it comes in.
+"""Making runs: what is kept already is found, the rest goes to a site in groups, and is kept as it comes in.
 
-The executor is a :class:`concurrent.futures.Executor`: threads with worker processes here
-(:class:`nestwalk.pool.LocalExecutor`), or a cluster's (:mod:`nestwalk.cluster`). Only this process writes to the store,
-so a worker needs nothing but its order.
+A site takes a group and gives a :class:`concurrent.futures.Future` for it: this machine, by threads with worker
+processes (:class:`nestwalk.pool.LocalExecutor`), or a cluster (:mod:`nestwalk.cluster`). Only this process writes to
+the store, so a worker needs nothing but its order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nestwalk.room import Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Executor, Future
+    from concurrent.futures import Future
 
     from nestwalk.content_store import ContentStore
     from nestwalk.orders import Order, Wanted
@@ -73,10 +73,6 @@ class Site(Protocol):
     """A place that makes runs."""
 
     @property
-    def executor(self) -> Executor:
-        """What carries groups out."""
-
-    @property
     def slots(self) -> int:
         """Groups at a time."""
 
@@ -89,7 +85,7 @@ class Site(Protocol):
     def submit(
         self, group: Sequence[Order], tell: Callable[[int, Outcome | float | None], None]
     ) -> Future[list[Outcome]]:
-        """Hands a group to the executor. ``tell`` may be told how it gets on, from any thread."""
+        """Hands a group over. ``tell`` may be told how it gets on, from any thread."""
 
     def recover(self, error: BaseException) -> bool:
         """After a group was lost with ``error``: whether it can be submitted again."""
@@ -107,13 +103,13 @@ class Local:
         """For so many runs at a time."""
         self.slots = processes
         self.room = Room(room.free_bytes(), processes)
-        self.executor = pool.LocalExecutor(processes)
+        self._executor = pool.LocalExecutor(processes)
 
     def submit(
         self, group: Sequence[Order], tell: Callable[[int, Outcome | float | None], None]
     ) -> Future[list[Outcome]]:
         """As :class:`Site`."""
-        return self.executor.submit(pool.carry_out, group, tell, None, self.executor.workers)
+        return self._executor.submit(pool.carry_out, group, tell, None, self._executor.workers)
 
     def recover(self, error: BaseException) -> bool:  # noqa: ARG002
         """As :class:`Site`: a thread is not lost but by a bug."""
@@ -121,7 +117,7 @@ class Local:
 
     def close(self) -> None:
         """As :class:`Site`."""
-        self.executor.stop()
+        self._executor.stop()
 
 
 @dataclass
@@ -257,7 +253,7 @@ class Conductor:
 
 
 class _Run:
-    """Groups on their way through an executor."""
+    """Groups on their way through a site."""
 
     def __init__(
         self,
@@ -340,7 +336,7 @@ class _Run:
         group, future = self._under_way[ticket]
         try:
             outcomes = future.result()
-        except (Exception, CancelledError) as error:  # noqa: BLE001 (whatever an executor raises)
+        except (Exception, CancelledError) as error:  # noqa: BLE001 (whatever a site raises)
             rest = group[self._settled[ticket] :]
             del self._under_way[ticket]
             again = self._site.recover(error)

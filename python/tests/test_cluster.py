@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,7 @@ key = "machine.mmu.l2_tlb.0.entries"
 values = [384, 768]
 """
 SECONDS_MAX = 120
+ORDER = orders.Order("ab" * 32, "kind", "model", {}, {}, {}, ())
 
 
 @pytest.fixture
@@ -385,22 +387,62 @@ def test_runs_wait_for_a_worker_with_their_memory() -> None:
     """Of workers that say how much memory they have, none gets runs that need more together."""
     from nestwalk import cluster
 
-    asked: list[dict[str, Any]] = []
+    asked: list[Any] = []
+
+    class Task:
+        def add_done_callback(self, _: object) -> None:
+            pass
 
     class Client:
-        status = "running"
-
         def scheduler_info(self) -> dict[str, Any]:
             return {"workers": {"a": {"resources": {"memory": 100.0}}, "b": {}}}
 
-        def get_executor(self, **options: Any) -> Any:
-            asked.append(options)
-            return None
+        def submit(self, *_: object, **options: Any) -> Task:
+            asked.append(options["resources"])
+            return Task()
 
     made = cluster.Cluster(Client, lambda: None)
     for needed in (0, 40, 4000):
-        made._executor_with(needed)
-    assert [options.get("resources") for options in asked] == [None, {"memory": 40}, {"memory": 100.0}]
+        made.submit([replace(ORDER, memory_bytes=needed)], None)
+    assert asked == [None, {"memory": 40}, {"memory": 100.0}]
+
+
+class BrokenError(Exception):
+    """What a run raises."""
+
+
+@pytest.mark.parametrize(
+    ("status", "raised", "is_lost"),
+    [
+        ("finished", ConnectionResetError("by peer"), True),
+        ("finished", TimeoutError(), True),
+        ("cancelled", CancelledError(), True),
+        ("error", BrokenError("a bug"), False),
+    ],
+)
+def test_a_result_that_cannot_be_fetched_is_a_lost_group(status: str, raised: Exception, is_lost: bool) -> None:
+    """A worker has made it, and went away with the scheduler before it was asked for it."""
+    from nestwalk import cluster
+
+    class Task:
+        def __init__(self) -> None:
+            self.status = status
+
+        def result(self, timeout: float) -> list[pool.Outcome]:
+            assert timeout == cluster.RECONNECT_SECONDS
+            raise raised
+
+        def add_done_callback(self, call: Callable[[Task], None]) -> None:
+            call(self)
+
+    class Client:
+        def submit(self, *_: object, **__: object) -> Task:
+            return Task()
+
+    future = cluster.Cluster(Client, lambda: None).submit([ORDER], None)
+    error = future.exception(timeout=0)
+    assert isinstance(error, cluster.LostError) == is_lost
+    assert is_lost or error is raised
 
 
 def test_the_first_run_of_a_kind_waits_for_memory_by_its_footprint(tmp_path: Path) -> None:
