@@ -19,6 +19,8 @@ from nestwalk import (
     pool,
     program,
     progress,
+    same_place,
+    say,
     scenario,
     techniques,
     what_if,
@@ -84,8 +86,11 @@ class Plan:
         quick = ["--quick"] if self.quick else []
         return ["--machine", self.machine, "--seed", str(self.seed), *quick, *self.matrix.options]
 
-    def job(self, cell: Cell, prefix: str = "") -> pool.Job:
-        """The run of one cell, called by the cell's name with ``prefix`` before it."""
+    def job(self, cell: Cell, prefix: str = "", warm_accesses_min: int = 0) -> pool.Job:
+        """The run of one cell, called by the cell's name with ``prefix`` before it.
+
+        With ``warm_accesses_min``, a warm-up that has no length of its own lasts at least so many accesses.
+        """
         name = prefix + cell.name
         table: dict[str, Any] = {
             "schema": 1,
@@ -97,6 +102,8 @@ class Plan:
         }
         if self.quick and "trace" in self.program.workload:
             table["sampling"] = scenario.quick_sampling(None, self.program.workload["trace"])
+        if warm_accesses_min:
+            table.setdefault("sampling", {})["warm_accesses_min"] = warm_accesses_min
         text = scenario.write(matrix.merge(table, cell.scenario))
 
         def place(path: KeyPath) -> str:
@@ -156,16 +163,13 @@ class Comparison:
     def elsewhere(self) -> list[str]:
         """Titles of rows that were measured at another place of the program than the plain VM of the same variant.
 
-        A warm-up without a length of its own ends when what is measured no longer drifts. Theirs took at least twice as
-        many accesses, or at most half as many.
+        Either they or the plain VM were never warm: all others are measured where the last of them was warm.
         """
         found = []
         for cell, result in zip(self.plan.matrix.cells, self.results, strict=True):
             plain = self.plain(cell.variant.name)
-            if plain is None or result.warm_up.get("accesses_max") is None:
-                continue
-            own, other = (one.statistics["warm_accesses"] for one in (result, plain[1]))
-            if max(own, other) >= 2 * min(own, other) > 0:
+            if plain is not None and same_place.differ(result, plain[1]):
+                own, other = (one.statistics["warm_accesses"] for one in (result, plain[1]))
                 lengths = f"{own:,} and {other:,} accesses".replace(",", " ")
                 found.append(f"{cell.configuration.title} ({lengths})")
         return list(dict.fromkeys(found))
@@ -429,11 +433,35 @@ def place_of(machine: str) -> str:
 
 def execute(plan: Plan, *, means: Means | None = None, watcher: pool.Watcher | None = None) -> Comparison:
     """Makes the runs of ``plan`` that are not kept from earlier, by ``means``."""
-    return Comparison(plan, run_all([plan.job(cell) for cell in plan.matrix.cells], means, watcher))
+    return execute_all({"": plan}, means, watcher)[0]
 
 
-def run_all(work: Sequence[pool.Job], means: Means | None, watcher: pool.Watcher | None) -> tuple[Result, ...]:
-    """The results of ``work``."""
+def execute_all(plans: Mapping[str, Plan], means: Means | None, watcher: pool.Watcher | None) -> list[Comparison]:
+    """Makes the runs of some plans, with each plan's key before its runs' names.
+
+    Runs of one variant whose warm-up ended before another's are made again with one as long as that.
+    """
+    runs = [(plan, cell, prefix) for prefix, plan in plans.items() for cell in plan.matrix.cells]
+    results = _run_all([plan.job(cell, prefix) for plan, cell, prefix in runs], means, watcher)
+    compared: dict[tuple[str, str], list[int]] = {}
+    for number, (_, cell, prefix) in enumerate(runs):
+        compared.setdefault((prefix, cell.variant.name), []).append(number)
+    again = {
+        numbers[number]: accesses
+        for numbers in compared.values()
+        for number, accesses in same_place.warm_accesses_min([results[number] for number in numbers]).items()
+    }
+    if again:
+        say.note(f"{len(again)} of {len(runs)} runs go on warming up until those they are compared with are warm")
+        work = [runs[number][0].job(*runs[number][1:], accesses) for number, accesses in again.items()]
+        found = _run_all(work, means, None if watcher is None else pool.Part(watcher, list(again)))
+        results.update(zip(again, found.values(), strict=True))
+    made = iter(results.values())
+    return [Comparison(plan, tuple(next(made) for _ in plan.matrix.cells)) for plan in plans.values()]
+
+
+def _run_all(work: Sequence[pool.Job], means: Means | None, watcher: pool.Watcher | None) -> dict[int, Result]:
+    """The results of ``work``, by number, in order."""
     chosen = means or Means()
     chosen.check()
     for job in work:  # what is wrong is said at once, and the same whichever run would have come first
@@ -441,7 +469,7 @@ def run_all(work: Sequence[pool.Job], means: Means | None, watcher: pool.Watcher
             _native.check(job.scenario, str(job.path), str(data.TRACES))
         except NestwalkError as error:
             raise NestwalkError(job.explain(str(error))) from error
-    return tuple(Result(value) for value in conduct.results(work, chosen, watcher or pool.Silent()))
+    return dict(enumerate(map(Result, conduct.results(work, chosen, watcher or pool.Silent()))))
 
 
 def comparison(

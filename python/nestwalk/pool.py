@@ -112,6 +112,26 @@ class Silent:
         """Nothing."""
 
 
+class Part:
+    """A watcher of some of the runs that another one watches."""
+
+    def __init__(self, whole: Watcher, indices: Sequence[int]) -> None:
+        """Of those of ``indices``."""
+        self._whole, self._indices = whole, indices
+
+    def started(self, index: int) -> None:
+        """Tells the other one."""
+        self._whole.started(self._indices[index])
+
+    def advanced(self, index: int, share: float) -> None:
+        """Tells the other one."""
+        self._whole.advanced(self._indices[index], share)
+
+    def finished(self, index: int) -> None:
+        """Tells the other one."""
+        self._whole.finished(self._indices[index])
+
+
 def processors() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0))

@@ -25,20 +25,21 @@ class Lines:
         """Watches the runs called ``names``."""
         self._names = names
         self._begun: dict[int, float] = {}
-        self._count = 0
+        self._done: set[int] = set()
 
     def started(self, index: int) -> None:
         """Notes the time."""
         self._begun[index] = time.monotonic()
+        self._done.discard(index)
 
     def advanced(self, index: int, share: float) -> None:
         """Nothing: lines are for logs."""
 
     def finished(self, index: int) -> None:
         """Says so."""
-        self._count += 1
+        self._done.add(index)
         seconds = time.monotonic() - self._begun[index]
-        say.note(f"[{self._count}/{len(self._names)}] {self._names[index]}: {seconds:.1f} s")
+        say.note(f"[{len(self._done)}/{len(self._names)}] {self._names[index]}: {seconds:.1f} s")
 
 
 class Bars:
@@ -53,7 +54,8 @@ class Bars:
         self._all = progress.add_task("all", total=float(len(names)))
 
     def started(self, index: int) -> None:
-        """Adds its bar."""
+        """Adds its bar; a run may be made once more."""
+        self._shares[index] = 0.0
         self._tasks[index] = self._progress.add_task(self._names[index], total=1.0)
 
     def advanced(self, index: int, share: float) -> None:
@@ -96,7 +98,8 @@ class Notebook:
         self._advance()
 
     def started(self, index: int) -> None:
-        """Nothing: the line is about all runs."""
+        """Nothing is shown, as the line is about all runs; one may be made once more."""
+        self._shares[index] = 0.0
 
     def advanced(self, index: int, share: float) -> None:
         """Writes the line anew, a few times a second at most."""

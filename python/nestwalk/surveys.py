@@ -31,13 +31,8 @@ class Plan:
     """A comparison for each program."""
 
     @property
-    def jobs(self) -> list[pool.Job]:
-        """All runs, a program's after the other's."""
-        return [plan.job(cell, prefix=f"{plan.program.name}-") for plan in self.plans for cell in plan.matrix.cells]
-
-    @property
     def titles(self) -> list[str]:
-        """What the runs are, for people."""
+        """What the runs are, for people: a program's after the other's."""
         return [f"{plan.program.name}: {cell.title}" for plan in self.plans for cell in plan.matrix.cells]
 
 
@@ -149,10 +144,8 @@ def _program(name: str, known: dict[str, program.Program]) -> program.Program:
 
 def execute(plan: Plan, *, means: Means | None = None, watcher: pool.Watcher | None = None) -> Survey:
     """Makes the runs of ``plan`` that are not kept from earlier, by ``means``."""
-    results = comparisons.run_all(plan.jobs, means, watcher)
-    cells = len(plan.matrix.cells)
-    parts = [results[number * cells : (number + 1) * cells] for number in range(len(plan.plans))]
-    return Survey(plan, tuple(Comparison(one, part) for one, part in zip(plan.plans, parts, strict=True)))
+    plans = {f"{one.program.name}-": one for one in plan.plans}
+    return Survey(plan, tuple(comparisons.execute_all(plans, means, watcher)))
 
 
 def survey(

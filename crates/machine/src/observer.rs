@@ -12,7 +12,7 @@ use crate::machine::{Machine, TenantId};
 use crate::pieces::{Measured, Pieces, window};
 use crate::sampler::{Sampler, Stretch};
 use crate::stream::Share;
-use crate::warm_up::{self, Drift, Judge, WarmUp};
+use crate::warm_up::{self, Bounds, Drift, Judge, WarmUp};
 
 /// See the [module's documentation](self).
 pub(crate) struct Observer<'a> {
@@ -26,8 +26,8 @@ pub(crate) struct Observer<'a> {
     warm_up: WarmUp,
     /// What is left of the time that passes for daemons in the warm-up.
     lapse: Lapse,
-    /// After how many accesses a warm-up that has no length of its own ends.
-    warm_accesses_max: Option<u64>,
+    /// Between how many accesses a warm-up ends that has no length of its own.
+    bounds: Option<Bounds>,
 }
 
 /// What an observer has seen.
@@ -74,13 +74,14 @@ struct Warming {
     stepped: u64,
     /// What the last check found.
     found: Option<(bool, Drift)>,
+    /// Whether it could have ended: a check has found it warm, and no time is left that is to pass.
+    was_warm: bool,
 }
 
 impl<'a> Observer<'a> {
     /// Of tenant `id`, which is in `phase`, and of whose workload these `facts` are known.
     pub fn new(configuration: &'a Configuration, id: TenantId, facts: &WorkloadFacts, phase: Phase) -> Self {
         let scenario = &configuration.scenario;
-        let accesses_max = || scenario.sampling.warm_accesses_max.unwrap_or(warm_up::ACCESSES_MAX);
         Self {
             configuration,
             id,
@@ -91,7 +92,7 @@ impl<'a> Observer<'a> {
             warming: None,
             warm_up: WarmUp { reached: Some(false), ..WarmUp::default() },
             lapse: Lapse { time: Nanoseconds::from_ms(scenario.sampling.lapse_ms), accesses: LAPSE_ACCESSES },
-            warm_accesses_max: facts.warms_until_told.then(accesses_max),
+            bounds: facts.warms_until_told.then(|| Bounds::of(&scenario.sampling)),
         }
     }
 
@@ -103,7 +104,7 @@ impl<'a> Observer<'a> {
     /// Accesses that the program makes besides those that it has been known to make: those of a
     /// warm-up without a length of its own.
     pub fn unplanned_accesses(&self) -> u64 {
-        self.warm_accesses_max.map_or(0, |_| self.warm_accesses)
+        self.bounds.map_or(0, |_| self.warm_accesses)
     }
 
     /// The tenant enters a phase. Whether it has touched all its memory.
@@ -184,6 +185,7 @@ impl<'a> Observer<'a> {
             accesses: 0,
             stepped: 0,
             found: None,
+            was_warm: false,
         });
     }
 
@@ -202,8 +204,8 @@ impl<'a> Observer<'a> {
             }
         }
         let is_warm = warming.found.is_some_and(|(warm, _)| warm);
-        let is_warm = is_warm && self.lapse.time == Nanoseconds(0);
-        if self.warm_accesses_max.is_some_and(|most| is_warm || warming.accesses >= most) {
+        warming.was_warm |= is_warm && self.lapse.time == Nanoseconds(0);
+        if self.bounds.is_some_and(|bounds| bounds.end(warming.accesses, warming.was_warm)) {
             machine.tenant_mut(self.id).stream.end_warm_up();
         }
     }
@@ -211,15 +213,15 @@ impl<'a> Observer<'a> {
     /// Another phase begins, or none: how warm it has become.
     fn end_warm_up(&mut self, machine: &Machine) {
         let Some(mut warming) = self.warming.take() else { return };
-        let found = match (self.warm_accesses_max, warming.found) {
+        let found = match (self.bounds, warming.found) {
             (Some(_), Some(found)) => Some(found),
             // It has a length of its own, or was too short for a check.
             _ => warming.judge.check(machine.llc_fill()),
         };
         self.warm_up = WarmUp {
             accesses: warming.accesses,
-            accesses_max: self.warm_accesses_max,
-            reached: Some(found.is_some_and(|(warm, _)| warm)),
+            accesses_max: self.bounds.map(|bounds| bounds.max),
+            reached: Some(found.is_some_and(|(warm, _)| warm || warming.was_warm)),
             unavailable: None,
             drift: found.map(|(_, drift)| drift),
         };

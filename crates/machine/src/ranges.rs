@@ -261,6 +261,7 @@ const SCENARIO: &[Key] = &[
     key("colocated_lead_ms", 0, 1_000_000_000, "ms", DAYS),
     key("sampling.measured_accesses_max", 1, ACCESSES_MAX, "accesses", YEARS),
     key("sampling.warm_accesses_max", 0, ACCESSES_MAX, "accesses", YEARS),
+    key("sampling.warm_accesses_min", 0, ACCESSES_MAX, "accesses", YEARS),
     key("sampling.period", 1, ACCESSES_MAX, "accesses", YEARS),
     key("sampling.warm", 0, ACCESSES_MAX, "accesses", YEARS),
     key("sampling.measure", 0, ACCESSES_MAX, "accesses", YEARS),

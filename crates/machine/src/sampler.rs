@@ -69,6 +69,7 @@ impl Sampler {
             filter: _,
             window: _,
             warm_accesses_max: _,
+            warm_accesses_min: _,
             lapse_ms: _,
         } = self.sampling;
         let wanted = measured_accesses_max.map_or(u64::MAX, |max| (max - self.measured.min(max)).max(1));

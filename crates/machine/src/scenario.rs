@@ -98,6 +98,10 @@ pub struct Sampling {
     /// accesses, warm or not; by default 600 million.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm_accesses_max: Option<u64>,
+    /// Such a warm-up goes on until this many accesses, though it may be warm before. So runs are
+    /// measured at the same place of a program that changes as it runs.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub warm_accesses_min: u64,
     /// In every this many accesses of an unsampled workload's measuring phase ...
     pub period: Option<u64>,
     /// ... this many warm the caches in detail (before, only TLBs work) ...

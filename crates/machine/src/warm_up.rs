@@ -12,6 +12,7 @@
 use serde::Serialize;
 
 use crate::hardware::Fill;
+use crate::scenario::Sampling;
 use crate::windows::Window;
 
 /// Change between the two quarters that is no drift.
@@ -34,7 +35,40 @@ pub(crate) const STEP: u64 = 1 << 14;
 const STEPS_MIN: usize = 16;
 
 /// Accesses after which a warm-up ends that has not been reached, where the scenario does not say.
-pub(crate) const ACCESSES_MAX: u64 = 600_000_000;
+const ACCESSES_MAX: u64 = 600_000_000;
+
+/// Between how many accesses a warm-up ends that has no length of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bounds {
+    /// It goes on until so many, though it may be warm before.
+    min: u64,
+    /// It ends after so many, warm or not.
+    pub max: u64,
+}
+
+impl Bounds {
+    /// As the scenario has them.
+    pub fn of(sampling: &Sampling) -> Self {
+        Self { min: sampling.warm_accesses_min, max: sampling.warm_accesses_max.unwrap_or(ACCESSES_MAX) }
+    }
+
+    /// Whether there can be such a warm-up.
+    ///
+    /// # Errors
+    ///
+    /// When a warm-up would have to end before it may.
+    pub fn check(self) -> Result<(), String> {
+        if self.min <= self.max {
+            return Ok(());
+        }
+        Err(format!("sampling: warm_accesses_min ({}) must not be above warm_accesses_max ({})", self.min, self.max))
+    }
+
+    /// Whether it ends after so many `accesses`, if it has been warm or not.
+    pub fn end(self, accesses: u64, was_warm: bool) -> bool {
+        accesses >= self.max || was_warm && accesses >= self.min
+    }
+}
 
 /// Why nothing is known of the warm-up of such a trace.
 pub(crate) const WINDOWS: &str = "unavailable, because each window of the trace warms up by itself";

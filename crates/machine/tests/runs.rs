@@ -520,6 +520,22 @@ fn a_warm_up_ends_when_nothing_drifts_and_not_before() {
     assert!(off(&short) > 0.1, "{} {}", latency(&short), latency(&long));
 }
 
+#[test]
+fn a_warm_up_with_a_least_length_goes_on_until_then() {
+    let open = store("", "");
+    let ended = open.warm_up.accesses;
+    let same = store("", &format!("warm_accesses_min = {ended}"));
+    let counted = |result: &RunResult| serde_json::to_string(&result.statistics).unwrap();
+    assert_eq!((same.warm_up, counted(&same)), (open.warm_up, counted(&open)), "it was warm by then");
+    let longer = store("", &format!("warm_accesses_min = {}", 2 * ended));
+    assert_eq!((longer.warm_up.reached, longer.warm_up.accesses), (Some(true), 2 * ended), "{:?}", longer.warm_up);
+    let shorter = store("", &format!("warm_accesses_min = {}", ended / 4));
+    assert_eq!(shorter.warm_up, open.warm_up, "it was not warm by then");
+    let bounded = store("", "warm_accesses_min = 500000, warm_accesses_max = 500000");
+    assert_eq!(bounded.warm_up.reached, Some(false));
+    assert!((500_000..520_000).contains(&bounded.warm_up.accesses), "{:?}", bounded.warm_up);
+}
+
 /// A native redis of which clients fill 64 MiB, under a manager.
 fn fill(manager: &str, more: &str) -> RunResult {
     let program = format!(

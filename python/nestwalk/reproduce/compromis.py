@@ -239,25 +239,10 @@ class CloudPlan(Plan):
             replay.traces()
         made = place.all_of(one, len(self.replays), min(processes, len(self.replays)), told)
         replays = {replay.name: found for replay, found in zip(self.replays, made, strict=True)}
-        results = execute(self.experiment.runs, chosen, _Later(told, len(self.replays)))
+        later = range(len(self.replays), len(self.replays) + len(self.experiment.runs))
+        results = execute(self.experiment.runs, chosen, pool.Part(told, later))
         experiment = _experiment(self.paper, self.traces, self.experiment.runs, replays)
         return CloudReproduction(self.paper, self.scale, experiment, results, replays)
-
-
-class _Later:
-    """A watcher of runs that are not the first ones."""
-
-    def __init__(self, watcher: pool.Watcher, before: int) -> None:
-        self._watcher, self._before = watcher, before
-
-    def started(self, index: int) -> None:
-        self._watcher.started(index + self._before)
-
-    def advanced(self, index: int, share: float) -> None:
-        self._watcher.advanced(index + self._before, share)
-
-    def finished(self, index: int) -> None:
-        self._watcher.finished(index + self._before)
 
 
 @dataclass(frozen=True)

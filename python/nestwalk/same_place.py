@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Runs that are compared are measured at the same place of their program.
+
+A warm-up without a length of its own ends when what is measured no longer drifts, and that depends on the TLBs, the
+caches and the tables. Of a program that is not the same all the time, two runs that ended it at different accesses
+measure two programs. So the runs that were warm first are made once more, and go on warming up until the last one was
+warm (``sampling.warm_accesses_min``). That they are warm then, too, is the engine's to say: what it found is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nestwalk.result import Result
+
+FACTOR = 1.5
+"""Warm-ups end at accesses that have doubled since the check before, or some more, as steps end at whole batches."""
+
+
+def warm_accesses_min(compared: Sequence[Result]) -> dict[int, int]:
+    """How long the warm-ups of some of the runs must last, in accesses, by their numbers among ``compared``.
+
+    A run that was never warm decides nothing. It stays where it is, and :func:`differ` from the others.
+    """
+    ends = {number: end for number, run in enumerate(compared) if (end := _end(run)) is not None}
+    longest = max((end for number, end in ends.items() if compared[number].warm_up["reached"]), default=0)
+    return {number: longest for number, end in ends.items() if _apart(end, longest) and end < longest}
+
+
+def differ(one: Result, other: Result) -> bool:
+    """Whether two runs of a program were measured at different places of it, because their warm-ups had no length."""
+    first, second = _end(one), _end(other)
+    return first is not None and second is not None and _apart(first, second)
+
+
+def _end(run: Result) -> int | None:
+    """At which access its warm-up ended; None if the scenario gives its length."""
+    return None if run.warm_up.get("accesses_max") is None else int(run.statistics["warm_accesses"])
+
+
+def _apart(one: int, other: int) -> bool:
+    return max(one, other) >= FACTOR * min(one, other) > 0

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Rows that are compared are measured at the same access of their program, if both are warm by then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nestwalk import comparisons, pool, same_place, surveys
+from nestwalk.conduct import Means
+from nestwalk.result import Result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MATRIX = """
+schema = 1
+title = "warm at different times"
+baseline = "plain"
+
+[[variant]]
+name = ""
+title = "alone"
+
+[[variant]]
+name = "late"
+title = "never warm"
+scenario = { sampling = { warm_accesses_max = 20000 } }
+
+[[configuration]]
+name = "plain"
+title = "plain"
+description = "as it is"
+scenario = { kernels = [{ manager = { kind = "linux4k" } }] }
+
+[[configuration]]
+name = "lapse"
+title = "with a lapse"
+description = "warm when the lapse is over: after the check at 1,048,576 accesses, not after the first"
+scenario = { sampling = { lapse_ms = 1 }, kernels = [{ manager = { kind = "linux4k" } }] }
+
+[[program]]
+name = "gups"
+title = "GUPS"
+workload.generator = { kind = "gups", footprint = "512 KiB", measured_accesses = 50000 }
+"""
+FIRST_CHECK, LAPSE_OVER = 262_144, 1 << 20
+
+
+class Told:
+    """A watcher that remembers which runs ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[int] = []
+
+    def started(self, index: int) -> None:
+        pass
+
+    def advanced(self, index: int, share: float) -> None:
+        pass
+
+    def finished(self, index: int) -> None:
+        self.ended.append(index)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> surveys.Plan:
+    path = tmp_path / "late.toml"
+    path.write_text(MATRIX, encoding="utf-8")
+    return surveys.plan(matrix_name=str(path))
+
+
+def ends(done: comparisons.Comparison, variant: str) -> list[int]:
+    cells = done.plan.matrix.cells
+    return [
+        result.statistics["warm_accesses"]
+        for cell, result in zip(cells, done.results, strict=True)
+        if cell.variant.name == variant
+    ]
+
+
+def test_rows_are_measured_where_the_last_of_them_is_warm(plan: surveys.Plan) -> None:
+    alone = comparisons.Plan(plan.matrix.only(["plain"]), *_rest(plan.plans[0]))
+    assert ends(comparisons.execute(alone, means=Means(results="none")), "")[0] < LAPSE_OVER
+
+    told = Told()
+    done = surveys.execute(plan, means=Means(results="none"), watcher=told).comparisons[0]
+    plain, lapse = ends(done, "")
+    assert plain == lapse >= LAPSE_OVER
+    assert all(row["warm_up_reached"] for row in done.rows if row["variant"] == "alone")
+    assert done.elsewhere == []
+    assert sorted(told.ended) == [0, 0, 1, 2, 3], "the plain one was made twice"
+    again = done.results[0].configuration["scenario"]["sampling"]
+    assert again["warm_accesses_min"] == lapse, "its scenario makes it again"
+    assert max(ends(done, "late")) < FIRST_CHECK, "what never is warm ends as it did"
+
+
+def _rest(one: comparisons.Plan) -> tuple[Any, ...]:
+    return one.program, one.machine, one.seed, one.quick
+
+
+def run(accesses: int, *, reached: bool = True, length: bool = False) -> Result:
+    maximum = None if length else 600_000_000
+    warm_up = {"reached": reached, "accesses_max": maximum}
+    return Result({"warm_up": warm_up, "statistics": {"warm_accesses": accesses}})
+
+
+def test_only_those_that_were_warm_decide() -> None:
+    runs = [run(1000), run(2010), run(9000, reached=False), run(500), run(500, length=True)]
+    assert same_place.warm_accesses_min(runs) == {0: 2010, 3: 2010}
+    assert same_place.warm_accesses_min([run(1000), run(1010)]) == {}, "batches end a step a little later"
+    assert same_place.warm_accesses_min([run(1000, reached=False), run(1000, reached=False)]) == {}
+    assert same_place.differ(run(1000), run(2000))
+    assert not same_place.differ(run(1000), run(1010))
+    assert not same_place.differ(run(1000), run(2000, length=True))
+
+
+def test_some_runs_of_a_watcher() -> None:
+    told = Told()
+    part = pool.Part(told, [4, 7])
+    for index in (1, 0):
+        part.started(index)
+        part.advanced(index, 0.5)
+        part.finished(index)
+    assert told.ended == [7, 4]
