@@ -26,6 +26,12 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// What the entry for `page` in the same node says now.
+    #[inline(always)]
+    pub fn again(self, table: &PageTable, page: Vpn) -> Self {
+        Self { entry: table.entry(self.node, index_of(page, self.level)), ..self }
+    }
+
     /// The 4 KiB frame behind `page`.
     #[inline(always)]
     pub fn frame_of(self, page: Vpn) -> u64 {

@@ -4,7 +4,8 @@
 //! - The host walk to a node of a guest's table reads the same lines each time: a memo keeps them
 //!   by node.
 //! - All host walks to one 2 MiB block of guest-physical memory read the same lines above the
-//!   PTE's: it keeps them by block.
+//!   PTE's, or all of them the same ones if the host has it in a page of 2 MiB: it keeps them by
+//!   block.
 //! - What a walk for a guest's page finds is one word: [`Leaf`]. It replaces two entries, and the
 //!   two ways to them, in this machine's own memory.
 //!
@@ -17,7 +18,7 @@ use nestwalk_mem::aligned::Aligned;
 use nestwalk_mem::{Entry, Frame, Level, NodeId, PageTable, Pfn, Version, Vpn};
 
 use crate::clustered::Group;
-use crate::leaf::{INDEX_BITS, index_of};
+use crate::leaf::{Found, INDEX_BITS, index_of, leaf_of};
 use crate::mapping::Mapping;
 
 /// Levels of the tables that are prepared for.
@@ -34,12 +35,44 @@ fn line_of(frame: Frame, index: usize) -> Option<u32> {
     u32::try_from(frame.0 << LINES_ORDER | (index >> LINE_ENTRIES_ORDER) as u64).ok()
 }
 
+/// The lines of the entries that a host walk reads, from the root's down to the PTE's. If it ends
+/// at a leaf of 2 MiB, it has no PTE: then [`HostLines::LARGE`] is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub(crate) struct HostLines(pub [u32; LEVELS]);
+
+impl HostLines {
+    /// No memory has that line.
+    const LARGE: u32 = u32::MAX;
+    /// They are not known: nor has it that one.
+    const NONE: Self = Self([u32::MAX; LEVELS]);
+
+    /// Those on the way down to `at`, a node with leaves for `page` that has this level; `None` if
+    /// they are in too much memory.
+    fn to(host: &PageTable, (mut at, level): (NodeId, Level), page: Vpn) -> Option<Self> {
+        let mut lines = [Self::LARGE; LEVELS];
+        let mut index = if level == Level::PTE { 0 } else { index_of(page, level) };
+        for (line, level) in lines.iter_mut().rev().zip(1..).skip(level.index()) {
+            let (frame, parent) = host.frame_and_parent(at);
+            *line = line_of(frame, index)?;
+            (at, index) = (parent, index_of(page, Level(level + 1)));
+        }
+        Some(Self(lines))
+    }
+
+    /// Whether they end at a leaf of 2 MiB.
+    #[inline(always)]
+    pub fn is_large(&self) -> bool {
+        self.0[LEVELS - 1] == Self::LARGE
+    }
+}
+
 /// A node of a guest's table.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 pub(crate) struct NodeRecord {
-    /// The lines of the host's entries for its frame, from the root's down to the PTE's.
-    pub host_lines: [u32; LEVELS],
+    /// Those of the host walk to its frame.
+    pub host_lines: HostLines,
     /// Its own first line in the host's memory.
     pub first_line: u32,
     /// Its frame in the guest's memory.
@@ -48,16 +81,12 @@ pub(crate) struct NodeRecord {
     parent: u32,
     /// Of which time of the memo's nodes all this is.
     time: u8,
-    /// At which time it was found that there cannot be a record: a larger page of the host holds
-    /// the node, or one above it.
-    refused: u8,
     /// Walks that found no leaves.
     walks: u16,
 }
 
 impl NodeRecord {
-    const NONE: Self =
-        Self { host_lines: [0; LEVELS], first_line: 0, gfn: 0, parent: 0, time: 0, refused: 0, walks: 0 };
+    const NONE: Self = Self { host_lines: HostLines::NONE, first_line: 0, gfn: 0, parent: 0, time: 0, walks: 0 };
     /// Its page's accessed and dirty bits in the host's table are still to be set.
     const UNMARKED: u32 = 1 << 31;
 
@@ -110,12 +139,13 @@ impl Leaf {
         u64::from(entry.has(Entry::WRITABLE)) | u64::from(entry.has(Entry::DIRTY)) << 1
     }
 
-    /// [`Leaf::NONE`] where a walk may change something.
-    fn new(guest: Entry, host: Entry) -> Self {
-        if !guest.has(Self::USED) || !host.has(Self::USED) {
+    /// Of two leaves, the host's of which maps `page`, too. [`Leaf::NONE`] where a walk may change
+    /// something.
+    fn new(guest: Entry, host: Found, page: Vpn) -> Self {
+        if !guest.has(Self::USED) || !host.entry.has(Self::USED) {
             return Self::NONE;
         }
-        let (gfn, pfn) = (guest.frame().0, host.frame().0);
+        let (gfn, pfn, host) = (guest.frame().0, host.frame_of(page), host.entry);
         if (gfn | pfn) >> Self::FRAME_BITS != 0 {
             return Self::NONE;
         }
@@ -169,14 +199,12 @@ impl Prepared {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
 struct BlockRecord {
-    /// The lines of the entries that lead to the PTE node, from the root's down, and its own first
-    /// line.
-    lines: [u32; LEVELS],
+    /// Those to its first page.
+    lines: HostLines,
 }
 
 impl BlockRecord {
-    /// No memory has that line.
-    const NONE: Self = Self { lines: [u32::MAX; LEVELS] };
+    const NONE: Self = Self { lines: HostLines::NONE };
     /// Blocks beyond are not kept: 256 GiB, as with lines.
     const COUNT_MAX: usize = 1 << (Leaf::FRAME_BITS - INDEX_BITS);
 }
@@ -212,6 +240,8 @@ pub struct Memo {
     leaves: Aligned<u64>,
     /// By block of guest-physical memory.
     blocks: Vec<BlockRecord>,
+    /// Whether one of them may be in a large page of the host.
+    has_large: bool,
     base: Vpn,
 }
 
@@ -240,6 +270,7 @@ impl Memo {
             nodes(old.guest) == nodes(sources.guest) && (old.host, old.base) == (sources.host, sources.base);
         if (nodes(old.host), old.base) != (nodes(sources.host), sources.base) {
             self.blocks.clear();
+            self.has_large = false;
         }
         self.nodes_time = self.nodes_time.wrapping_add(u8::from(!are_nodes_there));
         self.leaves_time = self.leaves_time.wrapping_add(1);
@@ -325,6 +356,12 @@ impl Memo {
         ((page.0 >> INDEX_BITS) - (self.base.0 >> INDEX_BITS)) as usize
     }
 
+    /// Whether a host walk that it has prepared may end at a leaf of 2 MiB.
+    #[inline(always)]
+    pub(crate) fn has_large(&self) -> bool {
+        self.has_large
+    }
+
     /// The record of a guest's node for which [`Memo::prepare_node`] returned `true` in this run.
     #[inline(always)]
     pub(crate) fn node(&self, node: NodeId) -> NodeRecord {
@@ -334,10 +371,11 @@ impl Memo {
     /// The lines of a host walk to `page`. [`Memo::prepare_block`] must have returned `true` for
     /// its block in this run.
     #[inline(always)]
-    pub(crate) fn host_lines(&self, page: Vpn) -> [u32; LEVELS] {
-        let mut lines = self.blocks[self.block(page)].lines;
-        lines[LEVELS - 1] += (index_of(page, Level::PTE) >> LINE_ENTRIES_ORDER) as u32;
-        lines
+    pub(crate) fn host_lines(&self, page: Vpn) -> HostLines {
+        let HostLines(mut lines) = self.blocks[self.block(page)].lines;
+        let line = (index_of(page, Level::PTE) >> LINE_ENTRIES_ORDER) as u32;
+        lines[LEVELS - 1] = lines[LEVELS - 1].saturating_add(line);
+        HostLines(lines)
     }
 
     /// The host's page that is the guest's frame `gfn`.
@@ -349,15 +387,16 @@ impl Memo {
     /// Whether walks to `node`, a PTE node of the guest, and to all above it are prepared now.
     #[inline(always)]
     pub(crate) fn prepare_node(&mut self, guest: &PageTable, host: &PageTable, node: NodeId) -> bool {
-        let NodeRecord { time, refused, .. } = self.nodes[node.0 as usize];
-        time == self.nodes_time || refused != self.nodes_time && self.fill_node(guest, host, node)
+        self.nodes[node.0 as usize].time == self.nodes_time || self.fill_node(guest, host, node)
     }
 
-    /// Whether walks through `node`, the PTE node of the host that covers `page`, are prepared now.
+    /// Whether walks to `found`, the host's leaf for `page`, are prepared now.
     #[inline(always)]
-    pub(crate) fn prepare_block(&mut self, host: &PageTable, node: NodeId, page: Vpn) -> bool {
-        let known = self.blocks.get(self.block(page));
-        known.is_some_and(|record| record.lines[0] != u32::MAX) || self.fill_block(host, node, page)
+    pub(crate) fn prepare_block(&mut self, host: &PageTable, found: Found, page: Vpn) -> bool {
+        let is_known = |record: &BlockRecord| {
+            record.lines != HostLines::NONE && record.lines.is_large() == (found.level > Level::PTE)
+        };
+        self.blocks.get(self.block(page)).is_some_and(is_known) || self.fill_block(host, found, page)
     }
 
     #[cold]
@@ -365,67 +404,54 @@ impl Memo {
         let (frame, parent) = guest.frame_and_parent(node);
         let page = self.host_page(frame.0);
         if parent != node && !self.prepare_node(guest, host, parent) {
-            self.nodes[node.0 as usize].refused = self.nodes[parent.0 as usize].refused;
             return false;
         }
-        if host.known_pte_node(page).is_none() && host.leaf(page).is_some_and(|leaf| leaf.level > Level::PTE) {
-            // Only software can change that: then nodes have another time.
-            self.nodes[node.0 as usize].refused = self.nodes_time;
+        let Some(found) = leaf_of(host, page, true) else { return false };
+        let Ok(gfn) = u32::try_from(frame.0) else { return false };
+        if !self.prepare_block(host, found, page) {
             return false;
         }
-        let (Ok(gfn), Some(host_node)) = (u32::try_from(frame.0), host.known_pte_node(page)) else { return false };
-        let entry = host.entry(host_node, index_of(page, Level::PTE));
-        if !entry.has(Entry::PRESENT | Entry::WRITABLE) || !self.prepare_block(host, host_node, page) {
-            return false;
-        }
-        let Some(first_line) = line_of(entry.frame(), 0) else { return false };
-        let marked = entry.has(Entry::ACCESSED | Entry::DIRTY);
+        let Some(first_line) = line_of(Frame(found.frame_of(page)), 0) else { return false };
+        let marked = found.entry.has(Entry::ACCESSED | Entry::DIRTY);
         self.nodes[node.0 as usize] = NodeRecord {
             host_lines: self.host_lines(page),
             first_line,
             gfn,
             parent: parent.0 | if marked { 0 } else { NodeRecord::UNMARKED },
             time: self.nodes_time,
-            refused: 0,
             walks: 0,
         };
         true
     }
 
     #[cold]
-    fn fill_block(&mut self, host: &PageTable, node: NodeId, page: Vpn) -> bool {
+    fn fill_block(&mut self, host: &PageTable, found: Found, page: Vpn) -> bool {
         let block = self.block(page);
-        if block >= BlockRecord::COUNT_MAX {
+        if block >= BlockRecord::COUNT_MAX || found.level > Level::PMD {
             return false;
         }
-        let mut lines = [0; LEVELS];
-        let (mut at, mut index) = (node, 0);
-        for (line, level) in lines.iter_mut().rev().zip(1..) {
-            let (frame, parent) = host.frame_and_parent(at);
-            let Some(found) = line_of(frame, index) else { return false };
-            *line = found;
-            (at, index) = (parent, index_of(page, Level(level + 1)));
-        }
+        let Some(lines) = HostLines::to(host, (found.node, found.level), page) else { return false };
         if self.blocks.len() <= block {
             self.blocks.resize((block + 1).next_power_of_two(), BlockRecord::NONE);
         }
         self.blocks[block].lines = lines;
+        self.has_large |= lines.is_large();
         true
     }
 
     /// A walk ended at `index` of `node`, which is prepared, and what it found was not known here:
-    /// the entries there and in the host's node `below`. Where the leaves of `node` are filled in,
-    /// this one is now. Where not, they are as soon as walks were so many that it pays.
+    /// the entry there and the host's leaf `below`, as it was. Where the leaves of `node` are filled
+    /// in, this one is now. Where not, they are as soon as walks were so many that it pays.
     pub(crate) fn learn(
         &mut self,
         guest: &PageTable,
-        (host, below): (&PageTable, NodeId),
+        (host, below): (&PageTable, Found),
         (node, index): (NodeId, usize),
     ) {
         if self.has_leaves(node) {
             let entry = guest.entry(node, index);
             let page = self.host_page(entry.frame().0);
-            let leaf = Leaf::new(entry, host.entry(below, index_of(page, Level::PTE)));
+            let leaf = Leaf::new(entry, below.again(host, page), page);
             self.leaves[Self::place(node, index)] = leaf.0;
             return;
         }
@@ -440,7 +466,7 @@ impl Memo {
     #[cold]
     fn fill_leaves(&mut self, guest: &PageTable, host: &PageTable, node: NodeId, scattered: bool) {
         let (mut present, mut known) = (0, 0);
-        // The block that the host's page before was in, and its PTE node in the host's table.
+        // The block that the host's page before was in, and a leaf of it.
         let (mut block, mut below) = (usize::MAX, None);
         let base = self.base;
         let fetch = |index: usize| {
@@ -466,9 +492,12 @@ impl Memo {
                 let page = self.host_page(entry.frame().0);
                 if self.block(page) != block {
                     block = self.block(page);
-                    below = host.known_pte_node(page).filter(|&below| self.prepare_block(host, below, page));
+                    let (node, level) = host.lowest_node(page);
+                    let found = Found { entry: host.entry(node, index_of(page, level)), node, level };
+                    let is_there = level == Level::PTE || found.entry.is_present();
+                    below = (is_there && self.prepare_block(host, found, page)).then_some(found);
                 }
-                leaf = below.map_or(leaf, |below| Leaf::new(entry, host.entry(below, index_of(page, Level::PTE))));
+                leaf = below.map_or(leaf, |found| Leaf::new(entry, found.again(host, page), page));
                 present += 1;
             }
             known += usize::from(leaf != Leaf::NONE);
@@ -510,21 +539,23 @@ mod tests {
     }
 
     #[test]
-    fn a_node_in_a_large_page_of_the_host_is_asked_for_once_and_again_when_that_page_is_split() {
+    fn a_node_in_a_large_page_of_the_host_is_one_line_nearer_until_that_page_is_split() {
         let guest = table(1, 0x1234, 100, PageSize::Small);
         let mut host = table(10_000, 0, 512, PageSize::Huge);
         let node = guest.known_pte_node(Vpn(0x1234)).unwrap();
+        let (frame, _) = guest.frame_and_parent(node);
         let mut memo = Memo::default();
         memo.renew(&guest, &host, Vpn(0));
-        assert!(!memo.prepare_node(&guest, &host, node));
-        let refused = |memo: &Memo| memo.nodes.iter().filter(|record| record.refused == memo.nodes_time).count();
-        assert_eq!(refused(&memo), 4, "all on the way: they are in that page");
-        assert!(!memo.prepare_node(&guest, &host, node));
+        assert!(memo.prepare_node(&guest, &host, node));
+        let large = memo.node(node);
+        assert!(large.host_lines.is_large() && memo.host_lines(Vpn(frame.0)).is_large());
         host.split(Vpn(0), Frame(20_000)).unwrap();
         memo.renew(&guest, &host, Vpn(0));
-        assert_eq!(refused(&memo), 0);
         assert!(memo.prepare_node(&guest, &host, node));
-        let (frame, _) = guest.frame_and_parent(node);
-        assert_eq!(memo.node(node).first_line, line_of(Frame(512 + frame.0), 0).unwrap());
+        let small = memo.node(node);
+        assert!(!small.host_lines.is_large());
+        assert_eq!(small.host_lines.0[..LEVELS - 1], large.host_lines.0[..LEVELS - 1]);
+        assert_eq!(small.host_lines.0[LEVELS - 1], line_of(Frame(20_000), frame.0 as usize).unwrap());
+        assert_eq!([small, large].map(|record| record.first_line), [line_of(Frame(512 + frame.0), 0).unwrap(); 2]);
     }
 }

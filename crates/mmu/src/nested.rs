@@ -112,11 +112,11 @@ fn host_walk_to<P: Accelerator, S: Simd>(
 /// The leaf for `page`, if it is a PTE in a node that is known without a descent, is present and
 /// allows a `write`.
 #[inline(always)]
-fn known_leaf(table: &PageTable, page: Vpn, write: bool) -> Option<(NodeId, Found)> {
+fn known_leaf(table: &PageTable, page: Vpn, write: bool) -> Option<Found> {
     let node = table.known_pte_node(page)?;
     let entry = table.entry(node, index_of(page, Level::PTE));
     let found = Found { entry, node, level: Level::PTE };
-    (entry.is_present() && found.allows(write)).then_some((node, found))
+    (entry.is_present() && found.allows(write)).then_some(found)
 }
 
 impl Nested<'_> {
@@ -195,19 +195,20 @@ impl Nested<'_> {
     #[inline(never)]
     fn prepare_anew(&mut self, memo: &mut Memo, gva: Gva, store: bool) -> Option<Prepared> {
         let page = Va::from(gva).page();
-        let (node, found) = known_leaf(self.guest, page, store)?;
+        let found = known_leaf(self.guest, page, store)?;
         let gfn = u32::try_from(found.entry.frame().0).ok()?;
-        if !memo.prepare_node(self.guest, self.host, node) {
+        if !memo.prepare_node(self.guest, self.host, found.node) {
             return None;
         }
         let host_page = memo.host_page(gfn.into());
-        let (host_node, host) = known_leaf(self.host, host_page, store)?;
-        if !memo.prepare_block(self.host, host_node, host_page) {
+        let host = known_leaf(self.host, host_page, store).or_else(|| leaf_of(self.host, host_page, store))?;
+        if !memo.prepare_block(self.host, host, host_page) {
             return None;
         }
         host.mark(self.host, host_page, store);
         let mapping = self.finish(gva, found, host.part(host_page, store), store);
-        memo.learn(self.guest, (self.host, host_node), (node, index_of(page, Level::PTE)));
+        let node = found.node;
+        memo.learn(self.guest, (self.host, host), (node, index_of(page, Level::PTE)));
         Some(Prepared { mapping, node, gfn })
     }
 }

@@ -65,10 +65,11 @@ impl Writer<'_> {
         self.len += 1;
     }
 
-    /// The references of the host walk of `task`, which has `left` levels to read: always as many
-    /// as there are levels, of which those beyond are written over.
+    /// The references of the host walk of `task`, which has `left` levels to read (one less, if it
+    /// ends at a large leaf): always as many as there are levels, of which those beyond are written
+    /// over.
     #[inline(always)]
-    fn push_step(&mut self, task: &Task, left: usize) {
+    fn push_step(&mut self, task: &Task, left: usize, is_large: bool) {
         debug_assert!((1..=LEVELS).contains(&left) && self.len + LEVELS <= self.places.len());
         let skip = (LEVELS - left) % LEVELS;
         // SAFETY: `skip` is less than `LEVELS`, so these are lines of the task and what comes
@@ -82,7 +83,7 @@ impl Writer<'_> {
         for (place, reference) in places.iter_mut().enumerate() {
             *reference = task.step.at(lines[place], codes[place]);
         }
-        self.len += left;
+        self.len += left - usize::from(is_large);
     }
 }
 
@@ -95,8 +96,10 @@ impl<P: Accelerator> WalkUnit<P> {
         self.guest_stage(simd, memo, &mut ahead);
         let unmarked = if P::ACTIVE {
             self.host_stage_with_prefetches(simd, first, memo.host_page(0))
+        } else if memo.has_large() {
+            self.host_stage::<S, true>(simd, first, &mut ahead)
         } else {
-            self.host_stage(simd, first, &mut ahead)
+            self.host_stage::<S, false>(simd, first, &mut ahead)
         };
         self.pending.walks.clear();
         unmarked
@@ -136,7 +139,7 @@ impl<P: Accelerator> WalkUnit<P> {
             ahead.first();
             let page = Va::from(walk.gva).page();
             let first = list.count;
-            let left = lookups.levels_left(simd, page);
+            let left = lookups.levels_left(simd, page, false);
             left_counts[left] += 1;
             self.tape.walks.push(WalkSpan {
                 begin: 0,
@@ -178,9 +181,9 @@ impl<P: Accelerator> WalkUnit<P> {
     }
 
     /// Does all tasks; the walks' spans on the tape begin with the one at `first`. Whether a node
-    /// is unmarked.
+    /// is unmarked. If not `LARGE`, none ends at a large leaf, and is not asked.
     #[inline(always)]
-    fn host_stage<S: Simd>(&mut self, simd: S, first: usize, ahead: &mut impl FetchAhead) -> bool {
+    fn host_stage<S: Simd, const LARGE: bool>(&mut self, simd: S, first: usize, ahead: &mut impl FetchAhead) -> bool {
         let Pending { others, tasks, task_count, .. } = &mut self.pending;
         let (tasks, others) = (&tasks[..*task_count], &others.references()[..others.len()]);
         let (places, tape_len, spans) = self.tape.parts(tasks.len() * (LEVELS + 1) + LEVELS + others.len());
@@ -203,9 +206,10 @@ impl<P: Accelerator> WalkUnit<P> {
             if number % 4 == 0 {
                 ahead.second();
             }
-            let left = lookups.levels_left(simd, task.page);
+            let is_large = LARGE && task.lines.is_large();
+            let left = lookups.levels_left(simd, task.page, is_large);
             left_counts[left] += 1;
-            tape.push_step(task, left);
+            tape.push_step(task, left, is_large);
             // The last task of a walk is the last to write here.
             let walk = first + task.walk as usize;
             spans[walk].end = tape.len as u32;
@@ -246,10 +250,12 @@ impl<P: Accelerator> WalkUnit<P> {
             }
             let gpa = Gpa((task.page.0 - base.0) << PAGE_SHIFT);
             accelerator.host_walk_starts(gpa, &mut Issue { tape, wait: &mut wait });
-            let left = lookups.levels_left(simd, task.page);
+            let is_large = task.lines.is_large();
+            let left = lookups.levels_left(simd, task.page, is_large);
             left_counts[left] += 1;
             wait += host_cycles;
-            for (&line, &code) in task.lines.iter().zip(&HOST_CODES).skip(LEVELS - left) {
+            let lines = &task.lines.0[..LEVELS - usize::from(is_large)];
+            for (&line, &code) in lines.iter().zip(&HOST_CODES).skip(LEVELS - left) {
                 tape.push(task.step.at(line, code).after(std::mem::take(&mut wait)));
             }
             tape.walks[span].end = tape.len() as u32;

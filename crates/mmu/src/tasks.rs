@@ -6,7 +6,7 @@ use nestwalk_mem::{Gva, Level, NodeId, Vpn};
 
 use crate::events::WalkEvents;
 use crate::leaf::index_of;
-use crate::memo::{LEVELS, LINE_ENTRIES_ORDER, Memo, NodeRecord, Prepared};
+use crate::memo::{HostLines, LEVELS, LINE_ENTRIES_ORDER, Memo, NodeRecord, Prepared};
 use crate::tape::{Reference, Tape};
 
 /// A walk that was put off.
@@ -24,8 +24,8 @@ pub(crate) struct Walk {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Task {
-    /// What there is to read, from the root down.
-    pub lines: [u32; LEVELS],
+    /// What there is to read.
+    pub lines: HostLines,
     /// The guest's entry, or the data.
     pub after: Reference,
     /// The host's page.

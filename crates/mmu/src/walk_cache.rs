@@ -287,7 +287,8 @@ impl WalkCache {
         None
     }
 
-    /// For a loop of look-ups in a table of four levels, each for a page whose leaf is a PTE.
+    /// For a loop of look-ups in a table of four levels, each for a page whose leaf is a PTE or, if
+    /// it is large, a PMD.
     #[inline(always)]
     pub(crate) fn lookups(&mut self) -> Lookups<'_> {
         let is_common = self.narrow.is_some_and(|highest| highest >= Lookups::ROOT);
@@ -296,9 +297,9 @@ impl WalkCache {
     }
 
     #[inline(never)]
-    fn levels_left_of_any<S: Simd>(&mut self, simd: S, page: Vpn) -> usize {
-        let root = Lookups::ROOT;
-        let hit = if self.exists { self.look_up(simd, page, (Level::PTE, root), false) } else { None };
+    fn levels_left_of_any<S: Simd>(&mut self, simd: S, page: Vpn, is_large: bool) -> usize {
+        let (leaf, root) = (if is_large { Level::PMD } else { Level::PTE }, Lookups::ROOT);
+        let hit = if self.exists { self.look_up(simd, page, (leaf, root), false) } else { None };
         hit.map_or(root.0, |level| level.0 - 1).into()
     }
 
@@ -449,14 +450,15 @@ pub(crate) struct Lookups<'a> {
 impl Lookups<'_> {
     const ROOT: Level = Level(4);
 
-    /// How many levels are left to read for `page`: [`WalkCache::look_up`] with few branches.
+    /// How many levels are left to read for `page`, as if its leaf were a PTE: one less, if it is
+    /// large. [`WalkCache::look_up`] with few branches.
     #[inline(always)]
-    pub fn levels_left<S: Simd>(&mut self, simd: S, page: Vpn) -> usize {
+    pub fn levels_left<S: Simd>(&mut self, simd: S, page: Vpn, is_large: bool) -> usize {
         let number = |level: u32| page.0 >> (INDEX_BITS * (level - 1));
         let Some(HeldLevels { pl2, pl3, pl4 }) = &mut self.held else {
-            return self.cache.levels_left_of_any(simd, page);
+            return self.cache.levels_left_of_any(simd, page, is_large);
         };
-        let hit2 = pl2.use_entry_if(simd, number(2), true);
+        let hit2 = pl2.use_entry_if(simd, number(2), !is_large) & !is_large;
         let hit3 = pl3.use_entry_if(simd, number(3), !hit2);
         // Nearly always it is the latest, and nothing moves.
         let is_other = !pl4.is_latest(number(4));

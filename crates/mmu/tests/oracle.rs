@@ -237,6 +237,7 @@ proptest! {
         policy in prop::sample::select(vec![LlcPolicy::NonInclusive, LlcPolicy::Inclusive]),
         (guest_pwc, host_pwc) in (pwc(), pwc()),
         is_clustered in any::<bool>(),
+        large in large_blocks(),
         cut in 1_usize..300,
     ) {
         let mut config = MmuConfig { guest_pwc, host_pwc, ..machine() };
@@ -244,18 +245,21 @@ proptest! {
         if is_clustered {
             config = config.with_clustered_tlb().unwrap();
         }
-        let tables = scattered_vm();
+        let tables = scattered_vm_on(large);
         let accesses = bursts(seed, 800);
         let outcome = |stages: bool| {
             let (mut rig, (mut guest, mut host)) = (Rig::new(&config), tables.clone());
             rig.core.set_stages(stages);
             for (number, batch) in (0_u64..).zip(accesses.chunks(cut)) {
                 let gfn = Vpn((seed >> 8).wrapping_add(number * 997) % (8192 + 12));
-                match number % 4 {
+                match number % 5 {
                     0 => drop(host.update(gfn, |entry| entry.without(Entry::ACCESSED | Entry::DIRTY))),
                     1 => {
-                        let moved = |entry: Entry| Entry::leaf(Frame((1 << 21) + number), entry.flags());
-                        host.update(gfn, moved);
+                        move_page(&mut host, gfn, (1 << 21) + (number << 9));
+                        rig.core.flush_nested();
+                    }
+                    3 => {
+                        host.split(gfn, Frame((1 << 23) + number));
                         rig.core.flush_nested();
                     }
                     2 => {
@@ -295,7 +299,8 @@ proptest! {
         locked in prop::sample::select(vec![64_u64, 20, 40]),
         is_clustered in any::<bool>(),
         l1_ways in prop::sample::select(vec![4_u32, 8]),
-        changes in prop::collection::vec((0_u64..7, 0_u64..1024, 100_usize..5000), 1..10),
+        large in large_blocks(),
+        changes in prop::collection::vec((0_u64..8, 0_u64..1024, 100_usize..5000), 1..10),
     ) {
         let mut config = machine();
         // So that most accesses walk.
@@ -315,7 +320,19 @@ proptest! {
         (0..1024).for_each(|page| guest.map(page, guest_frame(page), PageSize::Small, flags(page, locked)));
         // Nodes of the guest's table must be writable.
         let host_flags = |gfn: u64| if gfn < 4096 { flags(gfn, locked + 1) } else { flags(gfn / 2, 64) };
-        (0..8192 + 512).for_each(|gfn| host.map(gfn, gfn + 8 * 7, PageSize::Small, host_flags(gfn)));
+        let large_flags = |block: u64| match (block + locked) % 3 {
+            0 => Entry::WRITABLE,
+            1 if block < BLOCKS - 1 => Entry::ACCESSED,
+            _ => used,
+        };
+        for block in 0..BLOCKS {
+            if large >> block & 1 != 0 {
+                host.map(block << 9, (block + 1) << 9, PageSize::Huge, large_flags(block));
+            } else {
+                let pages = block << 9..(block + 1) << 9;
+                pages.for_each(|gfn| host.map(gfn, gfn + 8 * 7 + (1 << 15), PageSize::Small, host_flags(gfn)));
+            }
+        }
         let outcome = |stages: bool| {
             let (mut rig, mut guest, mut host) = (Rig::new(&config), guest.table.clone(), host.table.clone());
             rig.core.set_stages(stages);
@@ -331,7 +348,8 @@ proptest! {
                     0 => drop(guest.update(Vpn(page), |entry| entry.without(Entry::WRITABLE))),
                     1 => drop(guest.update(Vpn(page), moved)),
                     2 => drop(guest.update(Vpn(page), |entry| entry.without(Entry::ACCESSED))),
-                    3 => drop(host.update(Vpn(page), |entry| Entry::leaf(Frame((1 << 21) + number), entry.flags()))),
+                    3 => move_page(&mut host, Vpn(page), (1 << 21) + (number << 9)),
+                    7 => drop(host.split(Vpn(page), Frame((1 << 23) + number))),
                     4 => drop(host.update(Vpn(page), |entry| entry.without(Entry::WRITABLE))),
                     5 => drop(host.update(Vpn(page), |entry| entry.without(Entry::ACCESSED))),
                     _ => drop(guest.unmap(Vpn(page))),
@@ -375,11 +393,37 @@ fn pwc() -> impl Strategy<Value = PwcConfig> {
     ])
 }
 
+/// Of 2 MiB, the guest's memory: nodes of its table are in the last one.
+const BLOCKS: u64 = 17;
+
+/// A bit for each block that the host has in a large page: none, that of the guest's nodes (as
+/// with HugeGPT), all, or every second one.
+fn large_blocks() -> impl Strategy<Value = u64> {
+    prop::sample::select(vec![0, 1 << (BLOCKS - 1), (1 << BLOCKS) - 1, 0x1_5555])
+}
+
+/// Puts the page of `table` that covers `page` into other frames: as many from `frame` on as it
+/// has.
+fn move_page(table: &mut PageTable, page: Vpn, frame: u64) {
+    table.update(page, |entry| Entry::leaf(Frame(frame), entry.flags()));
+}
+
 /// A guest of 4096 small pages at 0, scattered, over a host that scatters them again.
 fn scattered_vm() -> (PageTable, PageTable) {
+    scattered_vm_on(0)
+}
+
+/// The same, over a host with [`large_blocks`].
+fn scattered_vm_on(large: u64) -> (PageTable, PageTable) {
     let (mut guest, mut host) = (TestTable::new(Geometry::X86_4, 8192, 1), TestTable::new(Geometry::X86_4, 1 << 20, 1));
     (0..4096).for_each(|page| guest.map(page, page * 1229 % 4096, PageSize::Small, WRITABLE));
-    (0..8192 + 512).for_each(|gfn| host.map(gfn, gfn * 3 + 7, PageSize::Small, WRITABLE));
+    for block in 0..BLOCKS {
+        if large >> block & 1 != 0 {
+            host.map(block << 9, (64 + block * 3) << 9, PageSize::Huge, WRITABLE);
+        } else {
+            (block << 9..(block + 1) << 9).for_each(|gfn| host.map(gfn, gfn * 3 + 7, PageSize::Small, WRITABLE));
+        }
+    }
     (guest.table, host.table)
 }
 
