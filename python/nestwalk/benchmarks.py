@@ -34,6 +34,7 @@ REFERENCES = {
     "nested_tenth_walks": Reference("the same, one access in ten walks", 25e6, 11e6),
     "nested_all_walks_sapphire_rapids": Reference("every access walks, on sapphire-rapids", 4e6),
     "nested_all_walks_zen4": Reference("every access walks, on zen4", 4e6),
+    "nested_all_walks_shadow": Reference("every access walks, shadow table", None),
     "nested_sequential": Reference("the same, sequential accesses", 250e6, 122e6),
     "faults_two_level": Reference("page faults through guest and host kernel", 10e6),
     "faults_colocated": Reference("the same, two programs of one guest in turn", 4e6),

@@ -146,10 +146,11 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// All benchmarks except [`imports::NAMES`], whose instructions are not counted because two threads
 /// share the work.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 26] = [
     "nested_all_walks",
     "nested_all_walks_sapphire_rapids",
     "nested_all_walks_zen4",
+    "nested_all_walks_shadow",
     "nested_tenth_walks",
     "nested_sequential",
     "faults_two_level",
@@ -301,7 +302,7 @@ impl Technique {
                 let (fallback, allocator) = (Fallback::Ept, AllocatorKind::default());
                 Self { paging: PagingConfig::Segments { max: 1, fallback, allocator }, ..plain }
             }
-            "nested_tenth_walks_shadow" => Self { paging: PagingConfig::Shadow, ..plain },
+            "nested_all_walks_shadow" | "nested_tenth_walks_shadow" => Self { paging: PagingConfig::Shadow, ..plain },
             "faults_ptemagnet" => Self { guest_manager: ManagerConfig::PteMagnet(PteMagnetConfig::default()), ..plain },
             "faults_freebsd" => Self { guest_manager: ManagerConfig::FreeBsd(FreeBsdConfig::default()), ..plain },
             // Each page is a fault, as with the other managers: the threshold is not reached before

@@ -5,13 +5,13 @@
 //! accelerator, with this walker, in place of once for each walker: few processors need them, and
 //! all who build them wait.
 
-use nestwalk_mem::{Gva, NodeId, PageTable, Vpn};
+use nestwalk_mem::{Gva, NodeId};
 
 use crate::accelerator::Accelerator;
 use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
 use crate::mapping::Mapping;
-use crate::memo::{Memo, Prepared};
+use crate::memo::{Memo, Prepared, Sources};
 use crate::native::Native;
 use crate::nested::Nested;
 use crate::segmented::Segmented;
@@ -56,8 +56,12 @@ impl Walker for AnyWalker<'_, '_> {
         ask!(self, walker => walker.walk(unit, simd, gva, store))
     }
 
-    fn prepares(&self) -> Option<(&PageTable, &PageTable, Vpn)> {
+    fn prepares(&self) -> Option<(Sources, usize)> {
         ask!(self, walker => walker.prepares())
+    }
+
+    fn is_flat(&self) -> bool {
+        ask!(self, walker => walker.is_flat())
     }
 
     fn prepare(&mut self, memo: &mut Memo, gva: Gva, store: bool) -> Option<Prepared> {

@@ -87,6 +87,16 @@ pub(crate) fn leaf_of(table: &PageTable, page: Vpn, write: bool) -> Option<Found
     (entry.is_present() && found.allows(write)).then_some(found)
 }
 
+/// The leaf for `page`, if it is a PTE in a node that is known without a descent, is present and
+/// allows a `write`.
+#[inline(always)]
+pub(crate) fn known_leaf(table: &PageTable, page: Vpn, write: bool) -> Option<Found> {
+    let node = table.known_pte_node(page)?;
+    let entry = table.entry(node, index_of(page, Level::PTE));
+    let found = Found { entry, node, level: Level::PTE };
+    (entry.is_present() && found.allows(write)).then_some(found)
+}
+
 /// Sets the dirty bit of the leaf for `page`, if it is writable. The leaf.
 pub(crate) fn set_dirty(table: &mut PageTable, page: Vpn) -> Option<Found> {
     let found = leaf_of(table, page, true)?;

@@ -8,6 +8,9 @@
 //!   block.
 //! - What a walk for a guest's page finds is one word: [`Leaf`]. It replaces two entries, and the
 //!   two ways to them, in this machine's own memory.
+//! - A *flat* walk reads one table only: natively, or with segment registers in place of the host's
+//!   table. All walks through one PTE node read the same lines above it: it keeps them by node, and
+//!   nothing else.
 //!
 //! A memo serves the simulation only, holds nothing but what the tables say, and forgets everything
 //! as soon as a table's [version](PageTable::version) says that something may have ceased to be
@@ -15,11 +18,12 @@
 
 use nestwalk_mem::addr::{ENTRY_BYTES, LINE_SHIFT, PAGE_SHIFT};
 use nestwalk_mem::aligned::Aligned;
-use nestwalk_mem::{Entry, Frame, Level, NodeId, PageTable, Pfn, Version, Vpn};
+use nestwalk_mem::{Entry, Frame, Gpa, Level, NodeId, PageTable, Pfn, Version, Vpn};
 
 use crate::clustered::Group;
 use crate::leaf::{Found, INDEX_BITS, index_of, leaf_of};
 use crate::mapping::Mapping;
+use crate::segments::Segments;
 
 /// Levels of the tables that are prepared for.
 pub(crate) const LEVELS: usize = 4;
@@ -35,29 +39,46 @@ fn line_of(frame: Frame, index: usize) -> Option<u32> {
     u32::try_from(frame.0 << LINES_ORDER | (index >> LINE_ENTRIES_ORDER) as u64).ok()
 }
 
-/// The lines of the entries that a host walk reads, from the root's down to the PTE's. If it ends
-/// at a leaf of 2 MiB, it has no PTE: then [`HostLines::LARGE`] is there.
+/// The lines of the entries that a walk through one table reads (a host walk, or a flat one), from
+/// the root's down to the PTE's. If it ends at a leaf of 2 MiB, it has no PTE: then [`Lines::LARGE`]
+/// is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
-pub(crate) struct HostLines(pub [u32; LEVELS]);
+pub(crate) struct Lines(pub [u32; LEVELS]);
 
-impl HostLines {
+impl Lines {
     /// No memory has that line.
     const LARGE: u32 = u32::MAX;
     /// They are not known: nor has it that one.
     const NONE: Self = Self([u32::MAX; LEVELS]);
 
-    /// Those on the way down to `at`, a node with leaves for `page` that has this level; `None` if
-    /// they are in too much memory.
-    fn to(host: &PageTable, (mut at, level): (NodeId, Level), page: Vpn) -> Option<Self> {
+    /// Those on the way down `table` to `at`, a node with leaves for `page` that has this level; of
+    /// a PTE node, its first line. `None` if they are in too much memory, or if `place` does not know
+    /// where a frame lies.
+    fn to(
+        table: &PageTable,
+        (mut at, level): (NodeId, Level),
+        page: Vpn,
+        place: impl Fn(Frame) -> Option<Frame>,
+    ) -> Option<Self> {
         let mut lines = [Self::LARGE; LEVELS];
         let mut index = if level == Level::PTE { 0 } else { index_of(page, level) };
         for (line, level) in lines.iter_mut().rev().zip(1..).skip(level.index()) {
-            let (frame, parent) = host.frame_and_parent(at);
-            *line = line_of(frame, index)?;
+            let (frame, parent) = table.frame_and_parent(at);
+            *line = line_of(place(frame)?, index)?;
             (at, index) = (parent, index_of(page, Level(level + 1)));
         }
         Some(Self(lines))
+    }
+
+    /// Those of a walk for `page`, where these are of one through the same nodes.
+    #[inline(always)]
+    fn of(self, page: Vpn) -> Self {
+        let Self(mut lines) = self;
+        let line = (index_of(page, Level::PTE) >> LINE_ENTRIES_ORDER) as u32;
+        // A large one keeps its mark.
+        lines[LEVELS - 1] = lines[LEVELS - 1].saturating_add(line);
+        Self(lines)
     }
 
     /// Whether they end at a leaf of 2 MiB.
@@ -71,8 +92,8 @@ impl HostLines {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 pub(crate) struct NodeRecord {
-    /// Those of the host walk to its frame.
-    pub host_lines: HostLines,
+    /// Those of the host walk to its frame. For flat walks, those of the walks through it.
+    pub host_lines: Lines,
     /// Its own first line in the host's memory.
     pub first_line: u32,
     /// Its frame in the guest's memory.
@@ -86,7 +107,7 @@ pub(crate) struct NodeRecord {
 }
 
 impl NodeRecord {
-    const NONE: Self = Self { host_lines: HostLines::NONE, first_line: 0, gfn: 0, parent: 0, time: 0, walks: 0 };
+    const NONE: Self = Self { host_lines: Lines::NONE, first_line: 0, gfn: 0, parent: 0, time: 0, walks: 0 };
     /// Its page's accessed and dirty bits in the host's table are still to be set.
     const UNMARKED: u32 = 1 << 31;
 
@@ -200,11 +221,11 @@ impl Prepared {
 #[repr(C, align(16))]
 struct BlockRecord {
     /// Those to its first page.
-    lines: HostLines,
+    lines: Lines,
 }
 
 impl BlockRecord {
-    const NONE: Self = Self { lines: HostLines::NONE };
+    const NONE: Self = Self { lines: Lines::NONE };
     /// Blocks beyond are not kept: 256 GiB, as with lines.
     const COUNT_MAX: usize = 1 << (Leaf::FRAME_BITS - INDEX_BITS);
 }
@@ -216,12 +237,32 @@ fn are_in_order(line: &[Entry; 8]) -> bool {
     line.windows(2).filter(in_order).count() >= 4
 }
 
-/// What it was made of.
+/// What walks are prepared from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Sources {
+pub struct Sources {
     guest: Version,
+    /// That of no table if walks are flat.
     host: Version,
+    /// The host's page at which guest-physical memory begins.
     base: Vpn,
+    segments: Option<Segments>,
+}
+
+impl Sources {
+    /// The two tables of nested walks, as they are now.
+    pub(crate) fn nested(guest: &PageTable, host: &PageTable, base: Vpn) -> Self {
+        Self { guest: guest.version(), host: host.version(), base, segments: None }
+    }
+
+    /// The table of flat walks, as it is now, and what says where its frames lie.
+    pub(crate) fn flat(table: &PageTable, segments: Option<&Segments>) -> Self {
+        Self { guest: table.version(), segments: segments.copied(), ..Self::default() }
+    }
+
+    /// Whether they are the same tables, as they are now or as they were.
+    pub(crate) fn are_of_tables_of(&self, other: &Self) -> bool {
+        (self.guest.table, self.host.table) == (other.guest.table, other.host.table)
+    }
 }
 
 /// See the [module's documentation](self).
@@ -246,16 +287,14 @@ pub struct Memo {
 }
 
 impl Memo {
-    /// Whether it is about these two tables.
-    pub(crate) fn is_about(&self, guest: u64, host: u64) -> bool {
-        (self.sources.guest.table, self.sources.host.table) == (guest, host)
+    /// Whether it is about the tables of `sources`.
+    pub(crate) fn is_about(&self, sources: &Sources) -> bool {
+        self.sources.are_of_tables_of(sources)
     }
 
-    /// From now on it is used for these tables as they are now; guest-physical memory begins at the
-    /// host's page `base`.
-    pub(crate) fn renew(&mut self, guest: &PageTable, host: &PageTable, base: Vpn) {
-        let sources = Sources { guest: guest.version(), host: host.version(), base };
-        let slots = guest.node_slots();
+    /// From now on it is used for these tables as they are now. The guest's numbers of nodes are
+    /// below `slots`.
+    pub(crate) fn renew(&mut self, sources: Sources, slots: usize) {
         if sources != self.sources || self.nodes.len() < slots {
             self.renew_for(sources, slots);
         }
@@ -267,7 +306,7 @@ impl Memo {
         self.base = sources.base;
         let nodes = |version: Version| (version.table, version.node_changes);
         let are_nodes_there =
-            nodes(old.guest) == nodes(sources.guest) && (old.host, old.base) == (sources.host, sources.base);
+            nodes(old.guest) == nodes(sources.guest) && Sources { guest: old.guest, ..sources } == old;
         if (nodes(old.host), old.base) != (nodes(sources.host), sources.base) {
             self.blocks.clear();
             self.has_large = false;
@@ -371,11 +410,39 @@ impl Memo {
     /// The lines of a host walk to `page`. [`Memo::prepare_block`] must have returned `true` for
     /// its block in this run.
     #[inline(always)]
-    pub(crate) fn host_lines(&self, page: Vpn) -> HostLines {
-        let HostLines(mut lines) = self.blocks[self.block(page)].lines;
-        let line = (index_of(page, Level::PTE) >> LINE_ENTRIES_ORDER) as u32;
-        lines[LEVELS - 1] = lines[LEVELS - 1].saturating_add(line);
-        HostLines(lines)
+    pub(crate) fn host_lines(&self, page: Vpn) -> Lines {
+        self.blocks[self.block(page)].lines.of(page)
+    }
+
+    /// The lines of a flat walk for `page`. [`Memo::prepare_flat`] must have returned `true` for its
+    /// PTE `node` in this run.
+    #[inline(always)]
+    pub(crate) fn flat_lines(&self, node: NodeId, page: Vpn) -> Lines {
+        self.nodes[node.0 as usize].host_lines.of(page)
+    }
+
+    /// Whether flat walks through `node`, the PTE node of `table` for `page`, are prepared now.
+    #[inline(always)]
+    pub(crate) fn prepare_flat(&mut self, table: &PageTable, node: NodeId, page: Vpn) -> bool {
+        self.nodes[node.0 as usize].time == self.nodes_time || self.fill_flat(table, node, page)
+    }
+
+    #[cold]
+    fn fill_flat(&mut self, table: &PageTable, node: NodeId, page: Vpn) -> bool {
+        let place = |frame: Frame| match &self.sources.segments {
+            None => Some(frame),
+            Some(segments) => segments.translate(Gpa::from(frame.address())).map(|hpa| Frame(hpa.page().0)),
+        };
+        let Some(host_lines) = Lines::to(table, (node, Level::PTE), page, place) else { return false };
+        self.nodes[node.0 as usize] = NodeRecord { host_lines, time: self.nodes_time, ..NodeRecord::NONE };
+        true
+    }
+
+    /// Translations by segment registers, before each reference of a flat walk and for its data: the
+    /// cycles of one.
+    #[inline(always)]
+    pub(crate) fn segment_cycles(&self) -> Option<u32> {
+        self.sources.segments.as_ref().map(|segments| segments.latency_cycles)
     }
 
     /// The host's page that is the guest's frame `gfn`.
@@ -393,9 +460,8 @@ impl Memo {
     /// Whether walks to `found`, the host's leaf for `page`, are prepared now.
     #[inline(always)]
     pub(crate) fn prepare_block(&mut self, host: &PageTable, found: Found, page: Vpn) -> bool {
-        let is_known = |record: &BlockRecord| {
-            record.lines != HostLines::NONE && record.lines.is_large() == (found.level > Level::PTE)
-        };
+        let is_known =
+            |record: &BlockRecord| record.lines != Lines::NONE && record.lines.is_large() == (found.level > Level::PTE);
         self.blocks.get(self.block(page)).is_some_and(is_known) || self.fill_block(host, found, page)
     }
 
@@ -430,7 +496,7 @@ impl Memo {
         if block >= BlockRecord::COUNT_MAX || found.level > Level::PMD {
             return false;
         }
-        let Some(lines) = HostLines::to(host, (found.node, found.level), page) else { return false };
+        let Some(lines) = Lines::to(host, (found.node, found.level), page, Some) else { return false };
         if self.blocks.len() <= block {
             self.blocks.resize((block + 1).next_power_of_two(), BlockRecord::NONE);
         }
@@ -545,12 +611,12 @@ mod tests {
         let node = guest.known_pte_node(Vpn(0x1234)).unwrap();
         let (frame, _) = guest.frame_and_parent(node);
         let mut memo = Memo::default();
-        memo.renew(&guest, &host, Vpn(0));
+        memo.renew(Sources::nested(&guest, &host, Vpn(0)), guest.node_slots());
         assert!(memo.prepare_node(&guest, &host, node));
         let large = memo.node(node);
         assert!(large.host_lines.is_large() && memo.host_lines(Vpn(frame.0)).is_large());
         host.split(Vpn(0), Frame(20_000)).unwrap();
-        memo.renew(&guest, &host, Vpn(0));
+        memo.renew(Sources::nested(&guest, &host, Vpn(0)), guest.node_slots());
         assert!(memo.prepare_node(&guest, &host, node));
         let small = memo.node(node);
         assert!(!small.host_lines.is_large());

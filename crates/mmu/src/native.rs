@@ -8,10 +8,11 @@ use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
 use crate::contiguous::is_in_block;
 use crate::events::{Table, WalkEvents};
-use crate::leaf::{Found, group_around, hint_leaf, leaf_of, set_dirty};
+use crate::leaf::{Found, group_around, hint_leaf, known_leaf, leaf_of, set_dirty};
 use crate::mapping::Mapping;
-use crate::memo::Memo;
+use crate::memo::{Memo, Prepared, Sources};
 use crate::simd::Simd;
+use crate::stages::ROOT;
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Walker, descend};
 
@@ -59,6 +60,26 @@ impl Walker for Native<'_> {
             Some(found) if found.allows(store) => Ok(self.finish(gva, found, store)),
             _ => Err(Fault::Guest { gva, store }),
         }
+    }
+
+    fn prepares(&self) -> Option<(Sources, usize)> {
+        let table = &*self.table;
+        (table.geometry().root() == ROOT).then(|| (Sources::flat(table, None), table.node_slots()))
+    }
+
+    #[inline(always)]
+    fn is_flat(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn prepare(&mut self, memo: &mut Memo, gva: Gva, store: bool) -> Option<Prepared> {
+        let page = Va::from(gva).page();
+        let found = known_leaf(self.table, page, store)?;
+        if !memo.prepare_flat(self.table, found.node, page) {
+            return None;
+        }
+        Some(Prepared { mapping: self.finish(gva, found, store), node: found.node, gfn: 0 })
     }
 
     fn tables(&mut self) -> Tables<'_> {

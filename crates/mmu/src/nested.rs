@@ -14,9 +14,9 @@ use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
 use crate::contiguous::is_in_block;
 use crate::events::{Table, WalkEvents};
-use crate::leaf::{Found, group_around, hint_leaf, index_of, leaf_of, set_dirty};
+use crate::leaf::{Found, group_around, hint_leaf, index_of, known_leaf, leaf_of, set_dirty};
 use crate::mapping::Mapping;
-use crate::memo::{Memo, Prepared};
+use crate::memo::{Memo, Prepared, Sources};
 use crate::simd::Simd;
 use crate::stages::ROOT;
 use crate::walk_unit::WalkUnit;
@@ -107,16 +107,6 @@ fn host_walk_to<P: Accelerator, S: Simd>(
         nested_tlb.insert(simd, page, mapping);
     }
     Some(mapping)
-}
-
-/// The leaf for `page`, if it is a PTE in a node that is known without a descent, is present and
-/// allows a `write`.
-#[inline(always)]
-fn known_leaf(table: &PageTable, page: Vpn, write: bool) -> Option<Found> {
-    let node = table.known_pte_node(page)?;
-    let entry = table.entry(node, index_of(page, Level::PTE));
-    let found = Found { entry, node, level: Level::PTE };
-    (entry.is_present() && found.allows(write)).then_some(found)
 }
 
 impl Nested<'_> {
@@ -230,9 +220,9 @@ impl Walker for Nested<'_> {
         }
     }
 
-    fn prepares(&self) -> Option<(&PageTable, &PageTable, Vpn)> {
+    fn prepares(&self) -> Option<(Sources, usize)> {
         let common = self.guest.geometry().root() == ROOT && self.host.geometry().root() == ROOT;
-        common.then_some((&*self.guest, &*self.host, self.base))
+        common.then(|| (Sources::nested(self.guest, self.host, self.base), self.guest.node_slots()))
     }
 
     #[inline(always)]

@@ -694,6 +694,12 @@ impl<P: Accelerator> Core<P> {
         let Some(memo) = self.memo else { return };
         let prepared = &self.memos[memo];
         let ahead = Ahead { walker: &*walker, memo: Some(prepared), hints };
+        if walker.is_flat() {
+            return simd.apart(
+                #[inline(always)]
+                || self.unit.run_flat_stage(simd, prepared, ahead),
+            );
+        }
         let unmarked = simd.apart(
             #[inline(always)]
             || self.unit.run_stages(simd, prepared, ahead),
@@ -705,14 +711,18 @@ impl<P: Accelerator> Core<P> {
 
     /// The memo for the tables of `walker`, if its walks can be put off.
     fn memo_for<W: Walker>(&mut self, walker: &W) -> Option<usize> {
-        // In stages all host walks search the same caches, and there is no nested TLB.
-        let is_staged =
-            self.unit.nested_tlb.is_none() && self.unit.searches_host_pwc(0) == self.unit.searches_host_pwc(1);
+        // In stages nothing is prefetched in flat walks; in nested ones all host walks search the
+        // same caches, and there is no nested TLB.
+        let is_staged = if walker.is_flat() {
+            !P::ACTIVE
+        } else {
+            self.unit.nested_tlb.is_none() && self.unit.searches_host_pwc(0) == self.unit.searches_host_pwc(1)
+        };
         if !Self::IN_STAGES || !self.stages || !is_staged {
             return None;
         }
-        let (guest, host, base) = walker.prepares()?;
-        let about = |memo: &Memo| memo.is_about(guest.version().table, host.version().table);
+        let (sources, slots) = walker.prepares()?;
+        let about = |memo: &Memo| memo.is_about(&sources);
         let at = self.memos.iter().position(about).unwrap_or_else(|| {
             if self.memos.len() < MEMOS_MAX {
                 self.memos.push(Memo::default());
@@ -722,7 +732,7 @@ impl<P: Accelerator> Core<P> {
             self.memos[self.oldest_memo] = Memo::default();
             self.oldest_memo
         });
-        self.memos[at].renew(guest, host, base);
+        self.memos[at].renew(sources, slots);
         Some(at)
     }
 

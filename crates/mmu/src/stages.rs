@@ -11,6 +11,9 @@
 //!    [tape](crate::tape).
 //! 4. *Replay* ([`play`](crate::play)).
 //!
+//! A flat walk, through one table, needs no list of tasks: its page-walk caches and its references
+//! are one stage.
+//!
 //! No stage depends on a later one: the lines that a walk references do not depend on which cache
 //! level serves them, and the guest's and the host's page-walk caches are independent.
 
@@ -20,7 +23,7 @@ use nestwalk_mem::{Gpa, Level, NodeId, Va, Vpn};
 use crate::accelerator::Accelerator;
 use crate::accelerator::prefetch::Issue;
 use crate::events::{Table, WalkEvents};
-use crate::memo::{LEVELS, Memo};
+use crate::memo::{LEVELS, Lines, Memo};
 use crate::simd::Simd;
 use crate::tape::{Reference, WalkSpan};
 use crate::tasks::{Pending, TASKS_MAX, Task, TaskList};
@@ -45,6 +48,17 @@ const HOST_CODES: [u64; 2 * LEVELS] = {
     let mut place = 0;
     while place < LEVELS {
         codes[place] = WalkEvents::step_code(0, (LEVELS - place) as u8) as u64;
+        place += 1;
+    }
+    codes
+};
+
+/// The same of the levels of a flat walk's only table, which counts as the guest's.
+const FLAT_CODES: [u8; LEVELS] = {
+    let mut codes = [0; LEVELS];
+    let mut place = 0;
+    while place < LEVELS {
+        codes[place] = WalkEvents::step_code((LEVELS - place) as u8, 0);
         place += 1;
     }
     codes
@@ -103,6 +117,48 @@ impl<P: Accelerator> WalkUnit<P> {
         };
         self.pending.walks.clear();
         unmarked
+    }
+
+    /// The same of flat walks, whose nodes are prepared in `memo`.
+    #[inline(always)]
+    pub(crate) fn run_flat_stage<S: Simd>(&mut self, simd: S, memo: &Memo, mut ahead: impl FetchAhead) {
+        let Pending { walks, others, others_done, .. } = &mut self.pending;
+        let others = &others.references()[..others.len()];
+        let (places, tape_len, spans) = self.tape.parts(walks.len() * LEVELS + others.len());
+        let mut tape = Writer { places, len: *tape_len };
+        let mut left_counts = [0_u64; LEVELS + 1];
+        let lookup_cycles = if self.guest_pwc.exists() { self.guest_pwc.latency_cycles() } else { 0 };
+        let segment_cycles = memo.segment_cycles();
+        let (mut done, mut translations) = (0, 0);
+        let mut lookups = self.guest_pwc.lookups();
+        for walk in walks.drain(..) {
+            let (other, page) = (walk.other as usize, Va::from(walk.gva).page());
+            others[done..other].iter().for_each(|&other| tape.push(other));
+            ahead.first();
+            ahead.second();
+            let left = lookups.levels_left(simd, page, false);
+            left_counts[left] += 1;
+            let begin = tape.len as u32;
+            let Lines(lines) = memo.flat_lines(walk.node, page);
+            for (&line, &code) in lines.iter().zip(&FLAT_CODES).skip(LEVELS - left) {
+                tape.push(Reference::of_line(line, code));
+            }
+            let translated = left as u64 + 1;
+            translations += translated;
+            let guest_lookup_cycles = lookup_cycles + translated as u32 * segment_cycles.unwrap_or(0);
+            spans.push(WalkSpan { begin, end: tape.len as u32, guest_lookup_cycles, host_lookup_cycles: 0 });
+            tape.push(others[other]);
+            done = other + 1;
+        }
+        lookups.finish();
+        *tape_len = tape.len;
+        *others_done = done;
+        if segment_cycles.is_some() {
+            self.counters.walk_events.0[usize::from(WalkEvents::segments_code())] += translations;
+        }
+        if self.guest_pwc.exists() {
+            self.count_lookups(Table::Guest, &left_counts);
+        }
     }
 
     /// Puts what is left of the other references onto the tape.

@@ -6,7 +6,7 @@ use nestwalk_mem::{Gva, Level, NodeId, Vpn};
 
 use crate::events::WalkEvents;
 use crate::leaf::index_of;
-use crate::memo::{HostLines, LEVELS, LINE_ENTRIES_ORDER, Memo, NodeRecord, Prepared};
+use crate::memo::{LEVELS, LINE_ENTRIES_ORDER, Lines, Memo, NodeRecord, Prepared};
 use crate::tape::{Reference, Tape};
 
 /// A walk that was put off.
@@ -25,7 +25,7 @@ pub(crate) struct Walk {
 #[repr(C)]
 pub(crate) struct Task {
     /// What there is to read.
-    pub lines: HostLines,
+    pub lines: Lines,
     /// The guest's entry, or the data.
     pub after: Reference,
     /// The host's page.

@@ -10,7 +10,7 @@ use crate::clustered::Group;
 use crate::events::Table;
 use crate::leaf::{Found, INDEX_BITS, index_of};
 use crate::mapping::Mapping;
-use crate::memo::{Memo, Prepared};
+use crate::memo::{Memo, Prepared, Sources};
 use crate::simd::Simd;
 use crate::walk_unit::WalkUnit;
 
@@ -111,10 +111,16 @@ pub trait Walker {
         store: bool,
     ) -> Result<Mapping, Fault>;
 
-    /// The tables to prepare walks through, and where guest-physical memory begins in the host's,
-    /// if walks can be done in [stages](crate::stages).
-    fn prepares(&self) -> Option<(&PageTable, &PageTable, Vpn)> {
+    /// What walks are prepared from, and how many numbers of nodes the program's own table uses; if
+    /// they can be done in [stages](crate::stages).
+    fn prepares(&self) -> Option<(Sources, usize)> {
         None
+    }
+
+    /// Whether its walks are [flat](crate::memo).
+    #[inline(always)]
+    fn is_flat(&self) -> bool {
+        false
     }
 
     /// As [`Walker::resolve`], if the walk cannot fault and `memo` has its nodes or can prepare

@@ -285,6 +285,67 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Walks of one table, natively and through segment registers, while the kernel changes the table.
+    #[test]
+    fn flat_walks_in_stages_are_walks_one_after_the_other(
+        seed in any::<u64>(),
+        guest_pwc in pwc(),
+        is_segmented in any::<bool>(),
+        is_clustered in any::<bool>(),
+        // Of the second segment: the guest's nodes are in it, or some of them beyond.
+        frames in prop::sample::select(vec![0x2000_u64, 0x1804]),
+        changes in prop::collection::vec((0_u64..6, 0_u64..1024, 100_usize..2000), 1..10),
+    ) {
+        let mut config = MmuConfig { guest_pwc, ..machine() };
+        config.l2_tlb[0].entries = 4 * config.l2_tlb[0].ways;
+        if is_clustered {
+            config = config.with_clustered_tlb().unwrap();
+        }
+        let segments = [(Pfn(0x9000), 0x800), (Pfn(0x100), frames)];
+        let table = scattered_vm().0;
+        let outcome = |stages: bool| {
+            let (mut rig, mut table) = (Rig::new(&config), table.clone());
+            let mut segments = segments.map(|(base, frames)| (base.0, frames));
+            rig.core.set_stages(stages);
+            let mut faults = Vec::new();
+            for (number, &(kind, page, count)) in (0_u64..).zip(&changes) {
+                let accesses = pages_at_random(seed.wrapping_add(number), count);
+                let mut accesses = &accesses[..];
+                let registers = Segments::new(&segments.map(|(base, frames)| (Pfn(base), frames)), 3).unwrap();
+                let mut run = |accesses: &[Access]| if is_segmented {
+                    let mut walker = Segmented { guest: &mut table, segments: &registers };
+                    rig.core.run(&mut rig.llc, &mut walker, accesses, None)
+                } else {
+                    rig.native(&mut table, accesses)
+                };
+                while let RunEnd::Fault { index, fault } = run(accesses) {
+                    faults.push((index, fault));
+                    accesses = &accesses[index + 1..];
+                }
+                match kind {
+                    0 => drop(table.update(Vpn(page), |entry| entry.without(Entry::WRITABLE))),
+                    1 => drop(table.update(Vpn(page), |entry| Entry::leaf(Frame(4096 + number), entry.flags()))),
+                    2 => drop(table.update(Vpn(page), |entry| entry.without(Entry::ACCESSED | Entry::DIRTY))),
+                    3 => drop(table.unmap(Vpn(page))),
+                    4 => drop(table.relocate(NodeId((page % table.node_count()) as u32), Frame(8192 + 64 + number))),
+                    _ => segments[0].0 += 0x800,
+                }
+                rig.core.flush_all();
+            }
+            rig.core.check_invariants();
+            let entries: Vec<_> = (0..1024).map(|page| table.leaf(Vpn(page))).collect();
+            (rig.core.counters(), faults, entries)
+        };
+        let (staged, expected) = (outcome(true), outcome(false));
+        prop_assert_eq!(&staged.0, &expected.0);
+        prop_assert_eq!(staged.1, expected.1);
+        prop_assert!(staged.2 == expected.2, "accessed and dirty bits");
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     /// What walks find is kept once they were many, and forgotten when the tables change.
