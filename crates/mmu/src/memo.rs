@@ -40,8 +40,8 @@ fn line_of(frame: Frame, index: usize) -> Option<u32> {
 }
 
 /// The lines of the entries that a walk through one table reads (a host walk, or a flat one), from
-/// the root's down to the PTE's. If it ends at a leaf of 2 MiB, it has no PTE: then [`Lines::LARGE`]
-/// is there.
+/// the root's down to the PTE's. If it ends at a leaf of 2 MiB, it has no PTE: then
+/// [`Lines::LARGE`] is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Lines(pub [u32; LEVELS]);
@@ -53,8 +53,8 @@ impl Lines {
     const NONE: Self = Self([u32::MAX; LEVELS]);
 
     /// Those on the way down `table` to `at`, a node with leaves for `page` that has this level; of
-    /// a PTE node, its first line. `None` if they are in too much memory, or if `place` does not know
-    /// where a frame lies.
+    /// a PTE node, its first line. `None` if they are in too much memory, or if `place` does not
+    /// know where a frame lies.
     fn to(
         table: &PageTable,
         (mut at, level): (NodeId, Level),
@@ -414,8 +414,8 @@ impl Memo {
         self.blocks[self.block(page)].lines.of(page)
     }
 
-    /// The lines of a flat walk for `page`. [`Memo::prepare_flat`] must have returned `true` for its
-    /// PTE `node` in this run.
+    /// The lines of a flat walk for `page`. [`Memo::prepare_flat`] must have returned `true` for
+    /// its PTE `node` in this run.
     #[inline(always)]
     pub(crate) fn flat_lines(&self, node: NodeId, page: Vpn) -> Lines {
         self.nodes[node.0 as usize].host_lines.of(page)
@@ -438,8 +438,8 @@ impl Memo {
         true
     }
 
-    /// Translations by segment registers, before each reference of a flat walk and for its data: the
-    /// cycles of one.
+    /// Cycles of a translation by segment registers, of which there is one for each reference of a
+    /// flat walk and one for its data.
     #[inline(always)]
     pub(crate) fn segment_cycles(&self) -> Option<u32> {
         self.sources.segments.as_ref().map(|segments| segments.latency_cycles)
@@ -506,8 +506,8 @@ impl Memo {
     }
 
     /// A walk ended at `index` of `node`, which is prepared, and what it found was not known here:
-    /// the entry there and the host's leaf `below`, as it was. Where the leaves of `node` are filled
-    /// in, this one is now. Where not, they are as soon as walks were so many that it pays.
+    /// the entry there and the host's leaf `below`, as it was. Where the leaves of `node` are
+    /// filled in, this one is now. Where not, they are as soon as walks were so many that it pays.
     pub(crate) fn learn(
         &mut self,
         guest: &PageTable,

@@ -287,7 +287,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Walks of one table, natively and through segment registers, while the kernel changes the table.
+    /// Walks of one table, natively and through segment registers, while the kernel changes it.
     #[test]
     fn flat_walks_in_stages_are_walks_one_after_the_other(
         seed in any::<u64>(),
