@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nestwalk.reproduce as papers
+from nestwalk.errors import NestwalkError
 from nestwalk.reproduce import paper, quick
 from nestwalk.reproduce.plan import UNAVAILABLE
 
@@ -63,3 +68,27 @@ def test_a_quick_run_leaves_to_a_full_one_what_parts_from_it() -> None:
     assert str(made[key]).startswith(UNAVAILABLE)
     assert "--quick" in str(made[key])
     assert quick.told("hugegpt", "another scale", {key: 1.0}) == {key: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: text[: len(text) // 2] + "[", "quick.toml: .*make it again"),
+        (lambda text: text.replace("objdet-time", "objdet-thyme"), "has no value 'objdet-thyme'"),
+    ],
+)
+def test_what_is_kept_is_refused_before_the_first_run(
+    damage: Callable[[str], str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(quick.__file__).parent
+    for file in folder.glob("*.toml"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / quick.FILE).write_text(damage((folder / quick.FILE).read_text(encoding="utf-8")), encoding="utf-8")
+    monkeypatch.setattr(resources, "files", lambda _: tmp_path)
+    quick.known.cache_clear()
+    try:
+        with pytest.raises(NestwalkError, match=said):
+            papers.plan("ptemagnet", quick=True)
+        assert papers.plan("ptemagnet").scale.quick is False, "a full run does not ask"
+    finally:
+        quick.known.cache_clear()

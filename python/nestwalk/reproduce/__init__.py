@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from nestwalk import checks, pool, progress
 from nestwalk.conduct import Means
 from nestwalk.errors import SEED_MAX, NestwalkError, unknown
+from nestwalk.reproduce import quick as quick_runs
 from nestwalk.reproduce.paper import Paper, load
 from nestwalk.reproduce.plan import DEFAULT_SEED, Experiment, Scale, check, execute
 from nestwalk.reproduce.rehearsal import naming, rehearse
@@ -72,6 +73,8 @@ def prepare(paper: Paper, *, quick: bool = False, seed: int = DEFAULT_SEED, trac
         NestwalkError: When a run names something that the engine does not know, or the paper's module does not make
             exactly the values that the paper's file asks for.
     """
+    if quick:
+        quick_runs.check(paper)
     if paper.name == "compromis":
         from nestwalk.reproduce import compromis
 

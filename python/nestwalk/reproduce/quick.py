@@ -20,7 +20,7 @@ from nestwalk.reproduce.plan import UNAVAILABLE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nestwalk.reproduce.paper import Claim
+    from nestwalk.reproduce.paper import Claim, Paper
     from nestwalk.reproduce.plan import Value
 
 FILE = "quick.toml"
@@ -65,6 +65,18 @@ def agrees(claim: Claim, quick: Value, full: Value) -> bool:
     if claim.paper is not None and claim.relation is not Relation.EQUALS:
         return claim.verdict(quick) == claim.verdict(full)
     return quick * full >= 0 and abs(quick - full) <= TOLERANCE * abs(full)
+
+
+def check(paper: Paper) -> None:
+    """Refuses what is kept of ``paper`` if it cannot be used, so that no run is made before that is seen.
+
+    Raises:
+        NestwalkError: When the file is not what it should be, or names a value that the paper does not have.
+    """
+    found = known().get(paper.name)
+    strange = sorted(found.parts.keys() - paper.claims.keys()) if found else []
+    if strange:
+        raise NestwalkError(f"{FILE}: {paper.name} has no value {strange[0]!r}; make it again with packaging/quick.py")
 
 
 def compared(paper: str, scale: str) -> Compared | None:
