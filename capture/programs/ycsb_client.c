@@ -3,14 +3,15 @@
  * A client that loads a redis or memcached server as YCSB does, over plain sockets.
  *
  *   ycsb_client [-m] [-p PORT] [-k KEYS] [-v BYTES] [-n OPERATIONS] [-w PERCENT] [-z THETA]
- *               [-c CONNECTIONS] [-t SECONDS] [-r SEED]
+ *               [-c CONNECTIONS] [-t SECONDS] [-s SECONDS] [-r SEED]
  *
  * redis, or with -m memcached (its text protocol). First every key is set once, over the first
  * connection, 64 sets in a pipeline. Then OPERATIONS requests, a set for PERCENT of them and a get
  * for the rest: every connection has one request under way, as a thread of YCSB has, and all of
  * them send before any reply is awaited. Keys are "user" and 19 digits, values have BYTES bytes.
  * Ranks of keys follow a Zipf distribution with exponent THETA, scattered over the keys. The client
- * gives up after SECONDS.
+ * gives up after SECONDS (-t), and waits for some (-s) between the keys and the requests, in which
+ * a server's own threads finish what the keys have left them.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -184,12 +185,12 @@ int main(int argc, char **argv)
 {
     struct load load = { .keys = 1000000, .value_bytes = 1000 };
     uint64_t operations = 1000000;
-    unsigned port = 6379, write_percent = 5, n_connections = 8, seconds = 7200;
+    unsigned port = 6379, write_percent = 5, n_connections = 8, seconds = 7200, pause = 0;
     double theta = 0.99;
     struct connection connections[CONNECTIONS_MAX] = { 0 };
     int option;
 
-    while ((option = getopt(argc, argv, "mp:k:v:n:w:z:c:t:r:")) != -1)
+    while ((option = getopt(argc, argv, "mp:k:v:n:w:z:c:t:s:r:")) != -1)
         switch (option) {
         case 'm': load.memcached = true; break;
         case 'p': port = number(optarg, 1, 65535); break;
@@ -200,6 +201,7 @@ int main(int argc, char **argv)
         case 'z': theta = exponent(optarg); break;
         case 'c': n_connections = number(optarg, 1, CONNECTIONS_MAX); break;
         case 't': seconds = number(optarg, 1, 1000000); break;
+        case 's': pause = number(optarg, 0, 1000000); break;
         case 'r': random_state = number(optarg, 0, UINT64_MAX >> 1); break;
         default: return 2;
         }
@@ -215,6 +217,7 @@ int main(int argc, char **argv)
 
     fill(&connections[0], &load);
     fprintf(stderr, PROGRAM ": %" PRIu64 " keys set\n", load.keys);
+    sleep(pause);
     drive(connections, n_connections, &load, operations, write_percent, theta);
     fprintf(stderr, PROGRAM ": %" PRIu64 " operations, %" PRIu64 " hits, %" PRIu64 " misses\n",
             operations, load.hits, load.misses);
