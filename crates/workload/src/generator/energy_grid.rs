@@ -22,7 +22,7 @@ use std::ops::RangeInclusive;
 
 use nestwalk_mem::{Access, Gva, Vpn};
 
-use super::bijection::{Dice, mix, scale};
+use super::bijection::{Dice, mix};
 use super::config::{impossible, parameters};
 use super::layout::Layout;
 use super::memory::{HEADER, Region, Sweep};
@@ -82,9 +82,15 @@ const INDEX: u64 = 4;
 /// Where the loop reads the two points, in its order (bytes behind the first one): before it stores
 /// the first two sums, and after that.
 const READS: ([u64; 10], [u64; 2]) = ([0x30, 0x38, 0x40, 0x08, 0x10, 0x18, 0x20, 0x00, 0x48, 0x50], [0x58, 0x28]);
-/// Accesses to stack and constants of a look-up besides its nuclides', from a capture's total
-/// (`docs/model.md`).
+/// Accesses to stack and constants of a look-up besides its nuclides', counted in a capture, and
+/// how many of them are stores (`docs/model.md`).
 const STACK_A_LOOKUP: u64 = 60;
+const STACK_STORES: u64 = 24;
+/// A nuclide's energies are drawn evenly, so that some of its points are next below many unionised
+/// ones and others below few. What lies where is drawn for blocks that have so many of its points
+/// (and of every other nuclide's), in a few variants.
+const BLOCK: u64 = 64;
+const VARIANTS: u64 = 512;
 
 parameters! {
     /// Cross-section look-ups over a unionised energy grid. Instructions from a capture.
@@ -108,6 +114,8 @@ pub(super) struct EnergyGrid {
     points: u64,
     own: u64,
     nuclides: u64,
+    /// Of each variant of a block, where a nuclide's points lie in it, ascending, in 2^-32 of it.
+    variants: Vec<[u32; BLOCK as usize]>,
     seed: u64,
     sweep: Sweep,
     dice: Vec<Dice>,
@@ -145,7 +153,13 @@ impl EnergyGrid {
         let indices = layout.map(layout.left() - table_pages);
         layout.gap();
         let tables = layout.map(table_pages);
+        let variant = |number| {
+            let mut places = std::array::from_fn(|point| mix(config.seed ^ mix(number * BLOCK + point as u64)) as u32);
+            places.sort_unstable();
+            places
+        };
         Ok(Self {
+            variants: (0..VARIANTS).map(variant).collect(),
             // The first thread fills all of it.
             sweep: Sweep::new(vec![vec![grids], vec![energies], vec![indices], vec![tables]], 1),
             layout,
@@ -164,13 +178,18 @@ impl EnergyGrid {
     }
 
     /// The point of `nuclide`'s own grid whose energy is the last one not above that of unionised
-    /// point `point`. Each run of `nuclides` unionised points has one of every nuclide, at a place
-    /// that a hash gives; really their number varies.
+    /// point `point`.
     fn index(&self, point: u64, nuclide: u64) -> u64 {
-        let run = point / self.nuclides;
-        let place = scale(mix(self.seed ^ (run * self.nuclides + nuclide)), self.nuclides);
-        let not_above = run + u64::from(place <= point % self.nuclides);
-        not_above.saturating_sub(1).min(self.own - 2)
+        let width = BLOCK * self.nuclides;
+        let (block, within) = (point / width, point % width);
+        if block == self.own / BLOCK {
+            // The last block is a shorter one: evenly.
+            return (point / self.nuclides).min(self.own - 2);
+        }
+        let variant = mix(self.seed ^ (block * self.nuclides + nuclide)) % VARIANTS;
+        let place = ((within << 32 | 0xffff_ffff) / width) as u32;
+        let below = self.variants[variant as usize].partition_point(|&other| other <= place) as u64;
+        (block * BLOCK + below).saturating_sub(1).min(self.own - 2)
     }
 
     /// The binary search for the energy between unionised points `point` and `point + 1`.
@@ -229,7 +248,8 @@ impl Pattern for EnergyGrid {
         let material = others.map_or(0, |other| other + 1);
         // Ten lines of the stack, which grows downwards.
         let stack = Gva(self.layout.locals(thread).pages.end.address().0 - 640);
-        let other = (0..STACK_A_LOOKUP).map(|nth| Access::new(Gva(stack.0 + nth * 8), nth % 2 == 1));
+        let other = (0..STACK_A_LOOKUP)
+            .map(|nth| Access::new(Gva(stack.0 + nth * 8), nth * STACK_STORES % STACK_A_LOOKUP < STACK_STORES));
         accesses.extend(other);
         self.search(point, accesses);
         let number = MATERIALS.len() as u64 * self.places * 12 + material as u64 * 4;
@@ -300,13 +320,37 @@ mod tests {
     }
 
     #[test]
-    fn a_nuclides_index_rises_by_one_in_each_run_of_points() {
+    fn a_nuclides_index_rises_to_its_last_point_but_one() {
         let grid = grid(68);
         for nuclide in [0, 33, 67] {
             let indices: Vec<u64> = (0..grid.points).map(|point| grid.index(point, nuclide)).collect();
-            assert!(indices.windows(2).all(|pair| pair[0] <= pair[1] && pair[1] - pair[0] <= 1));
-            assert!(indices.iter().zip(0..).all(|(&index, point)| index.abs_diff(point / 68) <= 1));
+            assert!(indices.windows(2).all(|pair| pair[0] <= pair[1]));
+            // A block begins with as many points below it as blocks have.
+            let near = |(&index, point): (&u64, u64)| index.abs_diff(point / 68) <= BLOCK;
+            assert!(indices.iter().zip(0..).all(near));
             assert_eq!((indices[0], indices[indices.len() - 1]), (0, grid.own - 2));
+        }
+    }
+
+    /// Of points drawn evenly, the distances to the next one are spread as those of a Poisson
+    /// process: 1 of e is larger than the mean of 68, 1 of e^2 larger than twice that.
+    #[test]
+    fn distances_between_a_nuclides_points_are_those_of_even_draws() {
+        let grid = grid(68);
+        let (mut gaps, mut from) = (Vec::new(), vec![0; 68]);
+        for point in 1..grid.points {
+            for (nuclide, from) in from.iter_mut().enumerate() {
+                let rise = grid.index(point, nuclide as u64) - grid.index(point - 1, nuclide as u64);
+                if rise > 0 {
+                    gaps.push(point - *from);
+                    gaps.extend(std::iter::repeat_n(0, rise as usize - 1));
+                    *from = point;
+                }
+            }
+        }
+        for (least, permille) in [(68, 368), (136, 135), (272, 18)] {
+            let larger = gaps.iter().filter(|&&gap| gap > least).count() * 1000 / gaps.len();
+            assert!(larger.abs_diff(permille) <= 15, "{larger} of 1000 above {least}");
         }
     }
 

@@ -264,6 +264,8 @@ struct Filling {
     table: Vec<u64>,
     /// Table pages looked at after the last key.
     swept: u64,
+    /// Pages between groups touched after that.
+    between: u64,
 }
 
 /// Bytes of a key's objects, if its draw is `draw`.
@@ -294,7 +296,7 @@ impl KeyValue {
         let guess = layout.left() * PAGE_BYTES / (config.value_bytes + config.key_bytes + 100);
         let slabs = Slabs::new(allocator, guess, config.seed, |draw| sizes(config, draw));
         let room = layout.left().saturating_sub(buffers);
-        let pages = slabs.group_pages() + slabs.record_pages();
+        let pages = slabs.group_span() + slabs.record_pages();
         let table_pages = |groups| {
             let slots = config.server.slots(groups * slabs.group_keys());
             (slots * WORD).div_ceil(PAGE_BYTES)
@@ -323,7 +325,7 @@ impl KeyValue {
                 layout.gap();
             }
             let here = left.min(groups_per_stretch);
-            stretches.push(layout.map(here * slabs.group_pages()));
+            stretches.push(layout.map(here * slabs.group_span()));
             left -= here;
         }
         let slots = config.server.slots(keys);
@@ -341,6 +343,7 @@ impl KeyValue {
                 next_page: 0,
                 table: vec![0; table.pages.len().div_ceil(64) as usize],
                 swept: 0,
+                between: 0,
             },
             layout,
             table,
@@ -370,12 +373,18 @@ impl KeyValue {
         (key / self.slabs.group_keys(), key % self.slabs.group_keys())
     }
 
+    /// The first page of a group.
+    fn group_start(&self, group: u64) -> Vpn {
+        let region = self.stretches[(group / self.groups_per_stretch) as usize];
+        region.pages.start + group % self.groups_per_stretch * self.slabs.group_span()
+    }
+
     /// Object `object` of `key`.
     #[inline]
     fn object(&self, key: u64, object: usize) -> Gva {
         let (group, within) = self.place(key);
         let region = self.stretches[(group / self.groups_per_stretch) as usize];
-        let base = group % self.groups_per_stretch * self.slabs.group_pages() * PAGE_BYTES;
+        let base = group % self.groups_per_stretch * self.slabs.group_span() * PAGE_BYTES;
         region.at(base + self.slabs.offset(group, within, object))
     }
 
@@ -640,8 +649,7 @@ impl KeyValue {
             }
         }
         let (group, within) = self.place(key);
-        let start = self.stretches[(group / self.groups_per_stretch) as usize].pages.start
-            + group % self.groups_per_stretch * self.slabs.group_pages();
+        let start = self.group_start(group);
         let records = self.records.map(|region| region.pages.start + group * self.slabs.record_pages());
         let pages = self.slabs.touches(group);
         let new = pages[self.filling.next_page..].iter().take_while(|touch| u64::from(touch.key) <= within);
@@ -737,6 +745,13 @@ impl Pattern for KeyValue {
             if self.filling.table[(page / 64) as usize] >> (page % 64) & 1 == 0 {
                 touches.push((self.table.pages.start + page, true));
             }
+        }
+        let (between, groups) = (self.slabs.between(), self.keys / self.slabs.group_keys());
+        let pages = groups * (between.end - between.start);
+        while self.filling.swept == self.table.pages.len() && self.filling.between < pages && touches.len() < most {
+            let (group, page) = (self.filling.between % groups, self.filling.between / groups);
+            touches.push((self.group_start(group) + between.start + page, true));
+            self.filling.between += 1;
         }
         if touches.len() > most {
             self.threads[usize::from(thread)].surplus.extend(touches.drain(most..));

@@ -26,6 +26,12 @@ const UNIT: u64 = 8;
 const SLAB_RECORD: u64 = 128;
 const RECORDS_A_PAGE: u64 = PAGE_BYTES / SLAB_RECORD;
 const WORD: u64 = 8;
+/// Slabs of memcached in a heap of 64 MiB, whose bookkeeping leaves no room for a 64th.
+const SLABS_A_HEAP: u64 = 63;
+/// A heap begins at a multiple of 64 MiB, of which only the place within 8 pages matters here (a
+/// cache line of page table entries). The pages up to there are touched when all keys are there, so
+/// that the footprint is what is touched; glibc's are not touched at all.
+const HEAP_ALIGNMENT_PAGES: u64 = 8;
 
 /// Whose size classes and slabs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +40,11 @@ pub(super) enum Allocator {
     /// whole objects.
     Jemalloc,
     /// memcached: classes a quarter larger each from 96 bytes on, slabs of 1 MiB.
+    ///
+    /// Each is a `malloc` of its own, by a thread that is not the first: glibc takes them from
+    /// heaps of 64 MiB. (A request of 1 MiB is a mapping only until the server frees a table that
+    /// is larger, which raises `M_MMAP_THRESHOLD`: that of 131,072 slots, at 196,608 items. What
+    /// comes before is not told apart here.)
     Memcached,
 }
 
@@ -67,11 +78,19 @@ impl Allocator {
         }
     }
 
-    /// Bytes in a slab's mapping before its objects: a memcached slab is a `malloc` of 1 MiB.
+    /// Bytes before a slab's objects: the header of a `malloc` of 1 MiB.
     fn header(self) -> u64 {
         match self {
             Self::Jemalloc => 0,
             Self::Memcached => 16,
+        }
+    }
+
+    /// Bytes before a group's first slab: `heap_info` of glibc's heap.
+    fn begin(self) -> u64 {
+        match self {
+            Self::Jemalloc => 0,
+            Self::Memcached => 32,
         }
     }
 
@@ -143,10 +162,10 @@ impl Slabs {
     pub(super) fn new(allocator: Allocator, keys: u64, seed: u64, sizes: impl Fn(u64) -> Vec<u64>) -> Self {
         let mut group_keys = (keys / 16).clamp(64, GROUP_KEYS_MAX);
         if allocator == Allocator::Memcached {
-            // Whole slabs, if all sizes are alike.
+            // Whole slabs, if all sizes are alike; as many as a heap has, if there are so many.
             let class = allocator.class(sizes(seed)[0]);
             let objects = allocator.slab(class) / class;
-            group_keys = (group_keys / objects).max(1) * objects;
+            group_keys = (keys / 16 / objects).clamp(1, SLABS_A_HEAP) * objects;
         }
         let courses: Vec<_> = (0..DEALS).map(|deal| course(allocator, group_keys, mix(seed ^ deal), &sizes)).collect();
         let most = |of| courses.iter().map(|(_, ends): &(Deal, [u64; 3])| ends[of as usize]).max().unwrap_or(0);
@@ -180,9 +199,17 @@ impl Slabs {
         self.group_keys
     }
 
-    /// Pages of a group's objects.
-    pub(super) fn group_pages(&self) -> u64 {
-        self.group_pages
+    /// Pages from a group's start to the next one's.
+    pub(super) fn group_span(&self) -> u64 {
+        match self.allocator {
+            Allocator::Jemalloc => self.group_pages,
+            Allocator::Memcached => self.group_pages.next_multiple_of(HEAP_ALIGNMENT_PAGES),
+        }
+    }
+
+    /// Pages between a group and the next one, counted from its start.
+    pub(super) fn between(&self) -> Range<u64> {
+        self.group_pages..self.group_span()
     }
 
     /// Pages of what the allocator keeps about a group's slabs and pages.
@@ -265,12 +292,12 @@ impl Course {
     /// A slab of `class` for `key`: where its objects begin and end.
     fn slab(&mut self, key: u32, class: u64) -> (u64, u64) {
         let slab = self.allocator.slab(class).max(class.next_multiple_of(PAGE_BYTES));
-        let mapped = (slab + self.allocator.header()).next_multiple_of(PAGE_BYTES);
         let start = self.end;
-        self.end += mapped;
+        self.end += slab + self.allocator.header();
         self.slabs += 1;
-        self.seen.resize((self.end / PAGE_BYTES) as usize, false);
-        let before = std::mem::replace(&mut self.kept, self.allocator.kept(self.slabs, self.end / PAGE_BYTES));
+        let pages = self.end.div_ceil(PAGE_BYTES);
+        self.seen.resize(pages as usize, false);
+        let before = std::mem::replace(&mut self.kept, self.allocator.kept(self.slabs, pages));
         let touch = |of| move |page| Touch { key, page: page as u32, of };
         self.touches.extend((before.0..self.kept.0).map(touch(Pages::Records)));
         self.touches.extend((before.1..self.kept.1).map(touch(Pages::Words)));
@@ -320,7 +347,7 @@ impl Course {
 /// Runs the allocator for one group; returns also how many pages of each kind it took.
 fn course(allocator: Allocator, keys: u64, seed: u64, sizes: &impl Fn(u64) -> Vec<u64>) -> (Deal, [u64; 3]) {
     let (bins, touches, seen) = (Vec::new(), Vec::new(), Vec::new());
-    let mut course = Course { allocator, bins, touches, seen, end: 0, slabs: 0, kept: (0, 0) };
+    let mut course = Course { allocator, bins, touches, seen, end: allocator.begin(), slabs: 0, kept: (0, 0) };
     let mut offsets = Vec::new();
     for key in 0..keys {
         for size in sizes(mix(seed ^ key)) {
@@ -330,7 +357,7 @@ fn course(allocator: Allocator, keys: u64, seed: u64, sizes: &impl Fn(u64) -> Ve
     // Slabs that are still open at the end are filled by the next group's keys in truth; here they
     // count as used.
     course.touch(keys as u32 - 1, 0..course.end);
-    let ends = [course.end / PAGE_BYTES, course.kept.0, course.kept.1];
+    let ends = [course.end.div_ceil(PAGE_BYTES), course.kept.0, course.kept.1];
     (Deal { offsets, touches: course.touches }, ends)
 }
 
@@ -374,7 +401,7 @@ mod tests {
             }
             spans.sort_unstable();
             assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "group {group}");
-            assert!(spans.last().unwrap().1 <= slabs.group_pages() * PAGE_BYTES);
+            assert!(spans.last().unwrap().1 <= slabs.group_pages * PAGE_BYTES);
             let touches = slabs.touches(group);
             assert!(touches.windows(2).all(|pair| pair[0].key <= pair[1].key), "in the order of keys");
             let sorted = |pages: &mut Vec<u64>| pages.sort_unstable();
@@ -385,7 +412,7 @@ mod tests {
             sorted(&mut records);
             sorted(&mut objects);
             assert!(records.into_iter().eq(0..slabs.record_pages()));
-            assert!(objects.into_iter().eq(0..slabs.group_pages()));
+            assert!(objects.into_iter().eq(0..slabs.group_pages));
         }
     }
 
@@ -399,12 +426,12 @@ mod tests {
         let records: Vec<_> = touches.iter().filter(|touch| touch.of == Pages::Records).collect();
         // Of 64 keys: 16 pages of values, one of entries and keys, a quarter of one of `robj`s.
         let pages = slabs.group_keys() / 4 + slabs.group_keys() / 64 + slabs.group_keys() / 256;
-        assert!(slabs.group_pages().abs_diff(pages) < 8, "{} pages", slabs.group_pages());
-        assert_eq!(records.len() as u64, slabs.group_pages().div_ceil(32));
+        assert!(slabs.group_pages.abs_diff(pages) < 8, "{} pages", slabs.group_pages);
+        assert_eq!(records.len() as u64, slabs.group_pages.div_ceil(32));
         for pair in records.windows(2) {
             assert!((24..=40).contains(&(pair[1].key - pair[0].key).div_ceil(4)), "{pair:?}");
         }
-        assert_eq!(slabs.record_pages(), records.len() as u64 + slabs.group_pages().div_ceil(512));
+        assert_eq!(slabs.record_pages(), records.len() as u64 + slabs.group_pages.div_ceil(512));
         // Most pages follow the page before; those of the next entries are passed and come later
         // (in a capture of redis, 0.75 with the pages of records counted as well).
         let objects: Vec<u32> = touches.iter().filter(|t| t.of == Pages::Objects).map(|t| t.page).collect();
@@ -417,13 +444,16 @@ mod tests {
         let slabs = Slabs::new(Allocator::Memcached, 1 << 20, 3, |_| vec![1082]);
         let items = (1 << 20) / 1184;
         assert_eq!(slabs.group_keys() % items, 0, "whole slabs");
-        assert_eq!(slabs.group_pages(), slabs.group_keys() / items * 257, "a malloc of 1 MiB");
+        let (in_heap, slab) = (slabs.group_keys() / items, (1 << 20) + 16);
+        assert_eq!((in_heap, slabs.group_pages, slabs.group_span()), (63, 63 * 256 + 1, 63 * 256 + 8));
+        assert_eq!(slabs.group_pages, (32 + in_heap * slab).div_ceil(4096), "mallocs of 1 MiB in a heap");
+        assert!(32 + (in_heap + 1) * slab > 64 << 20, "no room for another");
         assert_eq!(slabs.record_pages(), 0);
         let touches = slabs.touches(0);
         assert!(touches.iter().enumerate().all(|(nth, touch)| touch.page as usize == nth), "in order");
         assert!(touches[..257].iter().all(|touch| touch.key == 0), "when the slab is made");
-        assert_eq!(slabs.offset(0, 0, 0), 16 + (items - 1) * 1184);
-        assert_eq!(slabs.offset(0, items - 1, 0), 16);
-        assert_eq!(slabs.offset(0, items, 0), 257 * 4096 + 16 + (items - 1) * 1184);
+        assert_eq!(slabs.offset(0, 0, 0), 48 + (items - 1) * 1184);
+        assert_eq!(slabs.offset(0, items - 1, 0), 48);
+        assert_eq!(slabs.offset(0, items, 0), slab + 48 + (items - 1) * 1184);
     }
 }
