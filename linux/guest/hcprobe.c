@@ -107,27 +107,19 @@ static bool logged(uint64_t gpa)
 static pid_t other_vmm(void)
 {
 	struct hgpt other = { .host_most = HOST_BLOCKS, .most = HOST_BLOCKS };
-	int ready[2];
-	pid_t pid;
-	char c;
+	uint64_t gpa = 0;
+	int tell;
+	pid_t pid = fork_and_await(&tell);
 
-	if (pipe(ready))
-		die("pipe");
-	pid = fork();
-	if (!pid) {
-		uint64_t gpa = 0;
-
-		other.grant = calloc(HOST_BLOCKS, sizeof(*other.grant));
-		other.ledger = open(HGPT_LEDGER, O_RDWR);
-		while (hgpt_grant(&other, gpa) == 1)
-			gpa += HUGE;
-		if (write(ready[1], "", 1) != 1)
-			_exit(1);
-		pause();
-	}
-	if (pid < 0 || read(ready[0], &c, 1) != 1)
-		die("fork");
-	return pid;
+	if (pid < 0)
+		die("the other VMM has ended");
+	if (pid)
+		return pid;
+	other.grant = calloc(HOST_BLOCKS, sizeof(*other.grant));
+	other.ledger = open(HGPT_LEDGER, O_RDWR);
+	while (hgpt_grant(&other, gpa) == 1)
+		gpa += HUGE;
+	stay(tell);
 }
 
 #define call(nr, gpa, pages) guest(vcpu, CODE, nr, gpa, pages)

@@ -651,24 +651,17 @@ static size_t free_pages_of(int node)
 
 /*
  * A process without reservations that has @pages of @node, one in @every of which it keeps.
- * Returns once it has. It lives until it is killed; 0: it did not get that far.
+ * Returns once it has. It lives until it is killed; -1: it did not get that far.
  */
 static pid_t occupy(int node, size_t pages, size_t every)
 {
-	int ready[2];
-	char *p, byte;
-	pid_t pid;
+	int tell;
+	pid_t pid = fork_and_await(&tell);
 	size_t i;
+	char *p;
 
-	if (pipe(ready))
-		die("pipe");
-	pid = fork();
-	if (pid) {
-		close(ready[1]);
-		i = read(ready[0], &byte, 1);
-		close(ready[0]);
-		return i == 1 ? pid : 0;
-	}
+	if (pid)
+		return pid;
 	prctl(PR_SET_PTEMAGNET, NEVER, 0, 0, 0);
 	p = map_aligned(pages << PAGE_SHIFT);
 	if (set_policy(p, pages << PAGE_SHIFT, MPOL_BIND, 1UL << node))
@@ -678,10 +671,7 @@ static pid_t occupy(int node, size_t pages, size_t every)
 	for (i = 0; i < pages; i++)
 		if (i % every)
 			madvise(page(p, i), PAGE, MADV_DONTNEED);
-	if (write(ready[1], "", 1) != 1)
-		_exit(1);
-	pause();
-	_exit(0);
+	stay(tell);
 }
 
 static void end(pid_t pid)
@@ -704,7 +694,7 @@ static void numa_no_remote_groups(void)
 	*p = 1;
 	node = node_of(p);
 	pid = occupy(node, free_pages_of(node) - (48 << 8), 2);
-	EXPECT(pid);
+	EXPECT(pid > 0);
 	for (i = 1; i < groups; i++) {
 		*page(p, i * 8) = 1;
 		remote += node_of(page(p, i * 8)) != node;
@@ -741,7 +731,7 @@ static void numa_pressure(void)
 	back = counter("ptemagnet_reclaimed");
 	swapped = counter("pswpout");
 	pid = occupy(node, free_pages_of(node) + (60 << 8), 1);
-	EXPECT(pid);
+	EXPECT(pid > 0);
 	back = counter("ptemagnet_reclaimed") - back;
 	swapped = counter("pswpout") - swapped;
 	printf("# %ld reserved pages reclaimed, %ld pages swapped out\n", back, swapped);

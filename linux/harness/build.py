@@ -421,9 +421,10 @@ def kernels_of_each_patch(release=RELEASE):
     """For each patch of the series in its order: the patch, a kernel with it and those before it, and what make had to say.
 
     One tree, to which one patch after the other is applied, so that make compiles what the patch changes. Tree and kernel are named as those
-    of kind nestwalk, for the compiler cache. With NESTWALK_EACH_FROM=N in the environment those before the Nth are only applied.
+    of kind nestwalk, for the compiler cache. With NESTWALK_EACH_FROM=N in the environment those before the Nth are only applied, and
+    NESTWALK_EACH_TO=N ends with the Nth.
     """
-    first = int(os.environ.get("NESTWALK_EACH_FROM", "1"))
+    first, last = (int(os.environ.get(f"NESTWALK_EACH_{end}", default)) for end, default in (("FROM", "1"), ("TO", "999")))
     base = BUILD / "each"
     tree, out = base / source("nestwalk", release).name, base / f"kernel-nestwalk{release.suffix}"
     pristine, fragments = BUILD / f"pristine{release.suffix}", [fragment(f, release) for f in KINDS["nestwalk"]]
@@ -444,7 +445,7 @@ def kernels_of_each_patch(release=RELEASE):
                 (tree / name).unlink()
                 shutil.copyfile(pristine / name, tree / name)
                 shutil.copymode(pristine / name, tree / name)
-        for number, patch in enumerate(texts, 1):
+        for number, patch in enumerate(list(texts)[:last], 1):
             run("patch", "-p1", "-s", "--fuzz=0", "-i", patch, cwd=tree)
             later -= options[patch]
             if number < first:

@@ -539,7 +539,8 @@ def each():
         print(f"          {patch.name}: {len(ok)} ok, {kunit_ok} of them KUnit's")
         wanted = 1 + 14 * ("part_create" in symbols) + ("hugegpt_setup" in symbols)
         require(len(ok) - kunit_ok == wanted, f"each: {patch.name}: {len(ok) - kunit_ok} tests ran, {wanted} expected")
-    require(kunit_ok == KUNIT_OK, f"each: {kunit_ok} KUnit tests ran with the whole series, {KUNIT_OK} expected")
+    # Unless NESTWALK_EACH_TO ended it before.
+    require(patch != build.patches()[-1] or kunit_ok == KUNIT_OK, f"each: {kunit_ok} KUnit tests ran with the whole series, {KUNIT_OK} expected")
 
 
 class Step(typing.NamedTuple):
