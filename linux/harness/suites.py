@@ -390,6 +390,7 @@ MISTAKES = {
     "twice": r"BUG: KASAN: (slab-)?use-after-free",
     "sleep": r"BUG: sleeping function called from invalid context",
     "freed": r"BUG: KASAN: (slab-)?use-after-free",
+    "last": r"BUG: KASAN: (slab-)?use-after-free",
     "order": r"WARNING: possible circular locking dependency detected",
     # The lock that stands for reclaim, in lockdep's report of a circle.
     "reclaim": r" \(fs_reclaim\)\{.*, at: ",
