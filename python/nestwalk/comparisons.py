@@ -453,7 +453,10 @@ def execute_all(plans: Mapping[str, Plan], means: Means | None, watcher: pool.Wa
     }
     if again:
         say.note(f"{len(again)} of {len(runs)} runs go on warming up until those they are compared with are warm")
-        work = [runs[number][0].job(*runs[number][1:], accesses) for number, accesses in again.items()]
+        work = []
+        for number, accesses in again.items():
+            plan, cell, prefix = runs[number]
+            work.append(plan.job(cell, prefix, accesses))
         found = _run_all(work, means, None if watcher is None else pool.Part(watcher, list(again)))
         results.update(zip(again, found.values(), strict=True))
     made = iter(results.values())
