@@ -15,7 +15,6 @@ use crate::paging::PagingConfig;
 use crate::ranges::{self, File};
 use crate::scenario::{MachineConfig, Scenario};
 use crate::timing::Costs;
-use crate::warm_up;
 use crate::workload_config::WorkloadConfig;
 
 /// The longest name of a scenario: files are called by it, with up to 14 bytes behind it.
@@ -124,7 +123,11 @@ impl Configuration {
                 sampling.warm, sampling.measure
             ));
         }
-        warm_up::Bounds::of(sampling).check().map_err(|what| self.scenario_error(what))?;
+        let (least, most) = (sampling.warm_accesses_min, sampling.warm_accesses_most());
+        if least > most {
+            return self
+                .refuse(format!("sampling: warm_accesses_min ({least}) must not be above warm_accesses_max ({most})"));
+        }
         for pair in scenario.kernels.windows(2) {
             if let (Some(host), Some(guest)) = (pair[0].memory, pair[1].memory)
                 && guest >= host

@@ -125,6 +125,14 @@ pub struct Sampling {
     pub window: Option<u64>,
 }
 
+impl Sampling {
+    /// After how many accesses a warm-up without a length of its own ends, warm or not.
+    pub(crate) fn warm_accesses_most(&self) -> u64 {
+        const DEFAULT: u64 = 600_000_000;
+        self.warm_accesses_max.unwrap_or(DEFAULT)
+    }
+}
+
 /// Serde asks by reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(number: &u64) -> bool {

@@ -34,9 +34,6 @@ pub(crate) const STEP: u64 = 1 << 14;
 /// Steps before the first check, so that a quarter has several.
 const STEPS_MIN: usize = 16;
 
-/// Accesses after which a warm-up ends that has not been reached, where the scenario does not say.
-const ACCESSES_MAX: u64 = 600_000_000;
-
 /// Between how many accesses a warm-up ends that has no length of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Bounds {
@@ -49,19 +46,7 @@ pub(crate) struct Bounds {
 impl Bounds {
     /// As the scenario has them.
     pub fn of(sampling: &Sampling) -> Self {
-        Self { min: sampling.warm_accesses_min, max: sampling.warm_accesses_max.unwrap_or(ACCESSES_MAX) }
-    }
-
-    /// Whether there can be such a warm-up.
-    ///
-    /// # Errors
-    ///
-    /// When a warm-up would have to end before it may.
-    pub fn check(self) -> Result<(), String> {
-        if self.min <= self.max {
-            return Ok(());
-        }
-        Err(format!("sampling: warm_accesses_min ({}) must not be above warm_accesses_max ({})", self.min, self.max))
+        Self { min: sampling.warm_accesses_min, max: sampling.warm_accesses_most() }
     }
 
     /// Whether it ends after so many `accesses`, if it has been warm or not.

@@ -531,6 +531,12 @@ fn a_warm_up_with_a_least_length_goes_on_until_then() {
     assert_eq!((longer.warm_up.reached, longer.warm_up.accesses), (Some(true), 2 * ended), "{:?}", longer.warm_up);
     let shorter = store("", &format!("warm_accesses_min = {}", ended / 4));
     assert_eq!(shorter.warm_up, open.warm_up, "it was not warm by then");
+    let refused =
+        run(GUPS, &[SMALL_PAGES], "sampling = { warm_accesses_min = 20, warm_accesses_max = 10 }").unwrap_err();
+    assert!(
+        refused.to_string().contains("warm_accesses_min (20) must not be above warm_accesses_max (10)"),
+        "{refused}"
+    );
     let bounded = store("", "warm_accesses_min = 500000, warm_accesses_max = 500000");
     assert_eq!(bounded.warm_up.reached, Some(false));
     assert!((500_000..520_000).contains(&bounded.warm_up.accesses), "{:?}", bounded.warm_up);
