@@ -387,7 +387,8 @@ def crowd(kind):
 # What the debug kernel has to say of each mistake of mistakes*.patch; one of them.
 MISTAKES = {
     "put": r"VM_BUG_ON_PAGE\(page_ref_count\(page\) == 0\)",
-    "twice": r"BUG: KASAN: (slab-)?use-after-free",
+    # The table's lock: used after it was freed, or there already when the page becomes a table again.
+    "twice": r"BUG: KASAN: (slab-)?use-after-free|VM_BUG_ON_PAGE\(.*ptdesc->ptl\)",
     "sleep": r"BUG: sleeping function called from invalid context",
     "freed": r"BUG: KASAN: (slab-)?use-after-free",
     "last": r"BUG: KASAN: (slab-)?use-after-free",
