@@ -21,7 +21,7 @@ use nestwalk_mem::aligned::Aligned;
 use nestwalk_mem::{Entry, Frame, Gpa, Level, NodeId, PageTable, Pfn, Version, Vpn};
 
 use crate::clustered::Group;
-use crate::leaf::{Found, INDEX_BITS, index_of, leaf_of};
+use crate::leaf::{Found, INDEX_BITS, index_of, known_leaf, leaf_of};
 use crate::mapping::Mapping;
 use crate::segments::Segments;
 
@@ -254,14 +254,11 @@ impl Sources {
         Self { guest: guest.version(), host: host.version(), base, segments: None }
     }
 
-    /// The table of flat walks, as it is now, and what says where its frames lie.
-    pub(crate) fn flat(table: &PageTable, segments: Option<&Segments>) -> Self {
-        Self { guest: table.version(), segments: segments.copied(), ..Self::default() }
-    }
-
-    /// Whether they are the same tables, as they are now or as they were.
-    pub(crate) fn are_of_tables_of(&self, other: &Self) -> bool {
-        (self.guest.table, self.host.table) == (other.guest.table, other.host.table)
+    /// The table of flat walks, as it is now, and what says where its frames lie. With it, how many
+    /// numbers of nodes the table uses. `None` if it has another number of levels.
+    pub(crate) fn flat(table: &PageTable, segments: Option<&Segments>) -> Option<(Self, usize)> {
+        let sources = || Self { guest: table.version(), segments: segments.copied(), ..Self::default() };
+        (usize::from(table.geometry().root().0) == LEVELS).then(|| (sources(), table.node_slots()))
     }
 }
 
@@ -289,7 +286,8 @@ pub struct Memo {
 impl Memo {
     /// Whether it is about the tables of `sources`.
     pub(crate) fn is_about(&self, sources: &Sources) -> bool {
-        self.sources.are_of_tables_of(sources)
+        let tables = |sources: &Sources| (sources.guest.table, sources.host.table);
+        tables(&self.sources) == tables(sources)
     }
 
     /// From now on it is used for these tables as they are now. The guest's numbers of nodes are
@@ -414,17 +412,20 @@ impl Memo {
         self.blocks[self.block(page)].lines.of(page)
     }
 
-    /// The lines of a flat walk for `page`. [`Memo::prepare_flat`] must have returned `true` for
-    /// its PTE `node` in this run.
+    /// The lines of a flat walk for `page`. [`Memo::prepare_flat`] must have found its leaf, in
+    /// `node`, in this run.
     #[inline(always)]
     pub(crate) fn flat_lines(&self, node: NodeId, page: Vpn) -> Lines {
         self.nodes[node.0 as usize].host_lines.of(page)
     }
 
-    /// Whether flat walks through `node`, the PTE node of `table` for `page`, are prepared now.
+    /// The leaf that a flat walk of `table` for `page` ends at, if it is a PTE, is present and
+    /// allows a `write`, and walks through its node are prepared now.
     #[inline(always)]
-    pub(crate) fn prepare_flat(&mut self, table: &PageTable, node: NodeId, page: Vpn) -> bool {
-        self.nodes[node.0 as usize].time == self.nodes_time || self.fill_flat(table, node, page)
+    pub(crate) fn prepare_flat(&mut self, table: &PageTable, page: Vpn, write: bool) -> Option<Found> {
+        let found = known_leaf(table, page, write)?;
+        let is_known = self.nodes[found.node.0 as usize].time == self.nodes_time;
+        (is_known || self.fill_flat(table, found.node, page)).then_some(found)
     }
 
     #[cold]

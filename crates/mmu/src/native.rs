@@ -8,11 +8,10 @@ use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
 use crate::contiguous::is_in_block;
 use crate::events::{Table, WalkEvents};
-use crate::leaf::{Found, group_around, hint_leaf, known_leaf, leaf_of, set_dirty};
+use crate::leaf::{Found, group_around, hint_leaf, leaf_of, set_dirty};
 use crate::mapping::Mapping;
 use crate::memo::{Memo, Prepared, Sources};
 use crate::simd::Simd;
-use crate::stages::ROOT;
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Walker, descend};
 
@@ -63,8 +62,7 @@ impl Walker for Native<'_> {
     }
 
     fn prepares(&self) -> Option<(Sources, usize)> {
-        let table = &*self.table;
-        (table.geometry().root() == ROOT).then(|| (Sources::flat(table, None), table.node_slots()))
+        Sources::flat(self.table, None)
     }
 
     #[inline(always)]
@@ -74,11 +72,7 @@ impl Walker for Native<'_> {
 
     #[inline(always)]
     fn prepare(&mut self, memo: &mut Memo, gva: Gva, store: bool) -> Option<Prepared> {
-        let page = Va::from(gva).page();
-        let found = known_leaf(self.table, page, store)?;
-        if !memo.prepare_flat(self.table, found.node, page) {
-            return None;
-        }
+        let found = memo.prepare_flat(self.table, Va::from(gva).page(), store)?;
         Some(Prepared { mapping: self.finish(gva, found, store), node: found.node, gfn: 0 })
     }
 

@@ -10,12 +10,11 @@ use crate::accelerator::tables::Tables;
 use crate::clustered::Group;
 use crate::contiguous::is_in_block;
 use crate::events::{Table, WalkEvents};
-use crate::leaf::{Found, group_around, hint_leaf, known_leaf, leaf_of, set_dirty};
+use crate::leaf::{Found, group_around, hint_leaf, leaf_of, set_dirty};
 use crate::mapping::Mapping;
 use crate::memo::{Memo, Prepared, Sources};
 use crate::segments::Segments;
 use crate::simd::Simd;
-use crate::stages::ROOT;
 use crate::walk_unit::WalkUnit;
 use crate::walker::{Fault, Walker, descend};
 
@@ -84,8 +83,7 @@ impl Walker for Segmented<'_> {
     }
 
     fn prepares(&self) -> Option<(Sources, usize)> {
-        let table = &*self.guest;
-        (table.geometry().root() == ROOT).then(|| (Sources::flat(table, Some(self.segments)), table.node_slots()))
+        Sources::flat(self.guest, Some(self.segments))
     }
 
     #[inline(always)]
@@ -95,11 +93,7 @@ impl Walker for Segmented<'_> {
 
     #[inline(always)]
     fn prepare(&mut self, memo: &mut Memo, gva: Gva, store: bool) -> Option<Prepared> {
-        let page = Va::from(gva).page();
-        let found = known_leaf(self.guest, page, store)?;
-        if !memo.prepare_flat(self.guest, found.node, page) {
-            return None;
-        }
+        let found = memo.prepare_flat(self.guest, Va::from(gva).page(), store)?;
         let hpa = self.segments.translate(found.gpa_of(gva))?;
         Some(Prepared { mapping: self.finish(gva, found, hpa, store), node: found.node, gfn: 0 })
     }

@@ -54,15 +54,12 @@ const HOST_CODES: [u64; 2 * LEVELS] = {
 };
 
 /// The same of the levels of a flat walk's only table, which counts as the guest's.
-const FLAT_CODES: [u8; LEVELS] = {
-    let mut codes = [0; LEVELS];
-    let mut place = 0;
-    while place < LEVELS {
-        codes[place] = WalkEvents::step_code((LEVELS - place) as u8, 0);
-        place += 1;
-    }
-    codes
-};
+const FLAT_CODES: [u8; LEVELS] = [
+    WalkEvents::step_code(4, 0),
+    WalkEvents::step_code(3, 0),
+    WalkEvents::step_code(2, 0),
+    WalkEvents::step_code(1, 0),
+];
 
 /// Writes references one after the other, within the places that [`Tape::parts`] has made sure of.
 struct Writer<'a> {
@@ -127,7 +124,7 @@ impl<P: Accelerator> WalkUnit<P> {
         let (places, tape_len, spans) = self.tape.parts(walks.len() * LEVELS + others.len());
         let mut tape = Writer { places, len: *tape_len };
         let mut left_counts = [0_u64; LEVELS + 1];
-        let lookup_cycles = if self.guest_pwc.exists() { self.guest_pwc.latency_cycles() } else { 0 };
+        let lookup_cycles = self.guest_pwc.lookup_cycles();
         let segment_cycles = memo.segment_cycles();
         let (mut done, mut translations) = (0, 0);
         let mut lookups = self.guest_pwc.lookups();
@@ -183,8 +180,8 @@ impl<P: Accelerator> WalkUnit<P> {
         }
         let mut list = TaskList { tasks, count: 0 };
         let mut left_counts = [0_u64; LEVELS + 1];
-        let guest_lookup_cycles = if self.guest_pwc.exists() { self.guest_pwc.latency_cycles() } else { 0 };
-        let host_latency = if self.host_pwc.exists() { self.host_pwc.latency_cycles() } else { 0 };
+        let guest_lookup_cycles = self.guest_pwc.lookup_cycles();
+        let host_latency = self.host_pwc.lookup_cycles();
         let others = others.references();
         let mut done = 0;
         let mut lookups = self.guest_pwc.lookups();
@@ -285,8 +282,8 @@ impl<P: Accelerator> WalkUnit<P> {
     /// The same with what is prefetched.
     #[inline(always)]
     fn host_stage_with_prefetches<S: Simd>(&mut self, simd: S, first: usize, base: Vpn) -> bool {
-        let guest_cycles = if self.guest_pwc.exists() { u64::from(self.guest_pwc.latency_cycles()) } else { 0 };
-        let host_cycles = if self.host_pwc.exists() { u64::from(self.host_pwc.latency_cycles()) } else { 0 };
+        let guest_cycles = u64::from(self.guest_pwc.lookup_cycles());
+        let host_cycles = u64::from(self.host_pwc.lookup_cycles());
         let Self { pending: Pending { others, tasks, task_count, walks, .. }, tape, accelerator, host_pwc, .. } = self;
         let mut left_counts = [0_u64; LEVELS + 1];
         let (mut kinds, mut wait) = (0, 0);

@@ -255,6 +255,12 @@ impl WalkCache {
         self.latency_cycles
     }
 
+    /// The same; 0 if there is none, and so no look-up.
+    #[inline(always)]
+    pub(crate) fn lookup_cycles(&self) -> u32 {
+        if self.exists { self.latency_cycles } else { 0 }
+    }
+
     /// Whether there is any.
     #[inline]
     pub fn exists(&self) -> bool {
