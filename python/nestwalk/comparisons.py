@@ -163,7 +163,8 @@ class Comparison:
     def elsewhere(self) -> list[str]:
         """Titles of rows that were measured at another place of the program than the plain VM of the same variant.
 
-        Either they or the plain VM were never warm: all others are measured where the last of them was warm.
+        Either they or the plain VM were never warm, or may not warm up for so long: all others are measured where the
+        last of them was warm.
         """
         found = []
         for cell, result in zip(self.plan.matrix.cells, self.results, strict=True):

@@ -23,11 +23,16 @@ FACTOR = 1.5
 def warm_accesses_min(compared: Sequence[Result]) -> dict[int, int]:
     """How long the warm-ups of some of the runs must last, in accesses, by their numbers among ``compared``.
 
-    A run that was never warm decides nothing. It stays where it is, and :func:`differ` from the others.
+    A run that was never warm decides nothing. It stays where it is, as does one that may not warm up for so long; both
+    :func:`differ` from the others.
     """
     ends = {number: end for number, run in enumerate(compared) if (end := _end(run)) is not None}
     longest = max((end for number, end in ends.items() if compared[number].warm_up["reached"]), default=0)
-    return {number: longest for number, end in ends.items() if _apart(end, longest) and end < longest}
+    return {
+        number: longest
+        for number, end in ends.items()
+        if _apart(end, longest) and end < longest <= compared[number].warm_up["accesses_max"]
+    }
 
 
 def differ(one: Result, other: Result) -> bool:

@@ -51,8 +51,9 @@ NOT_WARM = (
 )
 
 ELSEWHERE = (
-    "Warmed up for another length than the plain VM, because one of the two never was warm, and so measured at another "
-    "place of the program: {names}. Where a program changes as it runs, a part of the difference is the program's."
+    "Warmed up for another length than the plain VM, because one of the two never was warm or may not warm up for so "
+    "long, and so measured at another place of the program: {names}. Where a program changes as it runs, a part of the "
+    "difference is the program's."
 )
 
 COLUMNS = (

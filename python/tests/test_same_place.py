@@ -100,8 +100,8 @@ def _rest(one: comparisons.Plan) -> tuple[Any, ...]:
     return one.program, one.machine, one.seed, one.quick
 
 
-def run(accesses: int, *, reached: bool = True, length: bool = False) -> Result:
-    maximum = None if length else 600_000_000
+def run(accesses: int, *, reached: bool = True, length: bool = False, most: int = 600_000_000) -> Result:
+    maximum = None if length else most
     warm_up = {"reached": reached, "accesses_max": maximum}
     return Result({"warm_up": warm_up, "statistics": {"warm_accesses": accesses}})
 
@@ -111,6 +111,8 @@ def test_only_those_that_were_warm_decide() -> None:
     assert same_place.warm_accesses_min(runs) == {0: 2010, 3: 2010}
     assert same_place.warm_accesses_min([run(1000), run(1010)]) == {}, "batches end a step a little later"
     assert same_place.warm_accesses_min([run(1000, reached=False), run(1000, reached=False)]) == {}
+    assert same_place.warm_accesses_min([run(1000, most=1500), run(2000)]) == {}, "the engine would refuse it"
+    assert same_place.warm_accesses_min([run(1000, most=2000), run(2000)]) == {0: 2000}
     assert same_place.differ(run(1000), run(2000))
     assert not same_place.differ(run(1000), run(1010))
     assert not same_place.differ(run(1000), run(2000, length=True))
