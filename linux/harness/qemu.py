@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """Boot a kernel under QEMU TCG (no KVM needed), keep its console, judge it."""
+import itertools
 import json
 import re
 import subprocess
@@ -99,7 +100,10 @@ def boot(name, kernel, initrd, test, *, timeout=1200, strict=True, until=None, *
         return lines
     if not any(l.startswith("DONE ") for l in lines):
         raise Failure(f"{name}: the guest did not reach its end, see {log}\n" + "\n".join(lines[-15:]))
-    bad = [l for l in lines if l.startswith(("not ok", "SPLAT"))]
+    bad = []
+    for number, line in enumerate(lines):
+        if line.startswith(("not ok", "SPLAT")):
+            bad += [*itertools.takewhile(lambda l: l.startswith("# "), reversed(lines[:number]))][::-1] + [line]
     for before, after in (map(int, m.groups()) for l in lines if (m := re.match(r"SLAB (\d+) kB before, (\d+) kB after", l))):
         if after - before > SLAB_GROWTH_MAX and "quarantine" not in kw.get("append", ""):
             bad.append(f"{before} kB of slab before the test, {after} kB after it")
