@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from nestwalk import (
     _native,
     checks,
-    conduct,
     data,
     files,
     intervals,
@@ -20,7 +19,6 @@ from nestwalk import (
     program,
     progress,
     same_place,
-    say,
     scenario,
     techniques,
     what_if,
@@ -30,7 +28,6 @@ from nestwalk.conduct import Means
 from nestwalk.cycles import total
 from nestwalk.errors import SEED_MAX, NestwalkError
 from nestwalk.matrix import STANDARD
-from nestwalk.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
     from nestwalk.charts import Picture
     from nestwalk.matrix import Cell, Entry, LimitRow, Matrix
     from nestwalk.program import Program
+    from nestwalk.result import Result
     from nestwalk.toml_file import KeyPath
     from nestwalk.verdict import Verdict
 
@@ -443,37 +441,26 @@ def execute_all(plans: Mapping[str, Plan], means: Means | None, watcher: pool.Wa
     Runs of one variant whose warm-up ended before another's are made again with one as long as that.
     """
     runs = [(plan, cell, prefix) for prefix, plan in plans.items() for cell in plan.matrix.cells]
-    results = _run_all([plan.job(cell, prefix) for plan, cell, prefix in runs], means, watcher)
-    compared: dict[tuple[str, str], list[int]] = {}
-    for number, (_, cell, prefix) in enumerate(runs):
-        compared.setdefault((prefix, cell.variant.name), []).append(number)
-    again = {
-        numbers[number]: accesses
-        for numbers in compared.values()
-        for number, accesses in same_place.warm_accesses_min([results[number] for number in numbers]).items()
-    }
-    if again:
-        say.note(f"{len(again)} of {len(runs)} runs go on warming up until those they are compared with are warm")
-        work = []
-        for number, accesses in again.items():
-            plan, cell, prefix = runs[number]
-            work.append(plan.job(cell, prefix, accesses))
-        found = _run_all(work, means, None if watcher is None else pool.Part(watcher, list(again)))
-        results.update(zip(again, found.values(), strict=True))
-    made = iter(results.values())
+
+    def job(number: int, warm_accesses_min: int) -> pool.Job:
+        plan, cell, prefix = runs[number]
+        return plan.job(cell, prefix, warm_accesses_min)
+
+    chosen = means or Means()
+    chosen.check()
+    _check([job(number, 0) for number in range(len(runs))])
+    compared = [(prefix, cell.variant.name) for _, cell, prefix in runs]
+    made = iter(same_place.results(compared, job, chosen, watcher or pool.Silent()))
     return [Comparison(plan, tuple(next(made) for _ in plan.matrix.cells)) for plan in plans.values()]
 
 
-def _run_all(work: Sequence[pool.Job], means: Means | None, watcher: pool.Watcher | None) -> dict[int, Result]:
-    """The results of ``work``, by number, in order."""
-    chosen = means or Means()
-    chosen.check()
-    for job in work:  # what is wrong is said at once, and the same whichever run would have come first
+def _check(work: Sequence[pool.Job]) -> None:
+    """What is wrong is said at once, and the same whichever run would have come first."""
+    for job in work:
         try:
             _native.check(job.scenario, str(job.path), str(data.TRACES))
         except NestwalkError as error:
             raise NestwalkError(job.explain(str(error))) from error
-    return dict(enumerate(map(Result, conduct.results(work, chosen, watcher or pool.Silent()))))
 
 
 def comparison(

@@ -11,13 +11,48 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from nestwalk import conduct, pool, say
+from nestwalk.result import Result
 
-    from nestwalk.result import Result
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from nestwalk.conduct import Means
 
 FACTOR = 1.5
 """Warm-ups end at accesses that have doubled since the check before, or some more, as steps end at whole batches."""
+
+
+def results(
+    compared: Sequence[Hashable], job: Callable[[int, int], pool.Job], means: Means, watcher: pool.Watcher
+) -> list[Result]:
+    """Makes some runs, and once more those that were warm before a run that they are compared with.
+
+    Args:
+        compared: For each run, what it is compared by: runs of the same are compared with each other.
+        job: The run of a number, with a warm-up of at least so many accesses, if that has no length of its own.
+        means: How they are made.
+        watcher: Is told of each run as often as it is made.
+    """
+    made = _made([job(number, 0) for number in range(len(compared))], means, watcher)
+    together: dict[Hashable, list[int]] = {}
+    for number, by in enumerate(compared):
+        together.setdefault(by, []).append(number)
+    again = {
+        numbers[number]: accesses
+        for numbers in together.values()
+        for number, accesses in warm_accesses_min([made[number] for number in numbers]).items()
+    }
+    if again:
+        say.note(f"{len(again)} of {len(made)} runs go on warming up until those they are compared with are warm")
+        longer = [job(number, accesses) for number, accesses in again.items()]
+        for number, result in zip(again, _made(longer, means, pool.Part(watcher, list(again))), strict=True):
+            made[number] = result
+    return made
+
+
+def _made(work: Sequence[pool.Job], means: Means, watcher: pool.Watcher) -> list[Result]:
+    return [Result(value) for value in conduct.results(work, means, watcher)]
 
 
 def warm_accesses_min(compared: Sequence[Result]) -> dict[int, int]:

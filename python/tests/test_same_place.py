@@ -9,6 +9,7 @@ import pytest
 
 from nestwalk import comparisons, pool, same_place, surveys
 from nestwalk.conduct import Means
+from nestwalk.reproduce.plan import Run, execute
 from nestwalk.result import Result
 
 if TYPE_CHECKING:
@@ -126,3 +127,19 @@ def test_some_runs_of_a_watcher() -> None:
         part.advanced(index, 0.5)
         part.finished(index)
     assert told.ended == [7, 4]
+
+
+def test_a_papers_runs_of_a_program_are_measured_at_one_place() -> None:
+    """A program of another size is another one, and runs that are warm later do not hold it up."""
+
+    def made(name: str, footprint: str, **sampling: int) -> Run:
+        generator = {"kind": "gups", "footprint": footprint, "measured_accesses": 50000}
+        table = {"schema": 1, "name": name, "machine": "broadwell-asap", "kernels": [{}], "sampling": sampling}
+        return Run(name, name, {**table, "workload": {"generator": generator}})
+
+    runs = [made("plain", "512 KiB"), made("lapse", "512 KiB", lapse_ms=1), made("other", "256 KiB")]
+    results = execute(runs, Means(jobs=1, results="none"), pool.Silent())
+    assert [run.name for run in runs] == list(results.made)
+    ends = [result.statistics["warm_accesses"] for result in results.made.values()]
+    assert ends[0] == ends[1] >= LAPSE_OVER > ends[2]
+    assert "warm_accesses_min" not in results["lapse"].configuration["scenario"]["sampling"]

@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, conduct, data, pool, scenario
+from nestwalk import _native, data, pool, same_place, scenario
 from nestwalk.errors import unknown
-from nestwalk.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nestwalk.charts import Layout, Picture
     from nestwalk.conduct import Means
+    from nestwalk.result import Result
 
 DEFAULT_SEED = 1
 UNAVAILABLE = "unavailable, because "
@@ -56,10 +57,20 @@ class Run:
     table: Mapping[str, Any]
     """Its scenario."""
 
+    def job(self, warm_accesses_min: int = 0) -> pool.Job:
+        """For the pool.
+
+        With ``warm_accesses_min``, a warm-up that has no length of its own lasts at least so many accesses.
+        """
+        table = self.table
+        if warm_accesses_min:
+            table = {**table, "sampling": {**table.get("sampling", {}), "warm_accesses_min": warm_accesses_min}}
+        return pool.Job(self.name, scenario.write(table), Path(f"{self.name}.toml"))
+
     @property
-    def job(self) -> pool.Job:
-        """For the pool."""
-        return pool.Job(self.name, scenario.write(self.table), Path(f"{self.name}.toml"))
+    def program(self) -> str:
+        """What it measures, of which size: runs of the same are compared, and so are measured at one place of it."""
+        return json.dumps(self.table["workload"], sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -147,14 +158,18 @@ def check(runs: Sequence[Run]) -> None:
         NestwalkError: When the engine does not know what a scenario names.
     """
     for run in runs:
-        job = run.job
+        job = run.job()
         _native.check(job.scenario, str(job.path), str(data.TRACES))
 
 
 def execute(runs: Sequence[Run], means: Means, watcher: pool.Watcher) -> Results:
-    """Makes the runs that are not kept from earlier."""
-    done = conduct.results([run.job for run in runs], means, watcher)
-    return Results({run.name: Result(value) for run, value in zip(runs, done, strict=True)})
+    """Makes the runs that are not kept from earlier, those of a program at one place of it."""
+
+    def job(number: int, warm_accesses_min: int) -> pool.Job:
+        return runs[number].job(warm_accesses_min)
+
+    made = same_place.results([run.program for run in runs], job, means, watcher)
+    return Results({run.name: result for run, result in zip(runs, made, strict=True)})
 
 
 def mean(values: Sequence[float]) -> float:
