@@ -131,8 +131,13 @@ def comparison(done: Comparison, width: int) -> Table:
 
 def not_warm(runs: Iterable[tuple[str, Result]]) -> str | None:
     """Which of the runs of these names were not warm when they were measured; None if all were, as far as is known."""
-    names = dict.fromkeys(name for name, run in runs if run.warm_up["reached"] is False)
-    return NOT_WARM.format(names=", ".join(names)) if names else None
+    return cold(dict.fromkeys(name for name, run in runs if run.warm_up["reached"] is False))
+
+
+def cold(names: Iterable[str]) -> str | None:
+    """That the runs of these names were not warm; None if there is none."""
+    listed = ", ".join(names)
+    return NOT_WARM.format(names=listed) if listed else None
 
 
 def _not_warm(runs: Iterable[tuple[str, Result]]) -> list[RenderableType]:

@@ -222,6 +222,10 @@ def test_ptemagnet_quickly(command: Command, tmp_path: Path) -> None:
         assert f'<section id="{figure}">' in page
     assert (folder / "results.parquet").is_file()
     assert len(list((folder / "scenarios").glob("*-stock.toml"))) >= 10
+    runs = json.loads((folder / "results.json").read_text(encoding="utf-8"))["runs"]
+    cold = [run for run in runs if run["warm_up"]["reached"] is False]
+    assert len(value["not_warm"]) == len(cold)
+    assert ("Not warm: " in page) == bool(cold)
 
 
 def test_hugegpt_s_worst_cases_are_exact() -> None:

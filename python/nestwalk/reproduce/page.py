@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native
+from nestwalk import _native, tables
 from nestwalk.report import pages, words
 from nestwalk.report import pictures as inlining
 from nestwalk.reproduce import pictures, why
@@ -29,6 +29,7 @@ def render(done: Reproduction) -> str:
     """The page on a reproduction."""
     made = list(done.results.made.values())
     quick = ["--quick"] if done.scale.quick else []
+    cold = tables.cold(done.not_warm)
     return pages.fill(
         "reproduce/page.html",
         paper=done.paper,
@@ -37,7 +38,12 @@ def render(done: Reproduction) -> str:
         version=_native.version(),
         figures=[_figure(done, index) for index in range(len(done.paper.figures))],
         machine=words.machine(made[0]) if made else [],
-        caveats=[*done.paper.caveats, *([QUICK_PICTURES] if done.scale.quick else []), *words.model_caveats(made)],
+        caveats=[
+            *done.paper.caveats,
+            *([QUICK_PICTURES] if done.scale.quick else []),
+            *([cold] if cold else []),
+            *words.model_caveats(made),
+        ],
         command=" ".join(["nestwalk reproduce", done.paper.name, *quick, "--seed", str(done.scale.seed)]),
     )
 

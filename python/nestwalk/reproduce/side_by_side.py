@@ -72,6 +72,12 @@ class Reproduction:
         return {"all": len(figures), "within": within, "share": within / len(figures) if figures else None}
 
     @property
+    def not_warm(self) -> list[str]:
+        """Titles of the runs that were not warm when they were measured."""
+        titled = zip(self.experiment.runs, self.results.made.values(), strict=True)
+        return [run.title for run, result in titled if result.warm_up["reached"] is False]
+
+    @property
     def summary(self) -> str:
         """The verdicts in a sentence."""
         numeric, verdicts = self.numeric, self.verdicts
@@ -114,6 +120,7 @@ class Reproduction:
             "rows": self.rows,
             "verdicts": self.verdicts,
             "numeric": self.numeric,
+            "not_warm": self.not_warm,
         }
 
     def page(self) -> str:

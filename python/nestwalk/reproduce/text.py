@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from nestwalk import tables
 from nestwalk.reproduce.pictures import in_paper, number
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def page(done: Reproduction) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(head, style="bold"), Text(done.scale.sentence)]
     for figure in done.paper.figures:
         parts += [Text(), Text(figure.title, style="bold"), table(done, figure.title)]
-    return [*parts, Text(), Text(done.summary)]
+    cold = tables.cold(done.not_warm)
+    return [*parts, Text(), Text(done.summary), *([Text(cold)] if cold else [])]
 
 
 def table(done: Reproduction, figure: str) -> Table:
