@@ -43,17 +43,19 @@ const fn orders<const N: usize>(lanes_of_one: usize) -> [LongTags; N] {
 impl Avx2 {
     /// One, if this processor can.
     pub(crate) fn detect() -> Option<Self> {
-        let can = std::is_x86_feature_detected!("avx2")
-            && std::is_x86_feature_detected!("bmi1")
-            && std::is_x86_feature_detected!("bmi2");
+        let can = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("bmi1");
         can.then_some(Self(()))
     }
 }
 
+// BMI2 is left out on purpose. With it LLVM takes long masks as BZHI, whose count it puts into the
+// lowest byte of a register; that waits for the register's other bytes, in a loop for those of the
+// iteration before (docs/performance.md, "Faster without BMI2").
+
 // In all of these, each load and store covers one `LongTags` or `Keys`, or one half of a `Pairs`,
 // which is 32 bytes, aligned to as many, behind a live reference.
 
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline(never)]
 unsafe fn apart<R>(work: impl FnOnce() -> R) -> R {
     work()
@@ -76,7 +78,7 @@ unsafe fn store<T>(to: &mut T, vector: __m256i) {
 }
 
 /// A row of one.
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn use_tag_in_one(tags: &mut LongTags, last: u64, tag: u32) -> u64 {
     // SAFETY: the caller has seen to AVX2.
@@ -91,7 +93,7 @@ unsafe fn use_tag_in_one(tags: &mut LongTags, last: u64, tag: u32) -> u64 {
 }
 
 /// A bit for each of the tags that is `wanted`.
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn long_places(tags: &LongTags, wanted: __m256i) -> u32 {
     // SAFETY: the caller has seen to AVX2.
@@ -110,7 +112,7 @@ macro_rules! places_in {
 }
 
 /// `N` is the length of the row, or 0 if it is not known beforehand.
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn use_tag_in<const N: usize>(row: &mut [LongTags], last: u64, tag: u32) -> u64 {
     let row = if N == 0 { row } else { &mut row[..N] };
@@ -137,7 +139,7 @@ unsafe fn use_tag_in<const N: usize>(row: &mut [LongTags], last: u64, tag: u32) 
 }
 
 /// `N` as in [`use_tag_in`]. No branch on a hit.
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn take_tag<const N: usize>(row: &mut [LongTags], tag: u32) -> bool {
     let row = if N == 0 { row } else { &mut row[..N] };
@@ -162,7 +164,7 @@ unsafe fn take_tag<const N: usize>(row: &mut [LongTags], tag: u32) -> bool {
     }
 }
 
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn holds_tag(row: &[LongTags], tag: u32) -> bool {
     // SAFETY: the caller has seen to AVX2.
@@ -209,7 +211,7 @@ unsafe fn shorts_moved(half: __m256i, before: __m256i) -> __m256i {
     _mm256_alignr_epi8::<14>(half, quarters)
 }
 
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn use_short(row: &mut [ShortTags], last: u64, tag: u16) -> u64 {
     // SAFETY: the caller has seen to AVX2; the stores are to where `halves` loads from.
@@ -243,7 +245,7 @@ unsafe fn shorts_moved_up(half: __m256i, behind: __m256i) -> __m256i {
 }
 
 /// As [`take_tag`].
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn take_short(row: &mut [ShortTags], tag: u16) -> bool {
     // SAFETY: the caller has seen to AVX2; the stores are to where `halves` loads from.
@@ -267,7 +269,7 @@ unsafe fn take_short(row: &mut [ShortTags], tag: u16) -> bool {
     }
 }
 
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn holds_short(row: &[ShortTags], tag: u16) -> bool {
     // SAFETY: the caller has seen to AVX2.
@@ -278,7 +280,7 @@ unsafe fn holds_short(row: &[ShortTags], tag: u16) -> bool {
 }
 
 /// A bit for each of `keys` that is `wanted`.
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn places_of(keys: &[u64; 4], wanted: __m256i) -> u32 {
     // SAFETY: the caller has seen to AVX2.
@@ -289,7 +291,7 @@ unsafe fn places_of(keys: &[u64; 4], wanted: __m256i) -> u32 {
 }
 
 /// The movement in the four that have the place.
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn push_to(four: &mut [u64; 4], place: usize, first: __m256i) {
     // SAFETY: the caller has seen to AVX2.
@@ -300,7 +302,7 @@ unsafe fn push_to(four: &mut [u64; 4], place: usize, first: __m256i) {
 }
 
 /// The movement in four before that. What comes to the front of the next ones, in the first lanes.
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn push_through(four: &mut [u64; 4], first: __m256i) -> __m256i {
     // SAFETY: the caller has seen to AVX2.
@@ -312,7 +314,7 @@ unsafe fn push_through(four: &mut [u64; 4], first: __m256i) -> __m256i {
     }
 }
 
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn use_key(row: &mut [Keys], last: usize, key: u64) -> bool {
     // SAFETY: the caller has seen to AVX2.
@@ -341,7 +343,7 @@ unsafe fn use_key(row: &mut [Keys], last: usize, key: u64) -> bool {
     }
 }
 
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn place_where(row: &[Pairs], key: u64, mask: u64, bit: u32) -> Option<usize> {
     // SAFETY: the caller has seen to AVX2.
@@ -361,7 +363,7 @@ unsafe fn place_where(row: &[Pairs], key: u64, mask: u64, bit: u32) -> Option<us
     }
 }
 
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn find(row: &mut [Pairs], key: u64) -> Option<u64> {
     // SAFETY: the caller has seen to AVX2.
@@ -383,7 +385,7 @@ unsafe fn find(row: &mut [Pairs], key: u64) -> Option<u64> {
 }
 
 /// `row` ends with the pairs that has the place, and `place` is the place in there.
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1")]
 #[inline]
 unsafe fn put_in_front(row: &mut [Pairs], place: usize, key: u64, value: u64) -> u64 {
     // SAFETY: the caller has seen to AVX2.
