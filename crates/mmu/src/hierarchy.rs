@@ -201,12 +201,12 @@ impl PrivateCaches {
         output
     }
 
-    /// Whether so many references are worth what it costs to play them level by level: a copy of
-    /// the private caches under an inclusive `llc`, and a few lists.
+    /// How many references are worth what it costs to play them level by level: a copy of the
+    /// private caches under an inclusive `llc`, and a few lists.
     #[inline(always)]
-    pub(crate) fn pays_level_by_level(&self, llc: &Llc, references: usize) -> bool {
+    pub(crate) fn least_level_by_level(&self, llc: &Llc) -> usize {
         let copied = if llc.policy == LlcPolicy::Inclusive { self.l1d.set_count() + self.l2.set_count() } else { 0 };
-        references >= copied / 4 + 32
+        copied / 4 + 32
     }
 
     /// Hears of what an inclusive last level evicted since this core ran last.

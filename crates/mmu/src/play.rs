@@ -111,19 +111,18 @@ impl Player {
         counters: &mut Counters,
     ) -> bool {
         let Self { caches, levels, waited, .. } = self;
-        if tape.aborted.is_some() || !caches.pays_level_by_level(llc, tape.len()) || !levels.are_due() {
+        let least = caches.least_level_by_level(llc);
+        if tape.aborted.is_some() || tape.len() < least || !levels.are_due() {
             return false;
         }
         let references = &tape.references()[..tape.len()];
-        let done = caches.with(llc, highest, LevelByLevel { simd, levels, references });
-        if done {
-            let latencies = Served::ALL.map(|served| caches.latency(served));
-            simd.apart(
-                #[inline(always)]
-                || count_served(tape, levels.served(), latencies, waited, counters),
-            );
-        }
-        done
+        caches.with(llc, highest, LevelByLevel { simd, levels, references, least });
+        let latencies = Served::ALL.map(|served| caches.latency(served));
+        simd.apart(
+            #[inline(always)]
+            || count_served(tape, levels.served(), latencies, waited, counters),
+        );
+        true
     }
 }
 
