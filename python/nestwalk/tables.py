@@ -136,7 +136,7 @@ def not_warm(runs: Iterable[tuple[str, Result]]) -> str | None:
 
 def cold(names: Iterable[str]) -> str | None:
     """That the runs of these names were not warm; None if there is none."""
-    listed = ", ".join(names)
+    listed = "; ".join(names)
     return NOT_WARM.format(names=listed) if listed else None
 
 
