@@ -37,16 +37,9 @@ pub(crate) struct Hierarchy<'a, A, B, C> {
     pub llc: C,
     pub policy: LlcPolicy,
     pub evictions: &'a mut Evictions,
-    latency_cycles: [u64; 4],
 }
 
 impl<A: Level, B: Level, C: Level> Hierarchy<'_, A, B, C> {
-    /// Cycles of a reference that `served` served.
-    #[inline(always)]
-    pub fn latency(&self, served: Served) -> u64 {
-        self.latency_cycles[served as usize]
-    }
-
     /// Prefetches the rows of `line` from the simulation's own memory. Changes no simulated state.
     #[inline(always)]
     pub fn hint(&mut self, line: u64) {
@@ -141,29 +134,22 @@ impl PrivateCaches {
         })
     }
 
-    /// Cycles of a reference that `served` served.
+    /// Cycles of a reference, by [`Served`].
     #[inline(always)]
-    pub fn latency(&self, served: Served) -> u64 {
-        self.latency_cycles[served as usize]
+    pub fn latencies(&self) -> [u64; 4] {
+        self.latency_cycles
     }
 
     /// Has `task` done on these caches over `llc`. It refers to no line above `highest`.
     #[inline(always)]
     pub(crate) fn with<T: Task>(&mut self, llc: &mut Llc, highest: u64, task: T) -> T::Output {
         llc.fit(highest);
-        let Self { l1d, l2, heard, latency_cycles } = self;
+        let Self { l1d, l2, heard, .. } = self;
         let Llc { lines, policy, evictions } = llc;
-        let (policy, latency_cycles) = (*policy, *latency_cycles);
+        let policy = *policy;
         macro_rules! run {
             ($l1d:expr, $l2:expr, $llc:expr) => {
-                task.run(Hierarchy {
-                    l1d: $l1d,
-                    l2: $l2,
-                    llc: $llc,
-                    policy,
-                    evictions: &mut *evictions,
-                    latency_cycles,
-                })
+                task.run(Hierarchy { l1d: $l1d, l2: $l2, llc: $llc, policy, evictions: &mut *evictions })
             };
         }
         let rows = (l1d.stride_of_power_of_two(), l2.stride_of_power_of_two());

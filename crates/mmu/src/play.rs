@@ -93,51 +93,53 @@ impl Player {
             #[inline(always)]
             || tape.highest_line(),
         );
-        if KIND == SERIAL && self.level_by_level(simd, llc, (tape, highest), counters) {
+        if self.level_by_level::<_, KIND>(simd, llc, tape, highest) {
+            let Self { caches, in_flight, levels, waited, .. } = self;
+            let latencies = caches.latencies();
+            simd.apart(
+                #[inline(always)]
+                || count_served::<KIND>(tape, levels.served(), latencies, (waited, in_flight), counters),
+            );
             return;
         }
         tape.pad(AHEAD);
         let Self { caches, in_flight, .. } = self;
-        caches.with(llc, highest, Playing::<S, KIND> { simd, tape, counters, in_flight });
+        let latencies = caches.latencies();
+        caches.with(llc, highest, Playing::<S, KIND> { simd, tape, latencies, counters, in_flight });
     }
 
     /// Plays a tape without an aborted walk, of which the highest line is given, level by level.
     /// False, and nothing has changed, where that cannot be done or does not pay.
-    fn level_by_level<S: Simd>(
-        &mut self,
-        simd: S,
-        llc: &mut Llc,
-        (tape, highest): (&Tape, u64),
-        counters: &mut Counters,
-    ) -> bool {
-        let Self { caches, levels, waited, .. } = self;
+    fn level_by_level<S: Simd, const KIND: u8>(&mut self, simd: S, llc: &mut Llc, tape: &Tape, highest: u64) -> bool {
+        let Self { caches, in_flight, levels, .. } = self;
         let least = caches.least_level_by_level(llc);
-        if tape.aborted.is_some() || tape.len() < least || !levels.are_due() {
+        if tape.aborted.is_some() || tape.len() < least {
+            return false;
+        }
+        // Which prefetches are dropped depends on how long the others take.
+        let none_is_dropped =
+            KIND != PREFETCH || tape.walks.iter().all(|walk| in_flight.takes_all(tape.prefetches(walk)));
+        if !none_is_dropped || !levels.are_due() {
             return false;
         }
         let references = &tape.references()[..tape.len()];
         caches.with(llc, highest, LevelByLevel { simd, levels, references, least });
-        let latencies = Served::ALL.map(|served| caches.latency(served));
-        simd.apart(
-            #[inline(always)]
-            || count_served(tape, levels.served(), latencies, waited, counters),
-        );
         true
     }
 }
 
-/// Counts the references of `tape`; `served` says what served each. `waited` is scratch space for
-/// the prefix sums of latencies.
+/// Counts the references of `tape`, whose walks are of this `KIND`; `served` says what served each.
+/// `waited` is scratch space for the prefix sums of latencies.
 #[inline(always)]
-fn count_served(
+fn count_served<const KIND: u8>(
     tape: &Tape,
     served: &[Served],
     latencies: [u64; 4],
-    waited: &mut Vec<Waited>,
+    (waited, in_flight): (&mut Vec<Waited>, &mut InFlight),
     counters: &mut Counters,
 ) {
-    if tape.walks.len() * WALK_EVERY < served.len() {
-        return count_between_walks(tape, served, latencies, counters);
+    if KIND != SERIAL || tape.walks.len() * WALK_EVERY < served.len() {
+        return count_each::<KIND>(tape, served, latencies, in_flight, counters);
     }
     if waited.len() <= served.len() {
         waited.resize((served.len() + 1).next_power_of_two(), Waited::default());
@@ -146,7 +148,7 @@ fn count_served(
     waited[0] = sum;
     // Sums up to each reference, so that no loop is as long as a walk, which nothing could foresee.
     for ((reference, &served), after) in tape.references().iter().zip(served).zip(&mut waited[1..]) {
-        sum.add(reference, served, latencies);
+        sum.add(reference, latencies[served as usize]);
         *after = sum;
         counters.walk_events.0[usize::from(reference.code()) + served as usize] += 1;
     }
@@ -157,23 +159,78 @@ fn count_served(
     }
 }
 
-/// The same where walks are rare.
+/// The same walk by walk.
 #[inline(always)]
-fn count_between_walks(tape: &Tape, served: &[Served], latencies: [u64; 4], counters: &mut Counters) {
+fn count_each<const KIND: u8>(
+    tape: &Tape,
+    served: &[Served],
+    latencies: [u64; 4],
+    in_flight: &mut InFlight,
+    counters: &mut Counters,
+) {
     let references = &tape.references()[..served.len()];
     let mut at = 0;
     for walk in &tape.walks {
         let (begin, end) = (walk.begin as usize, walk.end as usize);
         count_others(&references[at..begin], &served[at..begin], counters);
-        let mut sum = Waited::default();
-        for (reference, &served) in references[begin..end].iter().zip(&served[begin..end]) {
-            sum.add(reference, served, latencies);
-            counters.walk_events.0[usize::from(reference.code()) + served as usize] += 1;
-        }
-        count_walk(walk, sum, counters);
+        let its = references[begin..end].iter().copied().zip(served[begin..end].iter().copied());
+        let waited = wait_for::<KIND, _>(
+            its,
+            latencies,
+            in_flight,
+            counters,
+            #[inline(always)]
+            |_, served| served,
+        );
+        count_walk(walk, waited, counters);
         at = end;
     }
     count_others(&references[at..], &served[at..], counters);
+}
+
+/// Goes through a walk of this `KIND`, and counts its references. Of each, `serve` says what serves
+/// it, from what is beside it in `walk`.
+#[inline(always)]
+fn wait_for<const KIND: u8, T>(
+    walk: impl Iterator<Item = (Reference, T)>,
+    latencies: [u64; 4],
+    in_flight: &mut InFlight,
+    counters: &mut Counters,
+    mut serve: impl FnMut(Reference, T) -> Served,
+) -> Waited {
+    let mut waited = Waited::default();
+    let mut now = 0;
+    if KIND == PREFETCH {
+        in_flight.clear();
+    }
+    for (reference, beside) in walk {
+        let line = reference.line();
+        if KIND == PREFETCH {
+            now += reference.wait();
+            if reference.code() == WalkEvents::PREFETCH {
+                if in_flight.takes(now) {
+                    let served = serve(reference, beside);
+                    in_flight.add(line, served, now + latencies[served as usize]);
+                }
+                continue;
+            }
+        }
+        let served = serve(reference, beside);
+        let mut latency = latencies[served as usize];
+        if KIND == PARALLEL && reference.wait() > 0 {
+            latency = 0;
+        }
+        if KIND == PREFETCH
+            && let Some(arrival) = in_flight.arrival(line)
+        {
+            latency = latency.max(arrival.saturating_sub(now));
+            counters.walk_events.0[usize::from(WalkEvents::prefetch_hit_code())] += 1;
+        }
+        now += latency;
+        waited.add(&reference, latency);
+        counters.walk_events.0[usize::from(reference.code()) + served as usize] += 1;
+    }
+    waited
 }
 
 /// Counts references between two walks: the program's and the co-runner's. The counts of both are
@@ -218,10 +275,9 @@ struct Waited {
 }
 
 impl Waited {
-    /// Adds what `reference` took.
+    /// Adds the `latency` of `reference`.
     #[inline(always)]
-    fn add(&mut self, reference: &Reference, served: Served, latencies: [u64; 4]) {
-        let latency = latencies[served as usize];
+    fn add(&mut self, reference: &Reference, latency: u64) {
         self.cycles += latency;
         self.host_cycles += latency & reference.host_mask();
     }
@@ -237,6 +293,7 @@ const PARALLEL: u8 = 2;
 struct Playing<'a, S, const KIND: u8> {
     simd: S,
     tape: &'a Tape,
+    latencies: [u64; 4],
     counters: &'a mut Counters,
     in_flight: &'a mut InFlight,
 }
@@ -298,46 +355,18 @@ impl<'a, S: Simd, const KIND: u8> Playing<'a, S, KIND> {
         caches: &mut Hierarchy<'_, A, B, C>,
         part: Range<usize>,
     ) -> Waited {
-        let mut waited = Waited::default();
-        let mut now = 0;
-        if KIND == PREFETCH {
-            self.in_flight.clear();
-        }
-        for (reference, ahead) in self.part(part) {
-            caches.hint(ahead.line());
-            let line = reference.line();
-            if KIND == PREFETCH {
-                now += reference.wait();
-                if reference.code() == WalkEvents::PREFETCH {
-                    self.prefetch(caches, line, now);
-                    continue;
-                }
-            }
-            let served = caches.access(self.simd, line);
-            let mut latency = caches.latency(served);
-            if KIND == PARALLEL && reference.wait() > 0 {
-                latency = 0;
-            }
-            if KIND == PREFETCH
-                && let Some(arrival) = self.in_flight.arrival(line)
-            {
-                latency = latency.max(arrival.saturating_sub(now));
-                self.counters.walk_events.0[usize::from(WalkEvents::prefetch_hit_code())] += 1;
-            }
-            now += latency;
-            waited.cycles += latency;
-            waited.host_cycles += latency & reference.host_mask();
-            self.counters.walk_events.0[usize::from(reference.code()) + served as usize] += 1;
-        }
-        waited
-    }
-
-    #[inline(always)]
-    fn prefetch<A: Level, B: Level, C: Level>(&mut self, caches: &mut Hierarchy<'_, A, B, C>, line: u64, now: u64) {
-        if self.in_flight.takes(now) {
-            let served = caches.access(self.simd, line);
-            self.in_flight.add(line, served, now + caches.latency(served));
-        }
+        let (simd, its) = (self.simd, self.part(part));
+        wait_for::<KIND, _>(
+            its,
+            self.latencies,
+            self.in_flight,
+            self.counters,
+            #[inline(always)]
+            |reference, ahead| {
+                caches.hint(ahead.line());
+                caches.access(simd, reference.line())
+            },
+        )
     }
 
     /// References of a walk that ended in a page fault, from `begin` on: the caches see them, and
@@ -350,12 +379,108 @@ impl<'a, S: Simd, const KIND: u8> Playing<'a, S, KIND> {
         }
         for reference in &self.tape.references()[begin..self.tape.len()] {
             now += reference.wait();
-            if KIND == PREFETCH && reference.code() == WalkEvents::PREFETCH {
-                self.prefetch(caches, reference.line(), now);
+            let is_prefetch = KIND == PREFETCH && reference.code() == WalkEvents::PREFETCH;
+            if is_prefetch && !self.in_flight.takes(now) {
+                continue;
+            }
+            let line = reference.line();
+            let served = caches.access(self.simd, line);
+            let latency = self.latencies[served as usize];
+            if is_prefetch {
+                self.in_flight.add(line, served, now + latency);
             } else {
-                let served = caches.access(self.simd, reference.line());
-                now += caches.latency(served);
+                now += latency;
                 self.counters.aborted_references += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nestwalk_mem::Hpa;
+    use nestwalk_mem::addr::LINE_SHIFT;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::{CacheConfig, LlcPolicy};
+
+    /// A line, and of a walk's reference whether it is a prefetch, the host's, and its wait.
+    type Step = (u64, bool, bool, u64);
+
+    /// A reference of the program, or a walk.
+    #[derive(Clone, Debug)]
+    enum Item {
+        Data(u64),
+        Walk(Vec<Step>),
+    }
+
+    fn item() -> impl Strategy<Value = Item> {
+        let step = (0_u64..600, prop::bool::weighted(0.3), any::<bool>(), 0_u64..60);
+        prop_oneof![
+            3 => (0_u64..600).prop_map(Item::Data),
+            1 => prop::collection::vec(step, 1..14).prop_map(Item::Walk),
+        ]
+    }
+
+    /// The tape of a core whose walks are of `kind`.
+    fn tape_of(items: &[Item], kind: u8) -> Tape {
+        let mut tape = Tape::default();
+        let hpa = |line: u64| Hpa(line << LINE_SHIFT);
+        for item in items {
+            match item {
+                Item::Data(line) => tape.data(hpa(*line)),
+                Item::Walk(steps) => {
+                    let begin = tape.len() as u32;
+                    for &(line, is_prefetch, host, wait) in steps {
+                        let wait = if kind == SERIAL { 0 } else { wait };
+                        if is_prefetch && kind == PREFETCH {
+                            tape.prefetch(hpa(line), wait);
+                        } else {
+                            tape.entry(hpa(line), WalkEvents::step_code(1, u8::from(host)), host, wait);
+                        }
+                    }
+                    let end = tape.len() as u32;
+                    tape.walks.push(WalkSpan { begin, end, guest_lookup_cycles: 3, host_lookup_cycles: 5 });
+                }
+            }
+        }
+        tape
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        /// Tapes level by level against the same ones one reference after the other, for walks of
+        /// each kind.
+        #[test]
+        fn whole_tapes_are_counted_as_one_reference_after_the_other(
+            kind in prop::sample::select(vec![SERIAL, PREFETCH, PARALLEL]),
+            policy in prop::sample::select(vec![LlcPolicy::Inclusive, LlcPolicy::NonInclusive, LlcPolicy::Exclusive]),
+            miss_registers in 1_usize..12,
+            tapes in prop::collection::vec(prop::collection::vec(item(), 1..80), 1..12),
+        ) {
+            let mut config: MmuConfig = toml::from_str(include_str!("../tests/machine.toml")).unwrap();
+            config.l1d = CacheConfig { bytes: 2 * 8 * 64, ways: 8, latency_cycles: 4 };
+            config.l2 = CacheConfig { bytes: 4 * 8 * 64, ways: 8, latency_cycles: 12 };
+            (config.llc.bytes, config.llc.ways, config.llc.policy) = (16 * 20 * 64, 20, policy);
+            let new = || (Player::new(&config, miss_registers).unwrap(), Llc::new(&config).unwrap(), Counters::default());
+            let ((mut player, mut llc, mut counters), mut expected) = (new(), new());
+            expected.0.levels.pause_for_good();
+            for items in &tapes {
+                let play = |player: &mut Player, llc: &mut Llc, counters: &mut Counters| {
+                    let mut tape = tape_of(items, kind);
+                    match kind {
+                        SERIAL => player.play_serial(llc, &mut tape, counters),
+                        PREFETCH => player.play_prefetching(llc, &mut tape, counters),
+                        _ => player.play_parallel(llc, &mut tape, counters),
+                    }
+                };
+                play(&mut player, &mut llc, &mut counters);
+                play(&mut expected.0, &mut expected.1, &mut expected.2);
+                prop_assert_eq!(&counters, &expected.2);
+                prop_assert_eq!(player.in_flight.counters(), expected.0.in_flight.counters());
+                prop_assert!(llc.lines_in_order() == expected.1.lines_in_order());
             }
         }
     }

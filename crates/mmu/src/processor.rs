@@ -121,7 +121,8 @@ impl<P: Accelerator<Counters: AcceleratorCounters>> Core<P> {
         let [useful] = events.take(WalkEvents::prefetch_hit_code());
         counters.prefetch = PrefetchCounters { useful, ..prefetch };
         let data: [u64; 4] = events.take(WalkEvents::DATA);
-        let cycles = |served| data[served as usize] * self.player.caches.latency(served);
+        let latencies = self.player.caches.latencies();
+        let cycles = |served| data[served as usize] * latencies[served as usize];
         let data_cycles = Served::ALL.map(cycles).iter().sum();
         counters.caches = CacheCounters { data, data_cycles, corunner: events.take(WalkEvents::CORUNNER) };
         let mut events = std::mem::take(&mut counters.walk_events);

@@ -209,6 +209,13 @@ impl Tape {
         self.references[..self.len].iter().fold(0, |highest, reference| highest.max(reference.line()))
     }
 
+    /// How many prefetches `walk` has.
+    #[inline(always)]
+    pub fn prefetches(&self, walk: &WalkSpan) -> usize {
+        let its = &self.references[walk.begin as usize..walk.end as usize];
+        its.iter().filter(|reference| reference.code() == WalkEvents::PREFETCH).count()
+    }
+
     /// References of walks that ended well, and of the program.
     #[inline(always)]
     pub fn done(&self) -> usize {

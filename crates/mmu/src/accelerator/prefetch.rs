@@ -80,6 +80,12 @@ impl InFlight {
         takes
     }
 
+    /// Whether a walk with so many requests has all of them taken, whenever they come.
+    #[inline(always)]
+    pub(crate) fn takes_all(&self, requests: usize) -> bool {
+        requests <= self.miss_registers.min(Self::LEN)
+    }
+
     /// `line`, whose request was taken, is served by `served` and comes at `arrival`.
     #[inline]
     pub(crate) fn add(&mut self, line: u64, served: Served, arrival: u64) {
