@@ -77,7 +77,7 @@ static void run_on_cpu(int cpu)
 }
 
 /*
- * With nw.hop=1 a test goes to one of two processors at random each time that it touches a page or
+ * With nw.hop=SEED a test goes to one of two processors at random each time that it touches a page or
  * looks at something: its outcome must not depend on where the scheduler has it run.
  */
 static void hop(void)

@@ -100,9 +100,7 @@ class Plan:
         }
         if self.quick and "trace" in self.program.workload:
             table["sampling"] = scenario.quick_sampling(None, self.program.workload["trace"])
-        if warm_accesses_min:
-            table.setdefault("sampling", {})["warm_accesses_min"] = warm_accesses_min
-        text = scenario.write(matrix.merge(table, cell.scenario))
+        text = scenario.write(matrix.merge(same_place.warming(table, warm_accesses_min), cell.scenario))
 
         def place(path: KeyPath) -> str:
             """Where the user wrote what is at ``path`` of the scenario; the matrix file, if nowhere."""

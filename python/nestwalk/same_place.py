@@ -9,13 +9,13 @@ warm (``sampling.warm_accesses_min``). That they are warm then, too, is the engi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nestwalk import conduct, pool, say
 from nestwalk.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from nestwalk.conduct import Means
 
@@ -53,6 +53,13 @@ def results(
 
 def _made(work: Sequence[pool.Job], means: Means, watcher: pool.Watcher) -> list[Result]:
     return [Result(value) for value in conduct.results(work, means, watcher)]
+
+
+def warming(table: Mapping[str, Any], accesses: int) -> dict[str, Any]:
+    """The scenario ``table`` with a warm-up of at least so many ``accesses``, if that has no length of its own."""
+    if not accesses:
+        return dict(table)
+    return {**table, "sampling": {**table.get("sampling", {}), "warm_accesses_min": accesses}}
 
 
 def warm_accesses_min(compared: Sequence[Result]) -> dict[int, int]:

@@ -312,20 +312,7 @@ impl Levels {
         self.served.clear();
         self.served.resize(count, Served::L1d);
     }
-}
 
-/// Sends `references` through the caches level by level. How many: those behind them went one after
-/// the other, as lines were in the core, or may have been, when an inclusive last level evicted
-/// them.
-pub(crate) struct LevelByLevel<'a, S> {
-    pub simd: S,
-    pub levels: &'a mut Levels,
-    pub references: &'a [Reference],
-    /// The fewest that are worth a copy of the private caches.
-    pub least: usize,
-}
-
-impl Levels {
     /// What the private caches make of `references`, which begin at `begin` of the tape. How many
     /// they miss.
     fn private<S: Simd, const EXCLUSIVE: bool>(
@@ -361,37 +348,50 @@ impl Levels {
         let (passed, served) = (&l2_misses[..count + AHEAD], &mut served[begin..]);
         let missed = use_inclusive(simd, llc, passed, (places, victims), (served, uses));
         let (victims, places, passed) = (&victims[..missed], &places[..count], &passed[..count]);
-        if most_used(simd, uses) >= llc.ways() {
-            take_back(llc, passed, places, victims);
-            l1d.rows().copy_from_slice(l1d_before);
-            l2.rows().copy_from_slice(l2_before);
-            return 0;
-        }
-        let any = any_held(simd, l1d, l1d_before, victims) || any_held(simd, l2, l2_before, victims);
-        // Where none went, the list has a line that stays.
-        let is_held = |gone: &Victim| {
-            let (real, line) = (gone.is_real(), gone.line());
-            real && (l1d.held_in(simd, l1d_before, line) || l2.held_in(simd, l2_before, line))
+        // Up to the reference for which a line went that was held: uses of the last level, lines that
+        // went, references. Nothing, where a line may have gone that came in meanwhile.
+        let (kept, gone, done) = if most_used(simd, uses) >= llc.ways() {
+            (0, 0, 0)
+        } else {
+            let any = any_held(simd, l1d, l1d_before, victims) || any_held(simd, l2, l2_before, victims);
+            // Where none went, the list has a line that stays.
+            let is_held = |gone: &Victim| {
+                let (real, line) = (gone.is_real(), gone.line());
+                real && (l1d.held_in(simd, l1d_before, line) || l2.held_in(simd, l2_before, line))
+            };
+            let Some(first) = any.then(|| victims.iter().position(is_held)).flatten() else {
+                victims.iter().for_each(|&gone| evictions.announce(gone));
+                return references.len();
+            };
+            let mut misses = (0..count).filter(|&at| places[at] == MISSED);
+            let last = misses.nth(first).expect("each victim went for a miss");
+            (last + 1, first + 1, passed[last].index() + 1)
         };
-        let Some(first) = any.then(|| victims.iter().position(is_held)).flatten() else {
-            victims.iter().for_each(|&gone| evictions.announce(gone));
-            return references.len();
-        };
+        victims[..gone].iter().for_each(|&gone| evictions.announce(gone));
         // What came behind it is done again.
-        victims[..=first].iter().for_each(|&gone| evictions.announce(gone));
-        let mut misses = passed.iter().zip(places).enumerate().filter(|(_, (_, place))| **place == MISSED);
-        let (at, (last, _)) = misses.nth(first).expect("each victim went for a miss");
-        let done = last.index() + 1;
-        take_back(llc, &passed[at + 1..], &places[at + 1..], &victims[first + 1..]);
+        take_back(llc, &passed[kept..], &places[kept..], &victims[gone..]);
         l1d.rows().copy_from_slice(l1d_before);
         l2.rows().copy_from_slice(l2_before);
+        served[done..].fill(Served::L1d);
         let count = use_l1d(simd, l1d, &references[..done], l1d_misses);
         use_l2_again(simd, l2, &l1d_misses[..count]);
-        l1d.drop(simd, victims[first]);
-        l2.drop(simd, victims[first]);
-        served[done..].fill(Served::L1d);
+        if let Some(&held) = victims[..gone].last() {
+            l1d.drop(simd, held);
+            l2.drop(simd, held);
+        }
         done
     }
+}
+
+/// Sends `references` through the caches level by level. How many: those behind them went one after
+/// the other, as lines were in the core, or may have been, when an inclusive last level evicted
+/// them.
+pub(crate) struct LevelByLevel<'a, S> {
+    pub simd: S,
+    pub levels: &'a mut Levels,
+    pub references: &'a [Reference],
+    /// The fewest that are worth a copy of the private caches; at least one.
+    pub least: usize,
 }
 
 impl<S: Simd> LevelByLevel<'_, S> {
@@ -399,14 +399,14 @@ impl<S: Simd> LevelByLevel<'_, S> {
     fn inclusive<A: Private, B: Private, C: Level>(self, mut caches: Hierarchy<'_, A, B, C>) -> usize {
         let Self { simd, levels, references, least } = self;
         let (mut done, mut parts) = (0, 0);
-        while references.len() - done >= least.max(1) && parts < PARTS_MAX {
+        while references.len() - done >= least && parts < PARTS_MAX {
             match levels.part(simd, &mut caches, (&references[done..], done)) {
                 0 => parts = PARTS_MAX,
                 part => (done, parts) = (done + part, parts + 1),
             }
         }
         let rest = &references[done..];
-        levels.paused = if rest.len() < least.max(1) { 0 } else { (2 * levels.paused + 1).min(PAUSE_MAX) };
+        levels.paused = if rest.len() < least { 0 } else { (2 * levels.paused + 1).min(PAUSE_MAX) };
         levels.pause = levels.paused;
         for (index, (reference, served)) in rest.iter().zip(&mut levels.served[done..]).enumerate() {
             if let Some(ahead) = rest.get(index + AHEAD) {
@@ -538,7 +538,7 @@ mod tests {
             private in prop::sample::select(
                 vec![(8, 8), (8, 4), (3, 7), (8, 16), (12, 16), (12, 20), (16, 9), (20, 33)]),
             sets in prop::sample::select(vec![8_u64, 16, 24]), ways in 2_u32..41,
-            least in prop::sample::select(vec![0_usize, 5, 40]),
+            least in prop::sample::select(vec![1_usize, 5, 40]),
             tapes in prop::collection::vec(
                 (0_usize..2, prop::bool::weighted(0.05), prop::collection::vec(0_u64..900, 2..80)), 1..60),
         ) {
@@ -565,12 +565,12 @@ mod tests {
             }
             Some(core.with(&mut llc, 1000, LevelByLevel { simd: Plain, levels, references, least }))
         };
-        assert_eq!(play(0, &[0, 8, 16, 1, 9]), Some(5));
-        assert_eq!(play(0, &[24, 2]), Some(2), "four lines fill a set");
+        assert_eq!(play(1, &[0, 8, 16, 1, 9]), Some(5));
+        assert_eq!(play(1, &[24, 2]), Some(2), "four lines fill a set");
         assert_eq!(play(2, &[5, 32, 3]), Some(2), "the line 0 is in the L1-D: a rest, which is short");
-        assert_eq!(play(0, &[40, 4, 48, 7]), Some(4), "8 and 16 are: three parts");
-        assert_eq!(play(0, &[6, 14, 22, 30, 6]), Some(0), "as many uses as ways");
-        assert_eq!(play(0, &[5, 13]), None, "a pause");
-        assert_eq!(play(0, &[5, 13]), Some(2));
+        assert_eq!(play(1, &[40, 4, 48, 7]), Some(4), "8 and 16 are: three parts");
+        assert_eq!(play(1, &[6, 14, 22, 30, 6]), Some(0), "as many uses as ways");
+        assert_eq!(play(1, &[5, 13]), None, "a pause");
+        assert_eq!(play(1, &[5, 13]), Some(2));
     }
 }

@@ -62,10 +62,8 @@ class Run:
 
         With ``warm_accesses_min``, a warm-up that has no length of its own lasts at least so many accesses.
         """
-        table = self.table
-        if warm_accesses_min:
-            table = {**table, "sampling": {**table.get("sampling", {}), "warm_accesses_min": warm_accesses_min}}
-        return pool.Job(self.name, scenario.write(table), Path(f"{self.name}.toml"))
+        text = scenario.write(same_place.warming(self.table, warm_accesses_min))
+        return pool.Job(self.name, text, Path(f"{self.name}.toml"))
 
     @property
     def program(self) -> str:

@@ -74,8 +74,7 @@ class Reproduction:
     @property
     def not_warm(self) -> list[str]:
         """Titles of the runs that were not warm when they were measured."""
-        titled = zip(self.experiment.runs, self.results.made.values(), strict=True)
-        return [run.title for run, result in titled if result.warm_up["reached"] is False]
+        return [run.title for run in self.experiment.runs if self.results[run.name].warm_up["reached"] is False]
 
     @property
     def summary(self) -> str:

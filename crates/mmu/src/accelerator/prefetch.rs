@@ -73,7 +73,7 @@ impl InFlight {
     #[inline]
     pub(crate) fn takes(&mut self, now: u64) -> bool {
         // Nearly always there are fewer requests in a walk than miss registers.
-        let takes = self.used < self.miss_registers.min(Self::LEN)
+        let takes = self.takes_all(self.used + 1)
             || self.used < Self::LEN
                 && self.lines[..self.used].iter().filter(|(_, arrival)| *arrival > now).count() < self.miss_registers;
         self.counters.dropped += u64::from(!takes);
