@@ -348,8 +348,8 @@ impl Levels {
         let (passed, served) = (&l2_misses[..count + AHEAD], &mut served[begin..]);
         let missed = use_inclusive(simd, llc, passed, (places, victims), (served, uses));
         let (victims, places, passed) = (&victims[..missed], &places[..count], &passed[..count]);
-        // Up to the reference for which a line went that was held: uses of the last level, lines that
-        // went, references. Nothing, where a line may have gone that came in meanwhile.
+        // Up to the reference for which a line went that was held: uses of the last level, lines
+        // that went, references. Nothing, where a line may have gone that came in meanwhile.
         let (kept, gone, done) = if most_used(simd, uses) >= llc.ways() {
             (0, 0, 0)
         } else {
