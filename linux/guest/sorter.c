@@ -187,6 +187,7 @@ static bool untouched_data(const char *p, size_t bytes, size_t step)
 
 static void dense(void)
 {
+	char *at = AT + 16 * GIB;
 	struct regions r;
 
 	choose(1);
@@ -196,6 +197,13 @@ static void dense(void)
 	EXPECT_EQ(r.tables, TABLES);
 	EXPECT_EQ(r.used, TABLES);
 	EXPECT_EQ(r.holes, 0);
+	/* One as large as the mapping, whatever that is aligned to. */
+	at += 5 * TABLE;
+	touch(map_at(at, 8 * TABLE), 8 * TABLE, TABLE);
+	r = regions_of(1, at, at + 8 * TABLE);
+	EXPECT_EQ(r.regions, 1);
+	EXPECT_EQ(r.tables, 8);
+	EXPECT_EQ(r.used, 8);
 }
 
 static void backwards(void)
@@ -229,9 +237,10 @@ static void not_chosen(void)
 	EXPECT_EQ(prctl(PR_GET_SORTED_PAGE_TABLES, 1, 0, 0, 0), -1);
 }
 
-/* A mapping that grows a table at a time has few regions, each twice as large. */
+/* A mapping that grows a table at a time, in either direction, has few regions, each twice as large. */
 static void grows(void)
 {
+	char *end = AT + 16 * GIB;
 	struct regions r;
 	size_t i;
 
@@ -241,6 +250,12 @@ static void grows(void)
 	r = regions_of(1, AT, AT + GIB);
 	EXPECT_LE(r.regions, 9);
 	/* The first one had no neighbour yet. */
+	EXPECT_LE(255, r.used);
+	EXPECT_LE(r.tables, 256 + 256);
+	for (i = 1; i <= 256; i++)
+		touch(map_at(end - i * TABLE, TABLE), TABLE, TABLE);
+	r = regions_of(1, end - GIB, end);
+	EXPECT_LE(r.regions, 9);
 	EXPECT_LE(255, r.used);
 	EXPECT_LE(r.tables, 256 + 256);
 }
