@@ -131,6 +131,8 @@ static void life(void)
 		die("mprotect");
 	END(MPROTECT);
 	forked(p);
+	/* The shortest step: it begins right after a tick, for one that switches to another thread is 3 % of it. */
+	usleep(10000);
 	BEGIN(MREMAP);
 	/* Off by a page, so that no page table is moved as a whole. */
 	if (mremap(p, bytes - PAGE, bytes - PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, q + PAGE) != q + PAGE)
