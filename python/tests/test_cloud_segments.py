@@ -157,7 +157,7 @@ def test_hidden_frames_are_said_and_no_number(command: Command, tmp_path: Path) 
         ((), "either --pid"),
         (("--pid", "1", "--from", "r"), "either --pid"),
         (("--pid", "4194303"), "there is no process"),
-        (("--from", "nowhere"), "nowhere/maps"),
+        (("--from", "nowhere"), "error: nowhere/maps: No such file or directory; check its name"),
         (("--from", "cut"), "cut/pagemap: ends within the mapping"),
         (("--from", "odd"), "odd/maps: line 1: is not a mapping"),
         (("--from", "cut", "--record", "cut"), "cut"),

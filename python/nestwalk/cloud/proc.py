@@ -118,8 +118,9 @@ class Source:
                 f"there is no process {self.pid}; give the pid of a running VM (of its VMM, on the host)"
             )
         self._check_recording()
+        text = _text(self._maps)
         try:
-            rows = _native.proc_mappings(_text(self._maps))
+            rows = _native.proc_mappings(text)
         except NestwalkError as error:
             raise NestwalkError(f"{self._maps.parent}/{error}") from error
         return self._placed(
