@@ -73,8 +73,11 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
 
 
 def _half_width(windows: Sequence[tuple[float, float]], value: float) -> float | None:
-    """Half of the 95 % interval of a ratio; None for fewer than :data:`WINDOWS_MIN` windows."""
-    count = len(windows)
+    """Half of the 95 % interval of a ratio; None for fewer than :data:`WINDOWS_MIN` windows.
+
+    A window without a share in either sum says nothing of the ratio, and does not count.
+    """
+    count = sum(1 for y, x in windows if y or x)
     if count < WINDOWS_MIN:
         return None
     residuals = sum((y - value * x) ** 2 for y, x in windows)

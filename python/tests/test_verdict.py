@@ -146,6 +146,12 @@ def test_windows_are_held_against_each_other_one_by_one() -> None:
     assert gain.ci95 == pytest.approx(4.303 * (47500 / 3) ** 0.5 / 1000)
 
 
+def test_windows_without_a_share_say_nothing_of_a_ratio() -> None:
+    alone = intervals.ratio([9251, *[0] * 79], [128, *[0] * 79])
+    assert alone == Estimate(9251 / 128, None)
+    assert intervals.ratio([1, 0, 2, 0, 3], [1, 0, 1, 0, 1]) == intervals.ratio([1, 2, 3], [1, 1, 1])
+
+
 def test_other_windows_are_taken_as_independent_and_few_have_no_interval() -> None:
     gain = intervals.gain(run([900] * 3, accesses=50), run([1000] * 3))
     assert gain is not None

@@ -7,8 +7,8 @@
 pub struct Estimate {
     /// The ratio of the totals.
     pub value: f64,
-    /// Half the width of its 95 % confidence interval; `None` where fewer than three windows leave
-    /// it unknown.
+    /// Half the width of its 95 % confidence interval; `None` where fewer than three windows with a
+    /// share in it leave it unknown.
     pub ci95: Option<f64>,
 }
 
@@ -50,8 +50,11 @@ fn sum(windows: &[(u64, u64)]) -> (u64, u64) {
 }
 
 /// Half the width of the interval of a ratio of that `value`; `None` for fewer than three windows.
+/// One without a share in either sum (of the latency of walks, one without a walk) says nothing of
+/// the ratio: it does not count. A hundred windows of which one has all walks know nothing of their
+/// scatter.
 fn half_width(windows: &[(u64, u64)], value: f64) -> Option<f64> {
-    let n = windows.len();
+    let n = windows.iter().filter(|&&window| window != (0, 0)).count();
     (n >= 3).then(|| {
         let residuals: f64 = windows.iter().map(|&(y, x)| (y as f64 - value * x as f64).powi(2)).sum();
         let mean_x = sum(windows).1 as f64 / n as f64;
@@ -127,6 +130,17 @@ mod tests {
     fn what_cannot_be_known_is_not_zero() {
         assert_eq!(ratio(&[(0, 0)]), None);
         assert_eq!(ratio(&[(1, 2), (1, 2)]).unwrap().ci95, None);
+    }
+
+    #[test]
+    fn windows_without_a_share_say_nothing() {
+        let mut one = vec![(0, 0); 80];
+        one[0] = (9251, 128);
+        assert_eq!(ratio(&one).unwrap(), Estimate { value: 9251.0 / 128.0, ci95: None });
+        let three = [(1, 1), (0, 0), (2, 1), (0, 0), (3, 1)];
+        assert_eq!(ratio(&three), ratio(&[(1, 1), (2, 1), (3, 1)]));
+        // No walks in a window is knowledge where its accesses are what counts.
+        assert!(ratio(&[(0, 10), (0, 10), (5, 10)]).unwrap().ci95.unwrap() > 0.0);
     }
 
     #[test]
