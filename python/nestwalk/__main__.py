@@ -8,7 +8,7 @@ import os
 import sys
 from contextlib import suppress
 
-from nestwalk import completion, say, streams
+from nestwalk import say, streams
 from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, NestwalkError, printable, shown
 
 
@@ -32,10 +32,12 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
+        # Imported here, so that Ctrl-C and failures during the import are met below and not by a traceback.
+        from nestwalk import completion
+
         if completion.is_asked():
             sys.stdout.write(completion.answer() + "\n")
             return 0
-        # Imported here, so that Ctrl-C and failures during the import are met below and not by a traceback.
         from nestwalk.cli import app
 
         code = app(arguments or ["--help"], prog_name="nestwalk", standalone_mode=False)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -98,3 +99,13 @@ def test_a_worker_whose_parent_is_killed_ends(tmp_path: Path) -> None:
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < deadline, "a worker goes on without its parent"
         time.sleep(0.05)
+
+
+def test_nothing_heavy_is_imported_where_ctrl_c_would_be_a_traceback() -> None:
+    seen = "import sys, nestwalk.__main__; print('pathlib' in sys.modules, 'nestwalk.completion' in sys.modules)"
+    # -S: an environment's own start-up files may import what they like.
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", seen], capture_output=True, text=True, check=True, env=paths, timeout=60
+    )
+    assert done.stdout.split() == ["False", "False"]
