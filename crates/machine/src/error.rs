@@ -113,7 +113,8 @@ impl MachineError {
     /// The TOML reader's error about `text`, with file, line and column, and with the nearest key
     /// where one is unknown.
     pub(crate) fn toml(path: &Path, text: &str, error: &toml::de::Error) -> Self {
-        let (line, column) = error.span().map_or((1, 1), |span| line_and_column(text, span.start));
+        let (line, column) =
+            error.span().map_or((1, 1), |span| line_and_column(text, of_unknown(text, span.start, error.message())));
         let message = plain(&error.message().replace('\n', " "));
         let hint = unknown_key(&message).map(|nearest| format!("; did you mean `{nearest}`?")).unwrap_or_default();
         Self::Config { place: format!("{}:{line}:{column}", path.display()), what: format!("{message}{hint}") }
@@ -124,6 +125,32 @@ pub(crate) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let before = &text[..offset.min(text.len())];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// Where the unknown key of `message` is. Of a table that says its kind by a key, the reader names
+/// the beginning of the table, `start`.
+fn of_unknown(text: &str, start: usize, message: &str) -> usize {
+    let Some(((key, _), rest)) =
+        message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')).zip(text.get(start..))
+    else {
+        return start;
+    };
+    let mut offset = start;
+    for (number, line) in rest.split_inclusive('\n').enumerate() {
+        if number > 0 && line.trim_start().starts_with('[') {
+            break;
+        }
+        let said = line.split('#').next().unwrap_or_default();
+        let is_key = |&(at, _): &(usize, &str)| {
+            let of_a_word = |letter: char| letter.is_alphanumeric() || "_-.\"'".contains(letter);
+            !said[..at].ends_with(of_a_word) && said[at + key.len()..].trim_start().starts_with('=')
+        };
+        if let Some((at, _)) = said.match_indices(key).find(is_key) {
+            return offset + at;
+        }
+        offset += line.len();
+    }
+    start
 }
 
 /// What the TOML reader says, in the words of the file and not of the program that reads it.
@@ -197,6 +224,18 @@ mod tests {
             Some("manager".to_owned())
         );
         assert_eq!(unknown_key("missing field `name`"), None);
+    }
+
+    #[test]
+    fn an_unknown_key_of_a_table_has_its_own_place() {
+        let text = "[a]\nkind = 'x'\nfootprnt = 1 # or footprnt =\n[b]\nsize = 2\n";
+        let at = |key: &str| line_and_column(text, of_unknown(text, 1, &format!("unknown field `{key}`, expected")));
+        assert_eq!(at("footprnt"), (3, 1));
+        assert_eq!(at("print"), (1, 2));
+        assert_eq!(at("size"), (1, 2), "another table's");
+        let inline = "a = { kind = 'x', footprnt = 1 }";
+        assert_eq!(of_unknown(inline, 4, "unknown field `footprnt`"), 18);
+        assert_eq!(of_unknown(inline, 4, "missing field `size`"), 4);
     }
 
     #[test]
