@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,23 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> NestwalkError:
     return NestwalkError(f"unknown {kind} '{name}'{hint}; {there}")
 
 
+READING = {
+    errno.ENOENT: "check its name",
+    errno.ENOTDIR: "check its name",
+    errno.EISDIR: "name a file in it",
+    errno.EACCES: "read it as its owner, or as root",
+}
+"""What to do where a file cannot be read."""
+
+
 def unreadable(path: Path, error: OSError) -> NestwalkError:
-    """That a file cannot be read, and why."""
-    return NestwalkError(f"{shown(path)}: {error.strerror or error}")
+    """That a file cannot be read, why, and what to do."""
+    remedy = READING.get(error.errno or 0)
+    return NestwalkError(f"{shown(path)}: {error.strerror or error}{f'; {remedy}' if remedy else ''}")
+
+
+def ending(path: Path, kind: str) -> NestwalkError:
+    """That ``path``, which exists, is not taken for a file of this kind because of its name."""
+    if path.is_dir():
+        return NestwalkError(f"{shown(path)}: is a directory; name a {kind} file in it, which ends in .toml")
+    return NestwalkError(f"{shown(path)}: the name of a {kind} file ends in .toml; rename it")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, checks, files, scenario, techniques, toml_file
-from nestwalk.errors import NestwalkError, shown, unknown
+from nestwalk.errors import NestwalkError, ending, shown, unknown
 from nestwalk.program import Program
 from nestwalk.techniques import WHO
 from nestwalk.toml_file import KeyPath, Source, Table
@@ -231,7 +231,9 @@ def load(name: str) -> Matrix:
     shelf = resources.files("nestwalk").joinpath("matrices")
     known = sorted(entry.name.removesuffix(".toml") for entry in shelf.iterdir() if entry.name.endswith(".toml"))
     if name not in known:
-        raise unknown("matrix", name, known)
+        with files.telling(Path(name), "cannot be read"):
+            is_there = Path(name).exists()
+        raise ending(Path(name), "matrix") if is_there else unknown("matrix", name, known)
     text = shelf.joinpath(f"{name}.toml").read_text(encoding="utf-8")
     return replace(parse(text, f"{name}.toml"), options=("--matrix", name))
 

@@ -20,7 +20,7 @@ def nothing_is_written(tmp_path: Path) -> Iterator[None]:
     """No test here may leave more behind than it made itself."""
     yield
     left = {path.name for path in tmp_path.iterdir()}
-    assert left <= {"tiny.toml", "mine.toml", "cut.nwt", "bad.nwt", "precious"}
+    assert left <= {"tiny.toml", "mine.toml", "cut.nwt", "bad.nwt", "precious", "folder", "letter"}
 
 
 def refused(command: Command, *arguments: str | Path) -> str:
@@ -49,6 +49,12 @@ def refused(command: Command, *arguments: str | Path) -> str:
         (["compare", "--only", "vm4k"], "did you mean 'vm-4k'?"),
         (["compare", "--matrix", "standart"], "did you mean 'standard'?"),
         (["compare", "--matrix", "nowhere.toml"], "nowhere.toml: No such file"),
+        (["compare", "--matrix", "folder"], "folder: is a directory; name a matrix file in it"),
+        (["compare", "--matrix", "letter"], "letter: the name of a matrix file ends in .toml; rename it"),
+        (["compare", "--machine", "folder"], "folder: is a directory; name a machine file in it"),
+        (["compare", "--machine", "letter"], "letter: the name of a machine file ends in .toml; rename it"),
+        (["run", "folder"], "folder: Is a directory; name a file in it"),
+        (["trace", "convert", "letter", "x.nwt"], 'one of Pin "0x401000: R 0x1ffe8040"'),
         (["compare", "--report", "no/such/dir/report.html"], "there is no directory"),
         (["compare", "--out", "no/such/dir"], "there is no directory"),
         (["run"], "SCENARIO.toml"),
@@ -63,7 +69,9 @@ def refused(command: Command, *arguments: str | Path) -> str:
         (["trace", "convert", "a", "b", "--period", "9x"], "200k or 4M"),
     ],
 )
-def test_bad_arguments(command: Command, arguments: list[str], said: str) -> None:
+def test_bad_arguments(command: Command, tmp_path: Path, arguments: list[str], said: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "letter").write_text("0x1000\n", encoding="utf-8")
     assert said in refused(command, *arguments)
 
 

@@ -5,6 +5,7 @@
 //! Where a name is expected, a path that ends in `.toml` (or, for a trace, names an existing file)
 //! works as well.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use include_dir::{Dir, include_dir};
@@ -107,14 +108,23 @@ impl Shelf {
     pub fn text(self, name: &str, base: &Path) -> Result<(std::path::PathBuf, String), MachineError> {
         if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
             let path = base.join(name);
-            let text =
-                std::fs::read_to_string(&path).map_err(|source| MachineError::Io { path: path.clone(), source })?;
+            let text = read_text(&path)?;
             return Ok((path, text));
         }
         let files = self.files();
         match files.iter().find(|(file, _)| file == name) {
             Some((_, text)) => Ok((format!("{name}.toml").into(), (*text).to_owned())),
-            None => Err(MachineError::unknown(self.kind(), name, files.into_iter().map(|(name, _)| name))),
+            None => Err(match std::fs::metadata(base.join(name)) {
+                Ok(found) => MachineError::Config {
+                    place: base.join(name).display().to_string(),
+                    what: if found.is_dir() {
+                        format!("is a directory; name a {} file in it, which ends in .toml", self.kind())
+                    } else {
+                        format!("the name of a {} file ends in .toml; rename it", self.kind())
+                    },
+                },
+                Err(_) => MachineError::unknown(self.kind(), name, files.into_iter().map(|(name, _)| name)),
+            }),
         }
     }
 
@@ -127,6 +137,19 @@ impl Shelf {
         self.file().check(&path, &text)?;
         toml::from_str(&text).map_err(|error| MachineError::toml(&path, &text, &error))
     }
+}
+
+/// The text of a file.
+fn read_text(path: &Path) -> Result<String, MachineError> {
+    let refused = |what: String| MachineError::Config { place: path.display().to_string(), what };
+    let bytes = std::fs::read(path).map_err(|source| match source.kind() {
+        ErrorKind::NotFound => refused("No such file; check its name".into()),
+        ErrorKind::IsADirectory => refused("is a directory; name a file in it".into()),
+        _ => MachineError::Io { path: path.to_owned(), source },
+    })?;
+    String::from_utf8(bytes).map_err(|error| {
+        refused(format!("byte {}: is no UTF-8 text; save it as UTF-8", error.utf8_error().valid_up_to()))
+    })
 }
 
 /// All that there is, by kind.
@@ -181,6 +204,21 @@ mod tests {
     fn an_unknown_machine_is_refused_with_the_nearest() {
         let error = Shelf::Machines.text("broadwell-asp", Path::new(".")).unwrap_err().to_string();
         assert!(error.contains("did you mean 'broadwell-asap'?"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_machine_file_is_refused_as_what_it_is() {
+        let folder = std::env::temp_dir().join(format!("nestwalk-catalog-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("folder.toml")).unwrap();
+        std::fs::write(folder.join("mine.txt"), "schema = 1").unwrap();
+        std::fs::write(folder.join("latin.toml"), b"a = \"\xff\"").unwrap();
+        let said = |name: &str| Shelf::Machines.text(name, &folder).unwrap_err().to_string();
+        assert!(said("mine.txt").ends_with("mine.txt: the name of a machine file ends in .toml; rename it"));
+        assert!(said("latin.toml").ends_with("latin.toml: byte 5: is no UTF-8 text; save it as UTF-8"));
+        assert!(said("folder.toml").ends_with("folder.toml: is a directory; name a file in it"));
+        assert!(said("none.toml").ends_with("none.toml: No such file; check its name"));
+        assert!(said("none").starts_with("unknown machine 'none'"));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -302,7 +302,10 @@ fn of_text(head: &[u8]) -> Result<Known, String> {
     }
     let first = head.split(|&byte| byte == b'\n').next().unwrap_or(head);
     let first: String = String::from_utf8_lossy(first).chars().filter(|letter| !letter.is_control()).take(60).collect();
-    Err(format!("a text, of which no line is an access (line 1 is {first:?}); {READ}"))
+    Err(format!(
+        "a text, of which no line is an access (line 1 is {first:?}); a line of lackey is \" L 1ffe8040,8\", one of Pin \
+         \"0x401000: R 0x1ffe8040\", and addresses alone are read as little-endian u64 or numpy, not as text; {READ}"
+    ))
 }
 
 /// Whether nearly all bytes of `head` are those of texts: a program's output between the lines may
