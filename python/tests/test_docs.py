@@ -14,7 +14,7 @@ import pytest
 import typer.main
 from support import REPOSITORY
 
-from nestwalk import techniques
+from nestwalk import matrix, techniques
 
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 OUTSIDE = ("*.md", "capture/**/*.md", "fuzz/**/*.md", "linux/**/*.md", "nova/**/*.md")
@@ -170,3 +170,14 @@ def test_settings_have_every_file_that_the_techniques_name() -> None:
                 assert file in text or Path(file).name in text, (technique.name, file)
         if "hardware" not in technique.who:
             assert technique.short.split(":")[0] in ("guest", "host", "guest and host", "guest, Linux 6.8+")
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [("commands.md", r"All of it is ([\d,]+) runs"), ("sweeps.md", r"\| the full matrix \| ([\d,]+) \|")],
+)
+def test_the_full_matrix_has_as_many_runs_as_the_pages_say(page: str, said: str) -> None:
+    everything = matrix.load("everything")
+    found = re.search(said, " ".join((REPOSITORY / "docs" / page).read_text(encoding="utf-8").split()))
+    assert found is not None
+    assert int(found[1].replace(",", "")) == len(everything.cells) * len(everything.programs)
