@@ -148,6 +148,12 @@ def test_the_headline_says_what_is_clear(small: list[float], huge: list[float], 
     assert said in text.headline(made(small, huge))
 
 
+def test_intervals_are_claimed_only_where_there_are_some() -> None:
+    few, enough = (" ".join(text.notes(made([2.0] * rounds, [1.0] * rounds))) for rounds in (2, 5))
+    assert "without intervals, which need 5 rounds" in few
+    assert "with bootstrapped 95 % intervals" in enough
+
+
 def test_a_program_without_huge_pages_is_not_judged() -> None:
     done = made([1.0] * 5, [0.9] * 5, huge_bytes=0)
     assert "unavailable, because" in text.headline(done)

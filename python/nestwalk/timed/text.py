@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from nestwalk import tables
+from nestwalk.probe.statistics import ROUNDS_MIN
 from nestwalk.timed import pages
 from nestwalk.timed.timing import MEASURES
 
@@ -118,9 +119,14 @@ def verdict(held: Held) -> str:
 def notes(done: Timed) -> Sequence[str]:
     """Units, noise, how huge pages were had, and what the machine's file would need to agree."""
     rounds = len(done.trials["4k"])
+    intervals = (
+        "with bootstrapped 95 % intervals"
+        if rounds >= ROUNDS_MIN
+        else f"without intervals, which need {ROUNDS_MIN} rounds (--rounds)"
+    )
     lines = [
         *done.notes,
-        f"Medians over {rounds} rounds of a run with either kind of pages, with bootstrapped 95 % intervals.",
+        f"Medians over {rounds} rounds of a run with either kind of pages, {intervals}.",
         f"Huge pages: {GIVEN[done.means]}.",
     ]
     if done.held:
