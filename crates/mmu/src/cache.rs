@@ -273,9 +273,19 @@ pub(crate) trait Level {
         Tags::take_in(simd, self.row(set), tag)
     }
 
-    /// Takes out what another cache evicted, which is hardly ever here.
+    /// Takes out `line`, which is hardly ever here.
     #[inline(always)]
-    fn drop<S: Simd>(&mut self, simd: S, gone: Victim) {
+    fn drop<S: Simd>(&mut self, simd: S, line: u64) {
+        let (set, tag) = self.place(line);
+        let row = self.row(set);
+        if Tags::held_in(simd, row, tag) {
+            Tags::take_in(simd, row, tag);
+        }
+    }
+
+    /// Takes out what another cache evicted, if it did, which is hardly ever here.
+    #[inline(always)]
+    fn drop_victim<S: Simd>(&mut self, simd: S, gone: Victim) {
         let (set, tag) = self.place(gone.line());
         let row = self.row(set);
         if Tags::held_in(simd, row, tag) & gone.is_real() {

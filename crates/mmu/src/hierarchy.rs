@@ -77,8 +77,8 @@ impl<A: Level, B: Level, C: Level> Hierarchy<'_, A, B, C> {
                 let (there, gone) = self.llc.touch_for(simd, line);
                 // Unconditional: the branch on an eviction is unpredictable.
                 self.evictions.announce(gone);
-                self.l1d.drop(simd, gone);
-                self.l2.drop(simd, gone);
+                self.l1d.drop_victim(simd, gone);
+                self.l2.drop_victim(simd, gone);
                 there != 0
             }
         };
@@ -196,12 +196,13 @@ impl PrivateCaches {
     }
 
     /// Hears of what an inclusive last level evicted since this core ran last.
-    pub(crate) fn synchronise(&mut self, llc: &Llc) {
+    #[inline(always)]
+    pub(crate) fn synchronise<S: Simd>(&mut self, simd: S, llc: &Llc) {
         match llc.evictions.since(self.heard) {
             // A line may have come back for another core meanwhile; our copy went all the same.
             Some(lines) => lines.for_each(|line| {
-                self.l1d.remove(line);
-                self.l2.remove(line);
+                (&mut self.l1d).drop(simd, line);
+                (&mut self.l2).drop(simd, line);
             }),
             None => {
                 self.l1d.retain(|line| llc.contains(line));
@@ -322,7 +323,7 @@ mod tests {
             let mut cores = [PrivateCaches::new(&config).unwrap(), PrivateCaches::new(&config).unwrap()];
             for (number, (core, line)) in uses.into_iter().enumerate() {
                 let line = if number < near { line } else { line + 5 * 0xffff - 40 };
-                cores[core].synchronise(&llc);
+                cores[core].synchronise(Plain, &llc);
                 prop_assert_eq!(cores[core].with(&mut llc, line, Access(line)), naive.access(core, line));
             }
             match &llc.lines {
@@ -330,7 +331,7 @@ mod tests {
                 Lines::Long(cache) => cache.check_invariants(),
             }
             for core in &mut cores {
-                core.synchronise(&llc);
+                core.synchronise(Plain, &llc);
                 core.l1d.check_invariants();
                 core.l2.check_invariants();
                 if policy == LlcPolicy::Inclusive {
@@ -360,7 +361,7 @@ mod tests {
             busy.l2.clear();
             busy.with(&mut llc, 2, Access(2));
         }
-        sleeper.synchronise(&llc);
+        sleeper.synchronise(Plain, &llc);
         assert!(!sleeper.l1d.contains(1) && !sleeper.l2.contains(1));
         assert!(sleeper.l1d.contains(2) && sleeper.l2.contains(2));
     }

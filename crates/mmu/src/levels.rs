@@ -376,8 +376,8 @@ impl Levels {
         let count = use_l1d(simd, l1d, &references[..done], l1d_misses);
         use_l2_again(simd, l2, &l1d_misses[..count]);
         if let Some(&held) = victims[..gone].last() {
-            l1d.drop(simd, held);
-            l2.drop(simd, held);
+            l1d.drop_victim(simd, held);
+            l2.drop_victim(simd, held);
         }
         done
     }
@@ -501,10 +501,10 @@ mod tests {
             let (tape, highest) = (tape(lines.iter().map(|line| first + line)), first + 900);
             let references = &tape.references()[..tape.len()];
             let expected_core = &mut expected_cores[*at];
-            expected_core.synchronise(&expected_llc);
+            expected_core.synchronise(Plain, &expected_llc);
             let expected = expected_core.with(&mut expected_llc, highest, OneByOne(references));
             let (core, levels) = &mut cores[*at];
-            core.synchronise(&llc);
+            core.synchronise(simd, &llc);
             if levels.are_due() {
                 let played = core.with(&mut llc, highest, LevelByLevel { simd, levels, references, least });
                 prop_assert_eq!(levels.served(), &expected);

@@ -409,7 +409,10 @@ impl<P: Accelerator> Core<P> {
         match seen_by {
             SeenBy::Tlbs => self.run_apart(vectors, walker, accesses, TlbOnly),
             SeenBy::Caches(llc, corunner) => {
-                self.player.caches.synchronise(llc);
+                vectors.apart(
+                    #[inline(always)]
+                    || self.player.caches.synchronise(vectors, llc),
+                );
                 match corunner {
                     None => self.run_apart(vectors, walker, accesses, Full::<false> { llc, corunner }),
                     Some(_) => self.run_apart(vectors, walker, accesses, Full::<true> { llc, corunner }),
@@ -429,7 +432,7 @@ impl<P: Accelerator> Core<P> {
         match seen_by {
             SeenBy::Tlbs => self.run_batches(Plain, &mut walker, accesses, TlbOnly),
             SeenBy::Caches(llc, corunner) => {
-                self.player.caches.synchronise(llc);
+                self.player.caches.synchronise(Plain, llc);
                 self.run_batches(Plain, &mut walker, accesses, Full::<true> { llc, corunner })
             }
         }

@@ -384,29 +384,80 @@ impl List {
     /// The number of the next edge, and its target.
     #[inline]
     pub(super) fn next(&mut self, graph: &Adjacency) -> Option<(u64, u64)> {
-        if self.len == 0 {
-            return None;
-        }
-        self.len -= 1;
-        let (mut block, mut count) = self.blocks[self.len];
-        let leaf = 1u64 << (graph.depth + GROUP_LEVELS);
-        while count > 1 {
-            let left = graph.split(self.vertex, self.key, block, count);
-            block *= 2;
-            if left == 0 {
-                block += 1;
-                continue;
-            }
-            if left < count {
-                self.blocks[self.len] = (block + 1, count - left);
-                self.len += 1;
-            }
-            count = left;
-        }
-        let target = if block >= leaf { block - leaf } else { graph.single(self.vertex, block, self.key) };
-        self.edge += 1;
-        Some((self.edge - 1, target))
+        self.next_of(graph, |_| Place::Inside)
     }
+
+    /// The same of the next edge whose target is among the vertices from `first` to `end`,
+    /// exclusive: no other target is found out.
+    #[inline]
+    pub(super) fn next_within(&mut self, graph: &Adjacency, first: u64, end: u64) -> Option<(u64, u64)> {
+        let levels = graph.depth + GROUP_LEVELS;
+        let place = |block: u64| {
+            let below = levels - block.ilog2();
+            let start = (block << below) - (1 << levels);
+            match () {
+                () if start >= end => Place::Behind,
+                () if start + (1 << below) <= first => Place::Before,
+                () if below == 0 || start >= first && start + (1 << below) <= end => Place::Inside,
+                () => Place::Across,
+            }
+        };
+        self.next_of(graph, place)
+    }
+
+    /// The next edge whose target is in a block that is wanted, by the `place` of each block.
+    #[inline(always)]
+    fn next_of(&mut self, graph: &Adjacency, place: impl Fn(u64) -> Place) -> Option<(u64, u64)> {
+        let leaf = 1u64 << (graph.depth + GROUP_LEVELS);
+        'blocks: while self.len > 0 {
+            self.len -= 1;
+            let (mut block, mut count) = self.blocks[self.len];
+            loop {
+                match place(block) {
+                    Place::Inside | Place::Across => {}
+                    Place::Before => {
+                        self.edge += count;
+                        continue 'blocks;
+                    }
+                    Place::Behind => {
+                        // And so are all blocks that are left.
+                        (self.edge, self.len) = (self.end, 0);
+                        return None;
+                    }
+                }
+                if count == 1 {
+                    break;
+                }
+                let left = graph.split(self.vertex, self.key, block, count);
+                block *= 2;
+                if left == 0 {
+                    block += 1;
+                    continue;
+                }
+                if left < count {
+                    self.blocks[self.len] = (block + 1, count - left);
+                    self.len += 1;
+                }
+                count = left;
+            }
+            let target = if block >= leaf { block - leaf } else { graph.single(self.vertex, block, self.key) };
+            self.edge += 1;
+            if place(leaf + target) == Place::Inside {
+                return Some((self.edge - 1, target));
+            }
+        }
+        None
+    }
+}
+
+/// Where a block of vertices is, beside those that are looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Before,
+    Inside,
+    /// Some of its vertices are among them.
+    Across,
+    Behind,
 }
 
 /// The half of `block` that `random` falls into, by the odds of the left and the right one.
@@ -509,6 +560,25 @@ mod tests {
             while list.next(&graph).is_some() {}
             assert!(list.is_done());
             assert!(edges <= 36 * graph.vertices && edges > 30 * graph.vertices, "{kind:?}: {edges}");
+        }
+    }
+
+    #[test]
+    fn the_targets_within_some_vertices_are_those_of_the_whole_list() {
+        for (kind, locality) in [(GraphKind::Social, 200), (GraphKind::Kronecker, 0)] {
+            let graph = Adjacency::new(kind, 5 * GROUP + 1000, 35, locality, 3);
+            let end = graph.vertices;
+            for (first, end) in [(0, end), (0, 1), (end - 1, end), (GROUP - 1, 3 * GROUP + 7), (end, end + 9)] {
+                for vertex in 0..graph.vertices / 8 {
+                    let (mut whole, mut part) = (graph.list(vertex), graph.list(vertex));
+                    let whole: Vec<_> = std::iter::from_fn(|| whole.next(&graph))
+                        .filter(|&(_, target)| (first..end).contains(&target))
+                        .collect();
+                    let found: Vec<_> = std::iter::from_fn(|| part.next_within(&graph, first, end)).collect();
+                    assert_eq!(found, whole, "{kind:?} {vertex} {first} {end}");
+                    assert!(part.is_done());
+                }
+            }
         }
     }
 

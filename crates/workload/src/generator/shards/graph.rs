@@ -132,11 +132,9 @@ impl Graph {
             cursor.byte += 1;
             let when = share(source, self.graph.vertices());
             let mut list = self.graph.list(source);
-            while let Some((_, target)) = list.next(&self.graph) {
-                if (self.shard.first..self.shard.end).contains(&target) {
-                    self.write_edge(target, when, cursor.byte, accesses);
-                    cursor.byte += TARGET;
-                }
+            while let Some((_, target)) = list.next_within(&self.graph, self.shard.first, self.shard.end) {
+                self.write_edge(target, when, cursor.byte, accesses);
+                cursor.byte += TARGET;
             }
             cursor.advance();
         }
