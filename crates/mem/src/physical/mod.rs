@@ -24,6 +24,7 @@ mod check;
 mod compact;
 mod compound;
 mod contig;
+mod frees;
 mod lists;
 mod pcp;
 mod saved;

@@ -120,14 +120,32 @@ impl PerCpu {
     pub(super) fn free(&mut self, zone: &mut Zone, limits: Limits, pfn: Pfn32, order: u8, kind: Kind) {
         zone.table.set_unlisted(pfn, Head::new(State::PerCpu, order, kind));
         let list = list_of(order, kind);
+        if let Some(count) = self.put(limits, pfn, order, list) {
+            self.empty(zone, count, list);
+        }
+    }
+
+    /// The same of a frame of a movable pageblock, where the lists have no others: records stay as
+    /// they are, and `reached` is told which frames go to the buddy lists.
+    #[inline]
+    pub(super) fn free_page(&mut self, limits: Limits, pfn: Pfn32, mut reached: impl FnMut(Pfn32)) {
+        const LIST: usize = list_of(0, Kind::Movable);
+        if let Some(count) = self.put(limits, pfn, 0, LIST) {
+            let count = count.min(self.count);
+            let pages = &mut self.lists[LIST];
+            (0..count).filter_map(|_| pages.pop_back()).for_each(&mut reached);
+            self.count -= count;
+        }
+    }
+
+    /// Puts a block first in its list. How many frames are then to be freed, if the lists are full.
+    #[inline(always)]
+    fn put(&mut self, limits: Limits, pfn: Pfn32, order: u8, list: usize) -> Option<u32> {
         self.lists[list].push_front(pfn);
         self.count += 1 << order;
         let free_high = self.free_factor != 0 && order != 0 && order <= COSTLY_ORDER;
         let high = if free_high { 0 } else { limits.high };
-        if self.count >= high {
-            let count = if free_high { self.count } else { self.how_many(limits) };
-            self.empty(zone, count, list);
-        }
+        (self.count >= high).then(|| if free_high { self.count } else { self.how_many(limits) })
     }
 
     /// How many frames to free when the lists are full: twice as many each time that nothing was
