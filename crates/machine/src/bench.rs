@@ -9,6 +9,7 @@
 //! makes it, decoding included.
 
 mod colocated;
+mod generators;
 pub mod imports;
 mod pace;
 mod traces;
@@ -26,7 +27,7 @@ use nestwalk_os::manager::ptemagnet::PteMagnetConfig;
 use nestwalk_os::manager::quicksilver::QuicksilverConfig;
 use nestwalk_os::tables::asap::AsapConfig;
 use nestwalk_os::tables::hugegpt::HugeGptConfig;
-use nestwalk_os::{AllocatorKind, Kernel, KernelConfig, ManagerConfig, Shadows, TablesConfig, VmaFlags};
+use nestwalk_os::{AllocatorKind, Kernel, KernelConfig, ManagerConfig, Shadows, StartState, TablesConfig, VmaFlags};
 use nestwalk_workload::trace::{PlayOptions, TraceWorkload};
 use nestwalk_workload::{Batch, Step, Workload};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -146,7 +147,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// All benchmarks except [`imports::NAMES`], whose instructions are not counted because two threads
 /// share the work.
-pub const NAMES: [&str; 26] = [
+pub const NAMES: [&str; 29] = [
     "nested_all_walks",
     "nested_all_walks_sapphire_rapids",
     "nested_all_walks_zen4",
@@ -172,6 +173,9 @@ pub const NAMES: [&str; 26] = [
     "faults_quicksilver",
     "faults_ingens",
     "faults_hawkeye",
+    "generate_graph",
+    "generate_shards",
+    "aged_memory",
     LARGE,
 ];
 
@@ -262,6 +266,10 @@ pub fn work(
             let done = traces::simulate(name, scale.trace_stretch, traces, repetitions, watch);
             return done.map(|count| (count, "accesses/s"));
         }
+        name if generators::has(name) => {
+            return generators::generate(name, scale, repetitions, watch).map(|count| (count, "accesses/s"));
+        }
+        "aged_memory" => return age(scale, repetitions, watch).map(|count| (count, "frames/s")),
         name if name.starts_with("nested_all_walks") => random_pages(scale),
         "nested_sequential" => sequential(scale),
         _ => one_in_ten(scale),
@@ -456,24 +464,41 @@ fn faults(scale: Scale, technique: &Technique, repetitions: u32, watch: &mut dyn
     repeat(repetitions, watch, prepare, |(stack, chain)| populate(stack, chain, scale).map(|()| scale.footprint.0))
 }
 
+/// Kernels that begin with an aged memory.
+fn age(scale: Scale, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {
+    let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
+    let start = StartState::Aged { used_permille: 1000, kept_permille: 10 };
+    let config = KernelConfig { start, ..KernelConfig::new(scale.footprint) };
+    repeat(
+        repetitions,
+        watch,
+        || Ok(None),
+        |kernel| {
+            *kernel = Some(Kernel::new(&config).map_err(failed)?);
+            Ok(scale.footprint.0)
+        },
+    )
+}
+
 fn decode(traces: &Path, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {
     let paths = crate::bundled_traces(traces).into_iter().map(|name| crate::trace_path(&name, Path::new(""), traces));
     let paths = paths.collect::<Result<Vec<_>, _>>()?;
     let open = |path: &PathBuf| Ok(TraceWorkload::open(path, PlayOptions::default())?);
     let prepare = || paths.iter().map(open).collect::<Result<Vec<_>, MachineError>>();
-    repeat(repetitions, watch, prepare, |workloads| workloads.iter_mut().map(drain).sum())
+    repeat(repetitions, watch, prepare, |workloads| workloads.iter_mut().map(|trace| drain(trace, u64::MAX)).sum())
 }
 
-/// Reads a workload to its end: its accesses.
-fn drain(workload: &mut TraceWorkload) -> Result<u64, MachineError> {
+/// Reads a workload to its end, or until it has made `most` accesses: how many it made.
+fn drain(workload: &mut dyn Workload, most: u64) -> Result<u64, MachineError> {
     let (mut batch, mut accesses) = (Batch::default(), 0);
-    loop {
+    while accesses < most {
         match workload.next(&mut batch)? {
-            Step::End => return Ok(accesses),
+            Step::End => break,
             Step::Accesses => accesses += black_box(&batch.accesses).len() as u64,
             _ => {}
         }
     }
+    Ok(accesses)
 }
 
 #[cfg(test)]
