@@ -3,8 +3,9 @@
 
 A warm-up without a length of its own ends when what is measured no longer drifts, and that depends on the TLBs, the
 caches and the tables. Of a program that is not the same all the time, two runs that ended it at different accesses
-measure two programs. So the runs that were warm first are made once more, and go on warming up until the last one was
-warm (``sampling.warm_accesses_min``). That they are warm then, too, is the engine's to say: what it found is kept.
+measure two programs. So the runs that were warm first are made once more, and go on warming up until the last one ended
+its warm-up (``sampling.warm_accesses_min``). Whether they are warm then, too, is the engine's to say: what it found is
+kept.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def results(
         for number, accesses in warm_accesses_min([made[number] for number in numbers]).items()
     }
     if again:
-        say.note(f"{len(again)} of {len(made)} runs go on warming up until those they are compared with are warm")
+        say.note(f"{len(again)} of {len(made)} runs warm up for longer, as those they are compared with did")
         longer = [job(number, accesses) for number, accesses in again.items()]
         for number, result in zip(again, _made(longer, means, pool.Part(watcher, list(again))), strict=True):
             made[number] = result
@@ -65,16 +66,18 @@ def warming(table: Mapping[str, Any], accesses: int) -> dict[str, Any]:
 def warm_accesses_min(compared: Sequence[Result]) -> dict[int, int]:
     """How long the warm-ups of some of the runs must last, in accesses, by their numbers among ``compared``.
 
-    A run that was never warm decides nothing. It stays where it is, as does one that may not warm up for so long; both
-    :func:`differ` from the others.
+    The run that warmed up the longest decides, though it may never have been warm. One that may not warm up for so long
+    stays where it is; both :func:`differ` then.
     """
     ends = {number: end for number, run in enumerate(compared) if (end := _end(run)) is not None}
-    longest = max((end for number, end in ends.items() if compared[number].warm_up["reached"]), default=0)
-    return {
-        number: longest
-        for number, end in ends.items()
-        if _apart(end, longest) and end < longest <= compared[number].warm_up["accesses_max"]
-    }
+    longest = max(ends.values(), default=0)
+    asked: dict[int, int] = {}
+    for number, end in ends.items():
+        # A warm-up ends with a batch, and so a little behind what its scenario allows.
+        most = min(longest, int(compared[number].warm_up["accesses_max"]))
+        if _apart(end, longest) and not _apart(most, longest):
+            asked[number] = most
+    return asked
 
 
 def differ(one: Result, other: Result) -> bool:

@@ -27,12 +27,7 @@ pub(super) fn has(name: &str) -> bool {
 }
 
 /// Lets the program of a benchmark make accesses, once its memory is populated.
-pub(super) fn generate(
-    name: &str,
-    scale: Scale,
-    repetitions: u32,
-    watch: &mut dyn Watch,
-) -> Result<u64, MachineError> {
+pub(super) fn generate(name: &str, scale: Scale, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {
     let known = || ["generate_graph", "generate_shards"].into_iter();
     let program = program(name, scale).ok_or_else(|| MachineError::unknown("benchmark", name, known()))?;
     let prepare = || {

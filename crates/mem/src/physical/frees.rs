@@ -9,8 +9,8 @@
 //! written down, the blocks found from them in one pass over the memory, and put into their lists
 //! in the order of their times.
 
-use super::table::{Head, Kind, MAX_ORDER, PAGEBLOCK_ORDER, Pfn32, State};
 use super::pcp::PerCpu;
+use super::table::{Head, Kind, MAX_ORDER, PAGEBLOCK_ORDER, Pfn32, State};
 use super::zone::Zone;
 use super::{Cpu, Order, PhysicalMemory};
 use crate::addr::Frame;
@@ -40,7 +40,11 @@ impl PhysicalMemory {
         let movable = |head: Head| head.order() == 0 && head.kind() == Kind::Movable;
         let are_alike = self.zeroed.is_none()
             && self.zone.table.blocks.iter().all(|block| block.kind == Kind::Movable)
-            && self.cpus.iter().flat_map(|cpu| cpu.iter()).all(|(pfn, order)| movable(self.zone.table.head(pfn, order)));
+            && self
+                .cpus
+                .iter()
+                .flat_map(|cpu| cpu.iter())
+                .all(|(pfn, order)| movable(self.zone.table.head(pfn, order)));
         if are_alike && frames.len() < NEVER as usize - 1 { self.free_at_once(frames) } else { self.free_each(frames) }
     }
 

@@ -384,7 +384,7 @@ impl List {
     /// The number of the next edge, and its target.
     #[inline]
     pub(super) fn next(&mut self, graph: &Adjacency) -> Option<(u64, u64)> {
-        self.next_of(graph, |_| Place::Inside)
+        self.next_of(graph, |_| Place::Among)
     }
 
     /// The same of the next edge whose target is among the vertices from `first` to `end`,
@@ -395,11 +395,12 @@ impl List {
         let place = |block: u64| {
             let below = levels - block.ilog2();
             let start = (block << below) - (1 << levels);
-            match () {
-                () if start >= end => Place::Behind,
-                () if start + (1 << below) <= first => Place::Before,
-                () if below == 0 || start >= first && start + (1 << below) <= end => Place::Inside,
-                () => Place::Across,
+            if start >= end {
+                Place::Behind
+            } else if start + (1 << below) <= first {
+                Place::Before
+            } else {
+                Place::Among
             }
         };
         self.next_of(graph, place)
@@ -414,7 +415,7 @@ impl List {
             let (mut block, mut count) = self.blocks[self.len];
             loop {
                 match place(block) {
-                    Place::Inside | Place::Across => {}
+                    Place::Among => {}
                     Place::Before => {
                         self.edge += count;
                         continue 'blocks;
@@ -442,7 +443,7 @@ impl List {
             }
             let target = if block >= leaf { block - leaf } else { graph.single(self.vertex, block, self.key) };
             self.edge += 1;
-            if place(leaf + target) == Place::Inside {
+            if place(leaf + target) == Place::Among {
                 return Some((self.edge - 1, target));
             }
         }
@@ -450,13 +451,12 @@ impl List {
     }
 }
 
-/// Where a block of vertices is, beside those that are looked for.
+/// Where a block of vertices is, as against those that are looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
     Before,
-    Inside,
-    /// Some of its vertices are among them.
-    Across,
+    /// Some of its vertices are among them, or all.
+    Among,
     Behind,
 }
 
