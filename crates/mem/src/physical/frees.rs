@@ -161,7 +161,7 @@ impl Tree {
     /// Whether, when the block at `node` became free, the one was that it and its buddy would merge
     /// with (`buddy_merge_likely`).
     fn merge_was_likely(&self, node: usize, order: u8) -> bool {
-        order < PAGEBLOCK_ORDER && self.0[node / 2 ^ 1] < self.0[node]
+        order < PAGEBLOCK_ORDER && self.0[(node / 2) ^ 1] < self.0[node]
     }
 }
 
