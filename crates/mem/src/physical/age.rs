@@ -108,8 +108,8 @@ impl PhysicalMemory {
     }
 
     /// Allocates a share of the free frames, one by one, by all processors in turn, and frees most
-    /// of them in random order. Takes some nine bytes a frame for the time being. Says how many frames
-    /// stay allocated.
+    /// of them in random order. Takes some nine bytes a frame for the time being. Says how many
+    /// frames stay allocated.
     ///
     /// # Panics
     /// If a share is above 1000.
