@@ -113,6 +113,7 @@ def test_the_longest_warm_up_decides() -> None:
     assert same_place.warm_accesses_min([run(1000), run(1010)]) == {}, "batches end a step a little later"
     assert same_place.warm_accesses_min([run(1000, reached=False), run(1000, reached=False)]) == {}
     assert same_place.warm_accesses_min([run(1000, most=1300), run(2000)]) == {}, "it may not warm up for so long"
+    assert same_place.warm_accesses_min([run(1000, most=1500), run(2000)]) == {0: 1500}, "that is as near as 1010 is"
     assert same_place.warm_accesses_min([run(1000, most=2000), run(2000)]) == {0: 2000}
     assert same_place.differ(run(1000), run(2000))
     assert not same_place.differ(run(1000), run(1010))

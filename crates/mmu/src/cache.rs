@@ -174,6 +174,12 @@ impl Victim {
         Self(gone & mask | other & !mask | u64::from(real) << Self::REAL)
     }
 
+    /// A `line` that was evicted.
+    #[inline(always)]
+    pub fn of(line: u64) -> Self {
+        Self::new(line, line, true)
+    }
+
     /// The line: address / 64.
     #[inline(always)]
     pub fn line(self) -> u64 {
@@ -273,19 +279,9 @@ pub(crate) trait Level {
         Tags::take_in(simd, self.row(set), tag)
     }
 
-    /// Takes out `line`, which is hardly ever here.
+    /// Takes out what another cache evicted, which is hardly ever here.
     #[inline(always)]
-    fn drop<S: Simd>(&mut self, simd: S, line: u64) {
-        let (set, tag) = self.place(line);
-        let row = self.row(set);
-        if Tags::held_in(simd, row, tag) {
-            Tags::take_in(simd, row, tag);
-        }
-    }
-
-    /// Takes out what another cache evicted, if it did, which is hardly ever here.
-    #[inline(always)]
-    fn drop_victim<S: Simd>(&mut self, simd: S, gone: Victim) {
+    fn drop<S: Simd>(&mut self, simd: S, gone: Victim) {
         let (set, tag) = self.place(gone.line());
         let row = self.row(set);
         if Tags::held_in(simd, row, tag) & gone.is_real() {

@@ -9,7 +9,7 @@
 //! An inclusive last level takes a line that it evicts out of the private caches, too: those of the
 //! core whose reference it was at once, those of the others when they run next.
 
-use crate::cache::{Cache, Level};
+use crate::cache::{Cache, Level, Victim};
 use crate::config::{LlcPolicy, MmuConfig, cache_sets};
 use crate::error::MmuError;
 use crate::events::Served;
@@ -77,8 +77,8 @@ impl<A: Level, B: Level, C: Level> Hierarchy<'_, A, B, C> {
                 let (there, gone) = self.llc.touch_for(simd, line);
                 // Unconditional: the branch on an eviction is unpredictable.
                 self.evictions.announce(gone);
-                self.l1d.drop_victim(simd, gone);
-                self.l2.drop_victim(simd, gone);
+                self.l1d.drop(simd, gone);
+                self.l2.drop(simd, gone);
                 there != 0
             }
         };
@@ -201,8 +201,9 @@ impl PrivateCaches {
         match llc.evictions.since(self.heard) {
             // A line may have come back for another core meanwhile; our copy went all the same.
             Some(lines) => lines.for_each(|line| {
-                (&mut self.l1d).drop(simd, line);
-                (&mut self.l2).drop(simd, line);
+                let gone = Victim::of(line);
+                (&mut self.l1d).drop(simd, gone);
+                (&mut self.l2).drop(simd, gone);
             }),
             None => {
                 self.l1d.retain(|line| llc.contains(line));

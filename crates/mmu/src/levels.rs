@@ -376,8 +376,8 @@ impl Levels {
         let count = use_l1d(simd, l1d, &references[..done], l1d_misses);
         use_l2_again(simd, l2, &l1d_misses[..count]);
         if let Some(&held) = victims[..gone].last() {
-            l1d.drop_victim(simd, held);
-            l2.drop_victim(simd, held);
+            l1d.drop(simd, held);
+            l2.drop(simd, held);
         }
         done
     }

@@ -3,7 +3,7 @@
 //! the longest to find.
 
 use nestwalk_workload::generator::{GraphConfig, ShardsConfig, Traversal};
-use nestwalk_workload::{GeneratorConfig, Phase, Step, Workload};
+use nestwalk_workload::{Batch, GeneratorConfig, Phase, Step, Workload};
 
 use super::{Scale, Watch, drain, repeat};
 use crate::error::MachineError;
@@ -28,11 +28,10 @@ pub(super) fn has(name: &str) -> bool {
 
 /// Lets the program of a benchmark make accesses, once its memory is populated.
 pub(super) fn generate(name: &str, scale: Scale, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {
-    let known = || ["generate_graph", "generate_shards"].into_iter();
-    let program = program(name, scale).ok_or_else(|| MachineError::unknown("benchmark", name, known()))?;
+    let program = program(name, scale).expect("the caller asked whether there is one");
     let prepare = || {
         let mut workload: Box<dyn Workload> = program.build()?;
-        let mut batch = nestwalk_workload::Batch::default();
+        let mut batch = Batch::default();
         while !matches!(workload.next(&mut batch)?, Step::Phase(Phase::Warm | Phase::Measure) | Step::End) {}
         Ok(workload)
     };
