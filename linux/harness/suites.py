@@ -17,6 +17,7 @@ import build
 import opcost
 import outside
 import qemu
+import record
 from qemu import Failure, boot
 
 NPT, SHADOW = "EPYC,+svm,+npt", "EPYC,+svm,-npt"
@@ -670,6 +671,8 @@ def run_suite(suite, only):
             cpu += one.report(status, usage)
             if one.process.returncode:
                 failed.append(one.step.name)
+            elif os.environ.get("NESTWALK_RECORD"):
+                record.write(one.step.name, usage.ru_utime + usage.ru_stime, time.monotonic() - one.begun)
     finally:
         for one in running.values():
             one.stop()
@@ -686,6 +689,8 @@ def main():
         print(build.compiled(rest[0]))
     elif verb == "step":
         return run_step(*rest)
+    elif verb == "status":
+        record.report([step.name for step in dict.fromkeys(CHECK + TEST)])
     else:
         return run_suite(verb, rest)
     return 0

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Which steps have passed, and with which state of the series: `make -C linux status`.
+
+A suite that runs with NESTWALK_RECORD=1 (`make test RECORD=1`) writes each step that passes to data/passed.json, with a
+fingerprint of what it ran on: the hunks of the patches (not their changelogs), configurations, and what runs in guests.
+So nobody has to keep a list by hand of what has not run since the last change.
+"""
+import datetime
+import hashlib
+import json
+import os
+import tempfile
+
+import build
+
+FILE = build.LINUX / "data" / "passed.json"
+
+
+def hunks(patch):
+    """A patch without its changelog and the version of git that wrote it."""
+    text = patch.read_text()
+    start = text.find("\ndiff --git ")
+    body, _, _ = (text[start:] if start >= 0 else text).partition("\n-- \n")
+    return body
+
+
+def fingerprint(release):
+    """Of the series of a release, and of all that its tests consist of but the harness."""
+    h = hashlib.sha256(release.version.encode())
+    for patch in build.patches(release):
+        h.update(hunks(patch).encode())
+    for folder in "config", "guest", "qemu":
+        for path in sorted((build.LINUX / folder).rglob("*")):
+            if path.is_file():
+                h.update(str(path.relative_to(build.LINUX)).encode() + b"\0" + path.read_bytes())
+    return h.hexdigest()[:12]
+
+
+def passed():
+    """By release and step: `state`, `date`, CPU time and time in seconds (`cpu_s`, `s`)."""
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
+
+
+def write(step, cpu, elapsed):
+    """A step has passed. What others have written meanwhile is kept."""
+    with build.holding("record"):
+        known = passed()
+        known.setdefault(build.RELEASE.name, {})[step] = {
+            "state": fingerprint(build.RELEASE), "date": datetime.date.today().isoformat(),
+            "cpu_s": round(cpu), "s": round(elapsed),
+        }
+        with tempfile.NamedTemporaryFile("w", dir=FILE.parent, delete=False) as file:
+            json.dump(known, file, indent=1, sort_keys=True)
+            file.write("\n")
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, FILE)
+
+
+def said(entry, state):
+    """Of a step on one release, for people."""
+    if entry is None:
+        return "has not run"
+    what = "passed" if entry["state"] == state else "passed with an earlier state"
+    return f"{what} ({entry['date']}, {entry['s']} s, CPU {entry['cpu_s']} s)"
+
+
+def report(steps):
+    """One line for each step of the release. Returns whether all have passed as the series is."""
+    known, state = passed().get(build.RELEASE.name, {}), fingerprint(build.RELEASE)
+    width = max(len(step) for step in steps)
+    print(f"Linux {build.RELEASE.name}, state {state}")
+    for step in steps:
+        print(f"  {step:{width}}  {said(known.get(step), state)}")
+    current = [step for step in steps if (entry := known.get(step)) and entry["state"] == state]
+    print(f"{len(current)} of {len(steps)} steps have passed as the series is, CPU {sum(known[s]['cpu_s'] for s in current)} s")
+    return len(current) == len(steps)
