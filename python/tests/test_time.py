@@ -17,7 +17,7 @@ from nestwalk.errors import NestwalkError
 from nestwalk.intervals import Estimate
 from nestwalk.probe.statistics import Value
 from nestwalk.timed import held, pages, text, trial
-from nestwalk.timed.held import Held, Parts
+from nestwalk.timed.held import Held, Parts, Shares, Simulation
 from nestwalk.timed.timing import Timed
 from nestwalk.timed.trial import Trial
 
@@ -163,8 +163,11 @@ def test_a_program_without_huge_pages_is_not_judged() -> None:
     assert "shorter" in text.headline(made([1.0] * 5, [0.9] * 5, huge_bytes=None))
 
 
-def of(small: Parts, huge: Parts, measured: Value, *, ci95: float = 0.0, permille: int = 700) -> Held:
-    return Held("4k", small, huge, Estimate(small.total / huge.total, ci95), measured, permille)
+FILE = Shares(560, 700)
+
+
+def of(small: Parts, huge: Parts, measured: Value, *, ci95: float = 0.0, shares: Shares = FILE) -> Held:
+    return Held("4k", small, huge, Estimate(small.total / huge.total, ci95), measured, shares)
 
 
 def test_ratios_agree_where_their_intervals_meet() -> None:
@@ -192,11 +195,59 @@ def test_what_hides_of_walks_is_what_makes_ratios_equal() -> None:
     assert "no share of walk cycles" in text.critical(of(small, huge, Value(1.8, 1.7, 1.9)))
 
 
+def waiting(parts: Parts, shares: Shares) -> float:
+    """Cycles an access of a program with other shares than the file's."""
+    data = parts.data / (1 - FILE.overlap / 1000) * (1 - shares.overlap / 1000)
+    return parts.work + data + parts.walk / FILE.critical * shares.critical
+
+
+def test_shares_are_those_with_which_both_times_come_out() -> None:
+    small, huge = Parts(2, 4, 2.8), Parts(2, 3.9, 0.07)
+    one = of(small, huge, Value(1.2, 1.1, 1.3))
+    for wanted in (FILE, Shares(750, 750), Shares(0, 1000), Shares(1000, 0)):
+        found = one.shares_for(waiting(small, wanted), waiting(huge, wanted))
+        assert found is not None
+        assert (found.overlap, found.critical) == pytest.approx((wanted.overlap, wanted.critical), abs=1e-6)
+    assert one.shares_for(1.9, 1.9) is None, "less than the work alone"
+    assert one.shares_for(16.0, 6.0) is None, "more than all walks"
+    assert of(small, small, Value(1.0)).shares_for(5.0, 4.0) is None, "twice the same equation"
+    assert of(small, huge, Value(1.2), shares=Shares(1000, 700)).shares_for(5.0, 4.0) is None, "data is not seen"
+
+
+def test_cycles_an_access_are_of_the_whole_program() -> None:
+    small, huge = Parts(2, 4, 2.8), Parts(2, 3.9, 0.07)
+    one = of(small, huge, Value(1.2, 1.1, 1.3))
+    wanted = Shares(800, 500)
+    seconds = [waiting(parts, wanted) / 4 for parts in (small, huge)]
+    done = made([seconds[0]] * 5, [seconds[1]] * 5)
+    assert done.cycles("4k") is None, "without a trace"
+    done.simulation = Simulation("x", 4000, 10**9, [one])
+    assert done.cycles("huge") == pytest.approx([waiting(huge, wanted)] * 5)
+    shares = done.shares(one)
+    assert shares is not None
+    assert [share.value for share in shares.values()] == pytest.approx([800, 500])
+    said = " ".join(text.notes(done))
+    assert "if 800 (800 to 800) thousandths of the data's latency are hidden" in said
+    assert "the machine's file has 560" in said
+    found = done.to_json()["held"][0]["timing_measured"]
+    assert found["walk_critical_permille"]["value"] == pytest.approx(500)
+    # A program that times a part of itself: how many accesses that has is not known.
+    part = made([seconds[0]] * 5, [seconds[1]] * 5, own=True)
+    part.simulation = done.simulation
+    assert part.shares(one) is None
+    assert "walk cycles" in " ".join(text.notes(part))
+    # Most rounds with times that no shares give.
+    odd = made([1e-4] * 4 + [seconds[0]], [1e-4] * 4 + [seconds[1]])
+    odd.simulation = done.simulation
+    assert odd.shares(one) is None
+
+
 def test_a_trace_is_played_on_either_host() -> None:
     detected = machines.detect()
     footprint = traces.trace_info("bfs")["footprint_bytes"]
-    name, found = held.hold("bfs", Value(1.1, 1.0, 1.2), machine="zen4")
-    assert name == "zen4"
+    done = held.hold("bfs", Value(1.1, 1.0, 1.2), machine="zen4")
+    assert (done.machine, done.accesses) == ("zen4", traces.trace_info("bfs")["program_accesses"])
+    found = done.held
     assert tuple(one.host for one in found) == held.hosts(detected)
     for one in found:
         # On a host with 4 KiB pages a huge page's parts have TLB entries of their own; else BFS hardly walks.

@@ -78,7 +78,7 @@ def time(
         watcher.finished(0)
     ratio = done.ratio(done.judged)
     if trace is not None and ratio is not None:
-        done.machine, done.held = held.hold(trace, ratio, machine=machine, seed=seed, jobs=jobs, watch=watch)
+        done.simulation = held.hold(trace, ratio, machine=machine, seed=seed, jobs=jobs, watch=watch)
     if json_:
         output.show_json(done.to_json())
         return

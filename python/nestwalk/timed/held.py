@@ -2,8 +2,8 @@
 """The simulator's time of a program with either kind of pages, held against what was measured.
 
 A trace of the program is played on a machine with 4 KiB and with 2 MiB pages; the ratio of the two times is what the
-simulator says of what was measured. Nothing is fitted: the one thing that is taken from the measurement is what it
-would take of the machine's file to agree (:attr:`Held.critical`), which is told and not used.
+simulator says of what was measured. Nothing is fitted: what it would take of the machine's file to agree
+(:meth:`Held.critical` with the ratio, :meth:`Held.shares_for` with both times) is told and not used.
 """
 
 from __future__ import annotations
@@ -51,6 +51,16 @@ class Parts:
 
 
 @dataclass(frozen=True)
+class Shares:
+    """What a machine's file says of waiting, in thousandths: ``[timing]``."""
+
+    overlap: float
+    """``data_overlap_permille``: the share of the data latency beyond L1-D that is hidden."""
+    critical: float
+    """``walk_critical_permille``: the share of walk cycles that nothing hides."""
+
+
+@dataclass(frozen=True)
 class Held:
     """One simulated host, held against what was measured."""
 
@@ -61,8 +71,8 @@ class Held:
     """Time with 4 KiB pages by time with huge ones, simulated."""
     measured: Value
     """The same, measured."""
-    critical_permille: int
-    """The machine file's ``walk_critical_permille``: the share of walk cycles that nothing hides."""
+    shares: Shares
+    """The machine file's."""
     huge_bytes: int | None = None
     """Memory in huge pages at the end of the run with huge pages; None where results do not say it (natively)."""
 
@@ -79,9 +89,9 @@ class Held:
 
         None where none from 0 to 1000 does it.
         """
-        if not self.critical_permille:
+        if not self.shares.critical:
             return None
-        one, two = (parts.walk * WHOLE / self.critical_permille for parts in (self.small, self.huge))
+        one, two = (parts.walk * WHOLE / self.shares.critical for parts in (self.small, self.huge))
         rest = (self.small.work + self.small.data, self.huge.work + self.huge.data)
         if one <= ratio * two:
             return None
@@ -94,6 +104,27 @@ class Held:
         ends = asdict(self.measured)
         return {name: None if end is None else self.critical(end) for name, end in ends.items()}
 
+    def shares_for(self, small: float, huge: float) -> Shares | None:
+        """The shares with which the simulated cycles an access would be these two, with 4 KiB and with huge pages.
+
+        Two equations, of which the program's own work is no part. None where no shares from 0 to 1000 do it.
+        """
+        if not self.shares.critical or self.shares.overlap >= WHOLE:
+            return None
+        (data, walk), (data_huge, walk_huge) = (
+            (parts.data * WHOLE / (WHOLE - self.shares.overlap), parts.walk * WHOLE / self.shares.critical)
+            for parts in (self.small, self.huge)
+        )
+        waits, waits_huge = small - self.small.work, huge - self.huge.work
+        determinant = data * walk_huge - data_huge * walk
+        if not determinant:
+            return None
+        seen = (waits * walk_huge - waits_huge * walk) / determinant
+        critical = (data * waits_huge - data_huge * waits) / determinant
+        if not (0 <= seen <= 1 and 0 <= critical <= 1):
+            return None
+        return Shares(WHOLE * (1 - seen), WHOLE * critical)
+
     def to_json(self) -> dict[str, Any]:
         """Everything, for scripts."""
         return {
@@ -103,9 +134,24 @@ class Held:
             "ratio_ci95": self.ratio.ci95,
             "agrees": self.agrees,
             "huge_bytes": self.huge_bytes,
-            "walk_critical_permille": self.critical_permille,
+            "data_overlap_permille": self.shares.overlap,
+            "walk_critical_permille": self.shares.critical,
             "walk_critical_permille_measured": self.critical_measured,
         }
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a trace of the program gave."""
+
+    machine: str
+    """What was simulated."""
+    mhz: int
+    """Its clock."""
+    accesses: int
+    """Of the whole program, in and between the trace's windows, as far as it was captured."""
+    held: Sequence[Held]
+    """By host."""
 
 
 def hosts(detected: machines.Detected) -> tuple[Host, ...]:
@@ -121,8 +167,8 @@ def hold(
     seed: int = 1,
     jobs: int | None = None,
     watch: Callable[[Sequence[str]], AbstractContextManager[Watcher]] = lambda _: nullcontext(pool.Silent()),
-) -> tuple[str, list[Held]]:
-    """Simulates a trace of the program, and says on which machine.
+) -> Simulation:
+    """Simulates a trace of the program.
 
     Args:
         trace: A trace's file, or the name of a bundled one.
@@ -158,19 +204,24 @@ def hold(
         with watch([f"simulated: {run}" for run in names.values()]) as watcher:
             found = conduct.results(todo, Means(jobs), watcher)
     results = {key: Result(one) for key, one in zip(names, found, strict=True)}
-    footprint = traces.trace_info(trace)["footprint_bytes"]
-    held = [_held(host, results[host, "4k"], results[host, "huge"], measured, footprint) for host in below]
-    return (detected.description if machine is None else machine), held
+    info = traces.trace_info(trace)
+    held = [
+        _held(host, results[host, "4k"], results[host, "huge"], measured, info["footprint_bytes"]) for host in below
+    ]
+    mhz = results[below[0], "4k"].configuration["machine"]["frequency_mhz"]
+    described = detected.description if machine is None else machine
+    return Simulation(described, mhz, info["program_accesses"], held)
 
 
 def _held(host: Host, small: Result, huge: Result, measured: Value, footprint: int) -> Held:
     timing = small.configuration["machine"]["timing"]
+    file = Shares(timing["data_overlap_permille"], timing["walk_critical_permille"])
     above, below = ([_own(window["cycles"]) for window in one.statistics["windows"]] for one in (small, huge))
     ratio = intervals.ratio(above, below)
     assert ratio is not None, "a run that measured nothing is an error of the engine"  # noqa: S101
     shares = [huge.row[key] for key in ("huge_on_huge_share", "huge_on_small_share")]
     huge_bytes = None if None in shares else round(sum(shares) * footprint)
-    return Held(host, _parts(small), _parts(huge), ratio, measured, timing["walk_critical_permille"], huge_bytes)
+    return Held(host, _parts(small), _parts(huge), ratio, measured, file, huge_bytes)
 
 
 def _own(cycles: Mapping[str, Any]) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from nestwalk import tables
+from nestwalk.probe import statistics
 from nestwalk.probe.statistics import ROUNDS_MIN
 from nestwalk.timed import pages
 from nestwalk.timed.timing import MEASURES
@@ -95,6 +96,11 @@ def simulated(done: Timed) -> RenderableType:
             "verdict",
         )
     )
+    cycles = [None if one is None else statistics.value(one) for one in map(done.cycles, pages.BOTH)]
+    if None not in cycles:
+        small, huge = (f"{one.value:.2f}" for one in cycles if one is not None)
+        ratio = done.ratio(done.judged)
+        table.add_row("(measured)", small, "", huge, "", ratio.span(3) if ratio else "", "")
     for held in done.held:
         table.add_row(
             HOSTS[held.host],
@@ -129,17 +135,36 @@ def notes(done: Timed) -> Sequence[str]:
         f"Medians over {rounds} rounds of a run with either kind of pages, {intervals}.",
         f"Huge pages: {GIVEN[done.means]}.",
     ]
-    if done.held:
-        lines.append(f"Simulated: {done.machine}; the program's own accesses, without the kernel's work.")
-        lines += [critical(held) for held in done.held]
+    if done.simulation:
+        lines.append(f"Simulated: {done.simulation.machine}; the program's own accesses, without the kernel's work.")
+        lines += [line for held in done.held for line in needed(done, held)]
     return lines
+
+
+def needed(done: Timed, held: Held) -> Sequence[str]:
+    """What the machine's file would need to say for the simulator to agree."""
+    shares = done.shares(held)
+    if shares is None:
+        return [critical(held)]
+    overlap, walks = shares.values()
+    file = held.shares
+    line = (
+        f"{_where(held)} both times come out if {overlap.span(0)} thousandths of the data's latency are hidden "
+        f"(data_overlap_permille; the machine's file has {file.overlap:.0f}) and nothing hides {walks.span(0)} "
+        f"thousandths of walk cycles (walk_critical_permille; {file.critical:.0f})."
+    )
+    return [line]
+
+
+def _where(held: Held) -> str:
+    return f"On {HOSTS[held.host]}" if held.host != "none" else "Natively"
 
 
 def critical(held: Held) -> str:
     """Which ``walk_critical_permille`` would make the simulated ratio the measured one."""
-    where = f"On {HOSTS[held.host]}" if held.host != "none" else "Natively"
+    where = _where(held)
     value, low, high = held.critical_measured.values()
-    has = f"the machine's file has {held.critical_permille}"
+    has = f"the machine's file has {held.shares.critical:.0f}"
     if value is None:
         return f"{where} no share of walk cycles that nothing hides gives the measured ratio; {has} thousandths."
     span = " to ".join("none" if end is None else f"{end:.0f}" for end in (low, high))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nestwalk.probe import statistics
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nestwalk.probe.statistics import Value
-    from nestwalk.timed.held import Held
+    from nestwalk.timed.held import Held, Simulation
     from nestwalk.timed.pages import Means, Pages
     from nestwalk.timed.trial import Trial
 
@@ -42,10 +42,8 @@ class Timed:
     """A run a round."""
     huge_bytes: dict[Pages, int | None]
     """The most memory that lay in huge pages at a time, by a run that was not timed."""
-    held: list[Held] = field(default_factory=list)
+    simulation: Simulation | None = None
     """The simulator's time, if there was a trace."""
-    machine: str | None = None
-    """What was simulated."""
 
     def samples(self, measure: str, which: Pages) -> list[float] | None:
         """One number a round; None of a program that was not asked."""
@@ -63,6 +61,38 @@ class Timed:
         if small is None or huge is None or not all(huge):
             return None
         return statistics.ratio(small, huge)
+
+    @property
+    def held(self) -> Sequence[Held]:
+        """What was measured beside what was simulated, by host; nothing without a trace."""
+        return self.simulation.held if self.simulation else ()
+
+    def cycles(self, which: Pages) -> list[float] | None:
+        """Cycles an access, one number a round: user time by the accesses of the trace's whole program.
+
+        None without a trace, and where the program's own time is that of a part of which the accesses are not known.
+        """
+        seconds = self.samples("user_s", which)
+        if self.simulation is None or self.judged != "user_s" or not self.simulation.accesses or seconds is None:
+            return None
+        return [one * self.simulation.mhz * 1e6 / self.simulation.accesses for one in seconds]
+
+    def shares(self, held: Held) -> dict[str, Value] | None:
+        """The ``[timing]`` with which a host's simulated times would be those measured, by key of the machine's file.
+
+        The median over rounds. None where :meth:`cycles` is, and where no shares do it in half of the rounds or more.
+        """
+        small, huge = (self.cycles(which) for which in pages.BOTH)
+        if small is None or huge is None:
+            return None
+        found = [held.shares_for(*both) for both in zip(small, huge, strict=True)]
+        some = [one for one in found if one is not None]
+        if 2 * len(some) <= len(found):
+            return None
+        return {
+            "data_overlap_permille": statistics.value([one.overlap for one in some]),
+            "walk_critical_permille": statistics.value([one.critical for one in some]),
+        }
 
     @property
     def judged(self) -> str:
@@ -100,10 +130,23 @@ class Timed:
                 for measure in MEASURES
             },
             "huge_bytes": dict(self.huge_bytes),
-            "machine": self.machine,
-            "held": [one.to_json() for one in self.held],
+            "machine": self.simulation.machine if self.simulation else None,
+            "cycles_per_access": {which: _plain(_value(self.cycles(which))) for which in pages.BOTH},
+            "held": [
+                {
+                    **one.to_json(),
+                    "timing_measured": {key: _plain(share) for key, share in shares.items()}
+                    if (shares := self.shares(one))
+                    else None,
+                }
+                for one in self.held
+            ],
             "notes": self.notes,
         }
+
+
+def _value(samples: Sequence[float] | None) -> Value | None:
+    return None if samples is None else statistics.value(samples)
 
 
 def _plain(value: Value | None) -> dict[str, float | None] | None:
