@@ -4,7 +4,7 @@
     mthp.py FILE [BOOTS [RUN]]
 
 RUN is the folder of a run that was interrupted: boots that it has finished are read from its logs.
-Writes linux/data/mthp.json (its README has the format) to FILE and prints the table of linux/README.md.
+Writes linux/data/mthp.json (its README has the format) to FILE and prints the tables of linux/docs/folios.md.
 """
 import concurrent.futures
 import json
