@@ -31,6 +31,7 @@ mod heap;
 mod key_value;
 mod layout;
 mod locals;
+mod lonestar;
 mod match_finder;
 mod memory;
 mod neighbour;
@@ -66,6 +67,7 @@ pub use group_chase::GroupChaseConfig;
 pub use gups::GupsConfig;
 pub use heap::{GrowingHeapConfig, HeapGrowth};
 pub use key_value::{KeyValueConfig, Server};
+pub use lonestar::{LonestarAlgorithm, LonestarConfig};
 pub use match_finder::MatchFinderConfig;
 pub use neighbour::{NeighbourConfig, Profile};
 pub use netlist::NetlistConfig;
@@ -156,6 +158,9 @@ kinds! {
     /// The same, partition by partition.
     Partitions(PartitionsConfig) = "partitions": "GPOP's PageRank, components, BFS or local clustering, partition by partition",
         |c| mixed(c.common(), c.mixture(), partitions::Partitions::new(c)?)?;
+    /// Galois' programs.
+    Lonestar(LonestarConfig) = "lonestar": "Galois' PageRank or breadth-first search",
+        |c| mixed(c.common(), c.mixture(), lonestar::Lonestar::new(c)?)?;
     /// `GraphChi`'s PageRank, whose memory is given back shard by shard.
     Shards(ShardsConfig) = "shards": "GraphChi's PageRank: shards of a graph that come into memory one after the other",
         |c| Box::new(shards::Shards::windows(c)?);

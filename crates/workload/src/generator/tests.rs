@@ -72,6 +72,8 @@ fn all() -> Vec<GeneratorConfig> {
         config("partitions", "algorithm = 'components'\nthreads = 2"),
         config("partitions", "algorithm = 'breadth_first'"),
         config("partitions", "algorithm = 'nibble'"),
+        config("lonestar", "algorithm = 'breadth_first'"),
+        config("lonestar", "algorithm = 'breadth_first'\nthreads = 3\ndegree = 8"),
         config("key_value", "value_bytes = 30"),
         config("key_value", "server = 'memcached'\nset_permille = 500\nstretches = 2\nvalue_bytes = 300"),
         config("tree", "value_bytes = 0\nfanout = 64\nskew = 0.9"),
