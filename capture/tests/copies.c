@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * System calls that copy to and from memory of which the program itself touches nothing. It prints where the memory is,
- * in hexadecimal: one "name value" a line.
+ * System calls that copy to and from memory of which the program itself touches nothing, or fill it. It prints where the
+ * memory is, in hexadecimal: one "name value" a line.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -13,6 +13,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
 #define PAGE 4096l
 #define EACH (16 * PAGE) /* each call has so much to itself */
 
@@ -35,11 +38,18 @@ static void map(void *at, long len)
         exit(1);
 }
 
+/* A mapping in its own part of the area. */
+static void map_part(int i, int prot, int flags, int fd)
+{
+    if (mmap(part(i), EACH, prot, flags | MAP_FIXED, fd, 0) == MAP_FAILED)
+        exit(1);
+}
+
 int main(void)
 {
     int zero = open("/dev/zero", O_RDONLY), null = open("/dev/null", O_WRONLY), pair[2];
 
-    area = mmap(NULL, 10 * EACH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    area = mmap(NULL, 16 * EACH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (area == MAP_FAILED || zero < 0 || null < 0 || socketpair(AF_UNIX, SOCK_DGRAM, 0, pair))
         return 1;
     printf("area %lx\n", (long)area);
@@ -68,5 +78,14 @@ int main(void)
 
     expect(getrandom(part(8), 100, 0), 100);
     expect(read(-1, part(9), PAGE), -1); /* fails: copies nothing */
+
+    int file = memfd_create("short", 0), private = MAP_PRIVATE | MAP_ANONYMOUS;
+    expect(ftruncate(file, 3 * PAGE - 5), 0);
+    map_part(10, PROT_READ | PROT_WRITE, private | MAP_POPULATE, -1);
+    map_part(11, PROT_READ, private | MAP_POPULATE, -1);
+    map_part(12, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file); /* of which three pages are there */
+    map_part(13, PROT_READ | PROT_WRITE, private | MAP_POPULATE | MAP_NONBLOCK, -1); /* populates nothing */
+    map_part(14, PROT_NONE, private | MAP_POPULATE, -1);                             /* nor does this */
+    expect(madvise(part(15), 2 * PAGE, MADV_POPULATE_WRITE), 0);
     return 7;
 }

@@ -223,10 +223,10 @@ def test_initial_mappings_come_first_and_hold_the_first_accesses(alone):
 
 
 def copies_of(program, directory):
-    """What the kernel copied for copies.c: whose 16 pages, offset there, length, whether it stored."""
+    """What the kernel copied or filled for copies.c: whose 16 pages, offset there, length, whether it stored."""
     seen = Captured(program, directory)
     area = seen.names["area"]
-    copies = [e for e in seen.events() if e.op == raw.COPY and area <= e.addr < area + 160 * PAGE]
+    copies = [e for e in seen.events() if e.op == raw.COPY and area <= e.addr < area + 16 * 16 * PAGE]
     touched = [a for a in seen.accesses(0) if area <= a.vaddr < area + 160 * PAGE]
     assert not touched, "the program itself touches nothing there"
     return [(*divmod(e.addr - area, 16 * PAGE), e.len, e.flags) for e in copies]
@@ -246,6 +246,10 @@ KNOWN_COPIES = [
     (6, 0, PAGE, 0),
     (7, 0, PAGE, 1),
     (8, 0, 100, 1),
+    (10, 0, 16 * PAGE, 1),
+    (11, 0, 16 * PAGE, 0),
+    (12, 0, 3 * PAGE, 0),
+    (15, 0, 2 * PAGE, 1),
 ]
 
 

@@ -133,6 +133,17 @@ def test_sampling_begins_at_a_mark(busy: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "t.nwt"]
 
 
+@needs_qemu
+def test_a_whole_capture_is_from_where_to_where_it_is_told(busy: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "t.nwt"
+    found = captured("--whole", "--from=mark:1", "--until=mark:2", "-o", trace, "--", busy, "5000000")
+    sampled = captured("--from=mark:1", "--until=mark:2", "-o", tmp_path / "s.nwt", "--", busy, "5000000")
+    assert found["sampled_from"] == sampled["sampled_from"] > 0
+    assert found["accesses"] == pytest.approx(sampled["accesses"], rel=0.05)
+    kept = json.loads(run_command("trace", "info", trace, "--json").stdout)["accesses"]
+    assert kept == found["accesses"] - found["sampled_from"]
+
+
 def started(*arguments: str | Path) -> subprocess.Popen[str]:
     """A capture that goes on."""
     return subprocess.Popen(
@@ -319,6 +330,8 @@ def test_simulations_of_a_program_that_ends_too_soon_say_so(tmp_path: Path) -> N
         ("--live -o x.nwt -- true", "--live"),
         ("--live --with lackey -- true", "take --with qemu"),
         ("--whole --raw -o x.nwt -- true", "contradicts"),
+        ("--raw --from mark:1 -o x.nwt -- true", "leave --from out"),
+        ("--raw --until mark:1 -o x.nwt -- true", "--until mark:1"),
         ("--follow a,b -o x.nwt -- true", "without a comma"),
         ("--with nothing -o x.nwt -- true", "unknown tool"),
         ("-o x.nwt --qemu no-such-qemu -- true", "no-such-qemu is not here"),

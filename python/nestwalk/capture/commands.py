@@ -58,14 +58,17 @@ def capture(
             max=100,
         ),
     ] = 2.0,
-    whole: Annotated[bool, typer.Option("--whole", help="Keep every access, whatever the size.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Keep every access, from --from on, whatever the size.")
+    ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Keep the plugin's stream as it is: 16 bytes an access.")] = False,
     from_: Annotated[
         str,
         typer.Option(
             "--from",
             metavar="WHEN",
-            help="When sampling begins: auto (after the start-up), 30s, 2G accesses, mark:N, or signal (SIGUSR2).",
+            help="When sampling begins: auto (after the start-up; of --whole, the first access), 30s, 2G accesses, "
+            "mark:N, or signal (SIGUSR2).",
         ),
     ] = "auto",
     until: Annotated[
@@ -135,6 +138,10 @@ def capture(
         raise NestwalkError("--live needs the memory events that --with lackey does not have; take --with qemu")
     begin = when.parse("--from", from_, "auto")
     end = when.parse("--until", until, "end")
+    if raw and begin != when.When():
+        raise NestwalkError("--raw keeps the stream from its beginning; leave --from out, and give it to trace convert")
+    if raw and end.mark is not None:
+        raise NestwalkError(f"--until mark:{end.mark}: --raw does not look at marks; give seconds, accesses or signal")
     if out is not None:
         files.check_file(out)
     found = program.find(words)

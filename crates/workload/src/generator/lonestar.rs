@@ -4,7 +4,8 @@
 //!
 //! Memory: `offsets` (8 bytes a vertex), `edges` (4 bytes each), `nodes` (8 bytes of PageRank, 4 of
 //! the search); PageRank's `delta` and `residual` (4 bytes a vertex each), the search's `bag` (16
-//! bytes an item). Galois touches all of an array when it is made (`allocateInterleaved`).
+//! bytes an item). Each vertex is read from the file with its list (`constructFrom`), so the first
+//! three arrays are filled in step; `delta` and `residual` by a loop of their own.
 //!
 //! - `page_rank`, by residuals: a loop over all vertices sets the delta of each from its residual,
 //!   and the next one sums up, vertex by vertex, the deltas of the targets of its edges.
@@ -165,7 +166,7 @@ impl Lonestar {
         let mut map = |bytes: u64| layout.map(PageCount::covering(vertices * bytes).0);
         let [offsets, edges, nodes, first] = [OFFSET, EDGE * degree, node, first].map(&mut map);
         let residual = (residual > 0).then(|| map(residual));
-        let arrays = [Some(offsets), Some(edges), Some(nodes), Some(first), residual];
+        let arrays = vec![vec![nodes, offsets, edges], [Some(first), residual].into_iter().flatten().collect()];
         let dice = Dice::of_threads(config.seed ^ 0x10_4e57, config.threads);
         let thread = |(index, mut dice): (u64, Dice)| {
             let (start, end) = (vertices * index / threads, vertices * (index + 1) / threads);
@@ -176,7 +177,7 @@ impl Lonestar {
             Thread { start, end, vertex, sets: false, rest: None, run, items: start, dice }
         };
         Ok(Self {
-            sweep: Sweep::new(arrays.into_iter().flatten().map(|array| vec![array]).collect(), config.threads),
+            sweep: Sweep::new(arrays, config.threads).in_step(),
             layout,
             algorithm: config.algorithm,
             degree,

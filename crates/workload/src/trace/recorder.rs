@@ -7,7 +7,7 @@ use std::path::Path;
 use nestwalk_mem::{Gva, PageCount, Va, Vpn, VpnRange};
 
 use super::capture::model::{Model, Unit};
-use super::capture::planner::{CHUNK_ACCESSES, Thin, Windows};
+use super::capture::planner::{CHUNK_ACCESSES, Since, Thin, Windows};
 use super::collapse::{Collapse, Position};
 use super::event::{EventOp, TraceEvent};
 use super::filter::{Filter, FilterOptions};
@@ -61,6 +61,8 @@ pub(super) enum Planner {
     Thin(Thin),
     /// Windows that are known beforehand.
     Windows(Windows),
+    /// Everything from somewhere on.
+    Since(Since),
 }
 
 /// An access that a filter kept, with those that it absorbed after it.
@@ -204,6 +206,16 @@ impl Recorder {
     /// The access before which the mark with this number came first, if it came.
     pub(super) fn mark_at(&self, number: u64) -> Option<u64> {
         self.marks.iter().find(|mark| mark.0 == number).map(|mark| mark.1)
+    }
+
+    /// What is kept begins here, of a plan that is told so.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) fn begin(&mut self) -> Result<(), WorkloadError> {
+        let Some(Planner::Since(since)) = &mut self.plan else { return Ok(()) };
+        since.begin(self.position);
+        self.begins()
     }
 
     /// The next accesses, by `thread`, which then executed `more` instructions that no access
@@ -453,8 +465,16 @@ impl Recorder {
     }
 
     fn steady_mark(&mut self, number: u64) -> Result<(), WorkloadError> {
-        let Some(Planner::Sample(plan)) = &mut self.plan else { return Ok(()) };
-        plan.mark(number, self.position).map_err(impossible)?;
+        match &mut self.plan {
+            Some(Planner::Sample(plan)) => plan.mark(number, self.position).map_err(impossible)?,
+            Some(Planner::Since(since)) => since.passed(number, self.position),
+            Some(Planner::Thin(_) | Planner::Windows(_)) | None => return Ok(()),
+        }
+        self.begins()
+    }
+
+    /// What is kept may begin here.
+    fn begins(&mut self) -> Result<(), WorkloadError> {
         if self.segment.phase == Phase::Populate {
             self.next_segment(false)?;
         }
@@ -473,6 +493,7 @@ impl Recorder {
             None => return Ok(()),
             Some(Planner::Thin(thin)) => thin.segment(self.position, totals.bytes),
             Some(Planner::Windows(windows)) => windows.segment(self.position),
+            Some(Planner::Since(since)) => since.segment(self.position),
             Some(Planner::Sample(plan)) => {
                 let windows = plan.sampling().windows;
                 plan.segment(self.position, |part, whole| {
@@ -521,6 +542,7 @@ impl Recorder {
         metadata.sampling = match &self.plan {
             Some(Planner::Sample(plan)) => Some(plan.sampling()),
             Some(Planner::Windows(windows)) => Some(windows.sampling()),
+            Some(Planner::Since(since)) => Some(since.sampling(self.position)),
             Some(Planner::Thin(_)) | None => None,
         };
         metadata.filter = self.filter;

@@ -130,6 +130,41 @@ fn a_small_size_gives_windows_and_loses_no_page() {
 }
 
 #[test]
+fn a_whole_capture_has_every_access_from_where_it_is_told_to_begin() {
+    let stream = program();
+    let whole = CaptureOptions { whole: true, ..CaptureOptions::default() };
+    let of = |begin| {
+        let place = Place::new();
+        (made(&place, &stream, &CaptureOptions { begin, ..whole.clone() }).unwrap(), place)
+    };
+    let (all, _) = of(Begin::Auto);
+    assert_eq!((all.steady, all.metadata.accesses, &all.metadata.sampling), (0, STARTUP + STEADY, &None));
+    let (later, place) = of(Begin::Access(1_234_567));
+    assert_eq!((later.steady, later.metadata.accesses), (1_234_567, STARTUP + STEADY - 1_234_567));
+    assert_eq!(later.metadata.footprint_pages, all.metadata.footprint_pages);
+    assert_eq!(later.metadata.program_accesses, STARTUP + STEADY);
+    // As what is cut out of the whole.
+    let sampling = later.metadata.sampling.unwrap();
+    assert_eq!(
+        (sampling.windows, sampling.first_access, sampling.window_accesses),
+        (1, 1_234_567, later.metadata.accesses)
+    );
+    check(&place.path("trace.nwt")).unwrap();
+
+    // When it is told to, which is where a block ends.
+    let (place, mut calls) = (Place::new(), 0);
+    std::fs::write(place.path("capture"), &stream).unwrap();
+    let options = CaptureOptions { begin: Begin::Told, ..whole };
+    let told = capture(&place.path("capture"), &place.path("trace.nwt"), &options, &mut |now: Live| {
+        calls += 1;
+        if now.accesses > 1_000_000 { Answer::Sample } else { Answer::GoOn }
+    });
+    let told = told.unwrap();
+    assert!((1_000_000..1_100_000).contains(&told.steady), "{}", told.steady);
+    assert_eq!(told.metadata.accesses, STARTUP + STEADY - told.steady);
+}
+
+#[test]
 fn marks_begin_and_end_it_and_a_wish_to_give_up_leaves_nothing() {
     let mut capture_ = Capture::default();
     capture_.events(0, &[mmap(BASE, 1 << 20)]);
@@ -142,6 +177,10 @@ fn marks_begin_and_end_it_and_a_wish_to_give_up_leaves_nothing() {
     let options = CaptureOptions { begin: Begin::Mark(1), end_mark: Some(2), ..CaptureOptions::default() };
     let report = made(&place, &capture_.bytes, &options).unwrap();
     assert_eq!((report.steady, report.metadata.program_accesses), (300_000, 600_000));
+    let whole = Place::new();
+    let report = made(&whole, &capture_.bytes, &CaptureOptions { whole: true, ..options }).unwrap();
+    assert_eq!((report.steady, report.metadata.program_accesses), (300_000, 600_000));
+    assert_eq!((report.metadata.accesses, report.metadata.touches), (300_000, 256));
 
     let none = CaptureOptions { begin: Begin::Mark(9), ..CaptureOptions::default() };
     let other = Place::new();

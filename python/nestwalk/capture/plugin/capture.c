@@ -641,6 +641,47 @@ static void on_copy(struct thread *t, int64_t num, const uint64_t *a, uint64_t l
         report_vector(t, message.vector, message.count, len, num == c->recvmsg ? COPY_TO_USER : COPY_FROM_USER);
 }
 
+/* Of a populated mapping one record says so much: a reader takes no longer copies. */
+#define POPULATED_MAX (1ull << 30)
+
+/* Pages that the kernel faults in before a call returns (mm_populate()): for the trace as if it copied to or from them. */
+static void report_populated(struct thread *t, uint64_t addr, uint64_t len, enum copy_direction direction)
+{
+    for (uint64_t done = 0; done < len; done += POPULATED_MAX) {
+        uint64_t left = len - done;
+        struct event_record event = { .op = EVENT_COPY, .flags = direction, .addr = addr + done,
+                                      .len = left < POPULATED_MAX ? left : POPULATED_MAX };
+        write_events(t, &event, 1);
+    }
+}
+
+/* How much of a mapping has something behind it: no page beyond a file's end can be had. The program's descriptors are
+ * this process's own. */
+static uint64_t backed(const uint64_t *mmap_args)
+{
+    uint64_t len = mmap_args[1], offset = mmap_args[5];
+    struct stat file;
+
+    if (mmap_args[3] & MAP_ANONYMOUS || fstat((int)mmap_args[4], &file) || !S_ISREG(file.st_mode))
+        return len;
+    uint64_t size = ((uint64_t)file.st_size + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT << PAGE_SHIFT;
+    uint64_t rest = size > offset ? size - offset : 0;
+    return rest < len ? rest : len;
+}
+
+static void on_populate(struct thread *t, int64_t num, const uint64_t *a, uint64_t result)
+{
+    if (num == calls->mmap) {
+        bool populates = (a[3] & (MAP_POPULATE | MAP_NONBLOCK)) == MAP_POPULATE || a[3] & MAP_LOCKED;
+        /* As populate_vma_page_range() does: a private page that may be written gets its copy at once. */
+        bool stores = a[2] & PROT_WRITE && (a[3] & MAP_TYPE) == MAP_PRIVATE;
+        if (populates && a[2] & (PROT_READ | PROT_WRITE | PROT_EXEC))
+            report_populated(t, result, backed(a), stores ? COPY_TO_USER : COPY_FROM_USER);
+    } else if (num == calls->madvise && (a[2] == MADV_POPULATE_READ || a[2] == MADV_POPULATE_WRITE)) {
+        report_populated(t, a[0], a[1], a[2] == MADV_POPULATE_WRITE ? COPY_TO_USER : COPY_FROM_USER);
+    }
+}
+
 /* Whether pages may lose what they have by it, so that a copy there is news again. */
 static bool takes_memory(const struct event_record *event)
 {
@@ -705,6 +746,7 @@ static void on_syscall_return(qemu_plugin_id_t id, unsigned vcpu, int64_t num, i
     if (takes_memory(&event))
         atomic_fetch_add_explicit(&mapping_epoch, 1, memory_order_relaxed);
     write_events(t, &event, 1);
+    on_populate(t, num, a, result);
 }
 
 /* ---- Start and end ---------------------------------------------------------------------- */

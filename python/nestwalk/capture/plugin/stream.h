@@ -43,7 +43,7 @@ enum event_op {
     EVENT_VMA = 9,      /* a mapping at program start: addr, len; arg = prot; flags = MAP_* */
     EVENT_MARK = 10,    /* the program called prctl(MARK_PRCTL, number): arg = number */
     EVENT_CHILD_EXIT = 11, /* a child process ended and was waited for: result = its id or 0 */
-    EVENT_COPY = 12,       /* addr, len: what the kernel copied for a system call; flags = enum copy_direction */
+    EVENT_COPY = 12,       /* addr, len: what the kernel copied or faulted in for a call; flags = enum copy_direction */
 };
 
 /* A prctl option that no kernel has ("NWMK"): outside a capture the call fails and does nothing. */

@@ -7,10 +7,9 @@
 //! stretches differ, how long the program was. Then the windows are [chosen](choose) for the size
 //! and the precision that are wanted, and the spool is [turned](resample) into the trace.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 
-use super::convert::{ConvertOptions, Known, convert, feed};
+use super::convert::{Known, feed};
 use super::destination::Destination;
 use super::filter::FilterOptions;
 use super::metadata::Metadata;
@@ -19,13 +18,14 @@ use super::recorder::{Planner, Recorded, Recorder};
 use crate::stream::WorkloadError;
 use choose::{Choice, Wanted};
 use model::Unit;
+use planner::Since;
 
 pub mod choose;
 pub mod model;
 pub mod planner;
 pub mod resample;
 
-/// Where sampling begins.
+/// Where sampling begins, or what is kept of a whole capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
     /// Where the start-up ends, as far as that shows.
@@ -50,7 +50,8 @@ pub struct CaptureOptions {
     pub size: u64,
     /// Half of the 95 % interval of the walk latency that is enough, as a share of it.
     pub precision: f64,
-    /// Keep every access, whatever the size.
+    /// Keep every access from where sampling would begin, whatever the size; without being told
+    /// where, from the first.
     pub whole: bool,
     /// Where sampling begins.
     pub begin: Begin,
@@ -127,8 +128,10 @@ pub struct CaptureReport {
     pub spooled_permille: u64,
 }
 
-/// zstd's level of the spool, which has to keep up, and of the trace, which is written once.
+/// zstd's level of the spool, which has to keep up, of a trace of every access, which has to keep
+/// up and be kept, and of a sampled one, which is written once.
 const SPOOL_LEVEL: i32 = 1;
+const WHOLE_LEVEL: i32 = 3;
 const TRACE_LEVEL: i32 = 9;
 /// Traces that are made before the size is right.
 const ATTEMPTS: u32 = 4;
@@ -216,16 +219,16 @@ impl Spooled {
     }
 }
 
-/// Reads the source to its end.
-fn spool(
+/// Reads the source to its end, or to the mark at which the capture is to end. Returns what the
+/// trace is to say of it, and where it was [told](Begin::Told) to begin.
+fn read(
     source: &Path,
-    path: &Path,
+    recorder: &mut Recorder,
     options: &CaptureOptions,
     hear: &mut dyn FnMut(Live) -> Answer,
-) -> Result<Spooled, WorkloadError> {
-    let mut recorder = Recorder::spooling(path, SPOOL_LEVEL, FilterOptions::default(), options.spool)?;
+) -> Result<(Metadata, Option<u64>), WorkloadError> {
     let (mut told, mut ended) = (None, false);
-    let outcome = feed(source, &mut recorder, &mut |recorder| {
+    let outcome = feed(source, recorder, &mut |recorder| {
         ended = ended || options.end_mark.is_some_and(|mark| recorder.mark_at(mark).is_some());
         let live = Live {
             accesses: recorder.position(),
@@ -237,25 +240,16 @@ fn spool(
         match hear(live) {
             _ if ended => Err(interrupted(source)),
             Answer::Abandon => Err(interrupted(source)),
-            Answer::Sample => {
-                told.get_or_insert(recorder.position());
-                Ok(())
+            Answer::Sample if told.is_none() => {
+                told = Some(recorder.position());
+                recorder.begin()
             }
-            Answer::GoOn => Ok(()),
+            Answer::Sample | Answer::GoOn => Ok(()),
         }
     });
     let (known, warning) = match outcome {
         Err(_) if ended => (Known::Raw, None), // no other stream has marks
         outcome => outcome?,
-    };
-    let begun = match options.begin {
-        Begin::Auto => None,
-        Begin::Access(access) => Some((access, format!("the program ended before access {access}"))),
-        Begin::Mark(mark) => {
-            let at = recorder.mark_at(mark).unwrap_or(u64::MAX);
-            Some((at, format!("the program made no mark {mark}")))
-        }
-        Begin::Told => Some((told.unwrap_or(u64::MAX), "the program ended before it was time".into())),
     };
     let metadata = Metadata {
         program: options.program.clone(),
@@ -265,19 +259,49 @@ fn spool(
         warning,
         ..Metadata::default()
     };
+    Ok((metadata, told))
+}
+
+/// Where what is kept begins, if that was asked for.
+///
+/// # Errors
+/// When the program ended before, or made no access at all.
+fn begun(recorder: &Recorder, options: &CaptureOptions, told: Option<u64>) -> Result<Option<u64>, WorkloadError> {
+    let begun = match options.begin {
+        Begin::Auto => None,
+        Begin::Access(access) => Some((access, format!("the program ended before access {access}"))),
+        Begin::Mark(mark) => {
+            let at = recorder.mark_at(mark).unwrap_or(u64::MAX);
+            Some((at, format!("the program made no mark {mark}")))
+        }
+        Begin::Told => Some((told.unwrap_or(u64::MAX), "the program ended before it was time".into())),
+    };
+    let refused = |what| WorkloadError::Parameter { name: options.program.clone(), what };
     let total = recorder.position();
     if let Some((at, why)) = &begun
         && *at >= total
     {
-        let what = format!("{why}, so nothing was sampled: let sampling begin earlier (--from)");
-        return Err(WorkloadError::Parameter { name: options.program.clone(), what });
+        return Err(refused(format!("{why}, so nothing was sampled: let sampling begin earlier (--from)")));
     }
     if total == 0 {
-        let what = "made no access that was recorded: it could not be started, or ran without the plugin".into();
-        return Err(WorkloadError::Parameter { name: options.program.clone(), what });
+        let what = "made no access that was recorded: it could not be started, or ran without the plugin";
+        return Err(refused(what.into()));
     }
+    Ok(begun.map(|(at, _)| at))
+}
+
+/// Makes the spool.
+fn spool(
+    source: &Path,
+    path: &Path,
+    options: &CaptureOptions,
+    hear: &mut dyn FnMut(Live) -> Answer,
+) -> Result<Spooled, WorkloadError> {
+    let mut recorder = Recorder::spooling(path, SPOOL_LEVEL, FilterOptions::default(), options.spool)?;
+    let (metadata, told) = read(source, &mut recorder, options, hear)?;
+    let begun = begun(&recorder, options, told)?;
     let (recorded, units, kept) = recorder.finish_spool(metadata)?;
-    let steady = begun.map_or_else(|| choose::steady_from(&units), |(at, _)| at);
+    let steady = begun.unwrap_or_else(|| choose::steady_from(&units));
     Ok(Spooled { trace: Trace::open(path)?, recorded, units, kept, steady })
 }
 
@@ -330,27 +354,30 @@ fn report(choice: &Choice, recorded: Recorded, spooled: &Spooled, options: &Capt
     }
 }
 
-/// Keeps every access: a conversion like any other.
+/// Keeps every access, from where the capture begins: without being told, from the first.
 fn everything(
     source: &Path,
     destination: &Path,
     options: &CaptureOptions,
     hear: &mut dyn FnMut(Live) -> Answer,
 ) -> Result<CaptureReport, WorkloadError> {
-    let (program, command) = (options.program.clone(), options.command.clone());
-    let plain = ConvertOptions { program, command, level: 3, ..ConvertOptions::default() };
-    let done = convert(source, destination, &plain, &mut |now| match hear(Live {
-        accesses: now.accesses,
-        bytes: now.bytes,
-        ..Live::default()
-    }) {
-        Answer::Abandon => ControlFlow::Break(()),
-        _ => ControlFlow::Continue(()),
-    })?;
+    let since = match options.begin {
+        Begin::Auto => None,
+        Begin::Access(access) => Some(Since::access(Some(access))),
+        Begin::Mark(mark) => Some(Since::mark(mark)),
+        Begin::Told => Some(Since::access(None)),
+    };
+    let mut recorder = match since {
+        None => Recorder::create(destination, WHOLE_LEVEL, None, None, None)?,
+        Some(since) => Recorder::planned(destination, WHOLE_LEVEL, Planner::Since(since), None)?,
+    };
+    let (metadata, told) = read(source, &mut recorder, options, hear)?;
+    let steady = begun(&recorder, options, told)?.unwrap_or(0);
+    let Recorded { totals, metadata } = recorder.finish(metadata)?;
     Ok(CaptureReport {
-        metadata: done.metadata,
-        bytes: done.bytes,
-        steady: 0,
+        metadata,
+        bytes: totals.bytes,
+        steady,
         latency_ci95: Some(0.0),
         cycles_ci95: Some(0.0),
         short_of_room: false,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The two plans of a capture: what goes to the spool while the program runs, and what of it
-//! becomes the trace.
+//! The plans of a capture: what goes to the spool while the program runs, and what of it becomes
+//! the trace; and where one begins that keeps every access.
 
 use super::super::metadata::Sampling;
 use super::super::sample::Segment;
@@ -108,6 +108,57 @@ impl Windows {
     /// For the metadata.
     pub fn sampling(&self) -> Sampling {
         Sampling { windows: self.windows.len() as u64, ..self.about.clone() }
+    }
+}
+
+/// A plan that keeps every access from where it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Since {
+    first: Option<u64>,
+    mark: Option<u64>,
+}
+
+impl Since {
+    /// From this access on; `None`: from where it is [told](Self::begin).
+    pub const fn access(first: Option<u64>) -> Self {
+        Self { first, mark: None }
+    }
+
+    /// From the program's mark with this number on.
+    pub const fn mark(number: u64) -> Self {
+        Self { first: None, mark: Some(number) }
+    }
+
+    /// It begins at access `at`, if it has not begun.
+    pub fn begin(&mut self, at: u64) {
+        self.first.get_or_insert(at);
+    }
+
+    /// The mark `number` is before access `at`.
+    pub fn passed(&mut self, number: u64, at: u64) {
+        if self.mark == Some(number) {
+            self.begin(at);
+        }
+    }
+
+    /// What to do from access `at` on.
+    pub fn segment(&self, at: u64) -> Segment {
+        let first = self.first.unwrap_or(u64::MAX);
+        let (phase, until) = if at < first { (Phase::Populate, first) } else { (Phase::Measure, u64::MAX) };
+        Segment { phase, collapsed: false, until }
+    }
+
+    /// For the metadata of a program of `total` accesses: one window.
+    pub fn sampling(&self, total: u64) -> Sampling {
+        let first = self.first.unwrap_or(total);
+        let kept = total.saturating_sub(first);
+        Sampling {
+            windows: 1,
+            window_accesses: kept,
+            stratum_accesses: kept,
+            first_access: first,
+            ..Sampling::default()
+        }
     }
 }
 

@@ -94,7 +94,7 @@ pub fn count(mut reader: Box<dyn Reader>) -> Result<u64, WorkloadError> {
 pub fn read<S: Sink>(
     mut reader: Box<dyn Reader>,
     recorder: &mut S,
-    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
+    progress: &mut dyn FnMut(&mut S) -> Result<(), WorkloadError>,
 ) -> Result<Option<String>, WorkloadError> {
     let (send, receive) = sync_channel::<Result<Batch, WorkloadError>>(AHEAD);
     let (give_back, taken_back) = sync_channel::<Batch>(AHEAD + 2);
@@ -132,7 +132,7 @@ fn consume<S: Sink>(
     batches: Receiver<Result<Batch, WorkloadError>>,
     rooms: &SyncSender<Batch>,
     recorder: &mut S,
-    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
+    progress: &mut dyn FnMut(&mut S) -> Result<(), WorkloadError>,
 ) -> Result<(), WorkloadError> {
     for batch in &batches {
         let batch = batch?;

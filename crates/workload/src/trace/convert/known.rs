@@ -215,7 +215,7 @@ impl Source {
     pub fn read<S: Sink>(
         self,
         recorder: &mut S,
-        progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
+        progress: &mut dyn FnMut(&mut S) -> Result<(), WorkloadError>,
     ) -> Result<Option<String>, WorkloadError> {
         match self {
             Self::Raw(input) => raw::read(input, recorder, progress),

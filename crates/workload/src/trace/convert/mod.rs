@@ -39,7 +39,7 @@ use sink::Sink;
 pub(super) fn feed<S: Sink>(
     source: &Path,
     recorder: &mut S,
-    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
+    progress: &mut dyn FnMut(&mut S) -> Result<(), WorkloadError>,
 ) -> Result<(Known, Option<String>), WorkloadError> {
     let opened = Source::open(source, None, None, None)?;
     let known = opened.known();
@@ -162,7 +162,7 @@ pub fn convert(
         return Err(WorkloadError::Parameter { name: "trace".into(), what });
     }
     let mut recorder = Recorder::create(destination, options.level, options.sample, options.filter, total)?;
-    let mut report = |recorder: &Recorder| {
+    let mut report = |recorder: &mut Recorder| {
         let now = Progress { accesses: recorder.position(), total, bytes: recorder.totals().bytes };
         match progress(now) {
             ControlFlow::Continue(()) => Ok(()),

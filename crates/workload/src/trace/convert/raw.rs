@@ -83,7 +83,7 @@ pub fn count(mut input: Input) -> Result<u64, WorkloadError> {
 pub fn read<S: Sink>(
     input: Input,
     recorder: &mut S,
-    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
+    progress: &mut dyn FnMut(&mut S) -> Result<(), WorkloadError>,
 ) -> Result<Option<String>, WorkloadError> {
     let (send, receive) = sync_channel::<Result<Item, WorkloadError>>(AHEAD);
     let (give_back, taken_back) = sync_channel::<Vec<SourceAccess>>(AHEAD + 2);
@@ -187,7 +187,7 @@ fn consume<S: Sink>(
     blocks: &Receiver<Result<Item, WorkloadError>>,
     rooms: &SyncSender<Vec<SourceAccess>>,
     recorder: &mut S,
-    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
+    progress: &mut dyn FnMut(&mut S) -> Result<(), WorkloadError>,
     errors: &WorkloadError,
 ) -> Result<Option<String>, WorkloadError> {
     let corrupt = |at: u64, what: String| match errors {

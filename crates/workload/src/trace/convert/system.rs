@@ -63,7 +63,7 @@ fn header(input: &mut Input) -> Result<u64, WorkloadError> {
 pub fn read<S: Sink>(
     mut input: Input,
     recorder: &mut S,
-    progress: &mut dyn FnMut(&S) -> Result<(), WorkloadError>,
+    progress: &mut dyn FnMut(&mut S) -> Result<(), WorkloadError>,
 ) -> Result<Option<String>, WorkloadError> {
     let count = header(&mut input)?;
     let Some(thread) = recorder.thread(0) else { unreachable!("there is room for one thread") };
