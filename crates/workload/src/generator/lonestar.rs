@@ -4,8 +4,9 @@
 //!
 //! Memory: `offsets` (8 bytes a vertex), `edges` (4 bytes each), `nodes` (8 bytes of PageRank, 4 of
 //! the search); PageRank's `delta` and `residual` (4 bytes a vertex each), the search's `bag` (16
-//! bytes an item). Each vertex is read from the file with its list (`constructFrom`), so the first
-//! three arrays are filled in step; `delta` and `residual` by a loop of their own.
+//! bytes an item). Each vertex is read from the file with its list (`constructFrom`), so pages of the
+//! first three arrays are first touched between each other, as the lists are long or short; then
+//! comes a loop over `delta` and `residual`.
 //!
 //! - `page_rank`, by residuals: a loop over all vertices sets the delta of each from its residual,
 //!   and the next one sums up, vertex by vertex, the deltas of the targets of its edges.
@@ -18,6 +19,8 @@
 //! list was long. No search is made here. The next items are a *run*: as many as a list finds, at
 //! equal distances over all vertices. How many that is was counted in searches of `social` graphs
 //! ([`RUNS_PERMILLE`]).
+
+use std::ops::Range;
 
 use nestwalk_mem::addr::PAGE_BYTES;
 use nestwalk_mem::{Access, PageCount, Vpn};
@@ -47,8 +50,7 @@ const VERTICES: u64 = 8;
 /// no register. A search has 7.37 accesses an edge, counted at 1,048,576 and 4,194,304 vertices,
 /// and 2.2 of them are to the arrays above.
 const FIELDS: u64 = 4;
-/// Of a thousand vertices that a search finds, those that a list finds with `2^k` to `2^(k+1)`
-/// others: counted at 4,194,304 vertices of degree 35; at 1,048,576 each is within 0.034 of it.
+/// Of a thousand vertices that a search finds, those of which a list finds `2^k` to `2^(k+1) - 1`: counted at 4,194,304 vertices of degree 35; at 1,048,576 each is within 0.034 of it.
 const RUNS_PERMILLE: [u64; 17] = [50, 70, 88, 97, 98, 90, 81, 68, 60, 47, 44, 28, 17, 32, 19, 24, 87];
 
 /// Which of the programs.
@@ -83,6 +85,8 @@ pub(super) struct Lonestar {
     degree: u64,
     seed: u64,
     vertices: u64,
+    /// Bytes of an element of `nodes`.
+    node: u64,
     adjacency: Adjacency,
     offsets: Region,
     edges: Region,
@@ -91,8 +95,20 @@ pub(super) struct Lonestar {
     first: Region,
     /// PageRank's residual.
     residual: Option<Region>,
+    reading: Vec<Reading>,
+    /// Of the arrays beside the graph.
     sweep: Sweep,
     threads: Vec<Thread>,
+}
+
+/// How far a thread is with reading its slice of the graph: all vertices of a page of `offsets` at
+/// a time.
+struct Reading {
+    /// The next page of `offsets`, and one past its last.
+    block: u64,
+    end: u64,
+    /// Pages of `edges` that are to be touched before that.
+    edges: Range<u64>,
 }
 
 /// A thread, and where it is.
@@ -166,7 +182,11 @@ impl Lonestar {
         let mut map = |bytes: u64| layout.map(PageCount::covering(vertices * bytes).0);
         let [offsets, edges, nodes, first] = [OFFSET, EDGE * degree, node, first].map(&mut map);
         let residual = (residual > 0).then(|| map(residual));
-        let arrays = vec![vec![nodes, offsets, edges], [Some(first), residual].into_iter().flatten().collect()];
+        let beside = [Some(first), residual].into_iter().flatten().collect();
+        let reading = |index| {
+            let bound = |index| offsets.pages.len() * index / threads;
+            Reading { block: bound(index), end: bound(index + 1), edges: 0..0 }
+        };
         let dice = Dice::of_threads(config.seed ^ 0x10_4e57, config.threads);
         let thread = |(index, mut dice): (u64, Dice)| {
             let (start, end) = (vertices * index / threads, vertices * (index + 1) / threads);
@@ -177,12 +197,14 @@ impl Lonestar {
             Thread { start, end, vertex, sets: false, rest: None, run, items: start, dice }
         };
         Ok(Self {
-            sweep: Sweep::new(arrays, config.threads).in_step(),
+            reading: (0..threads).map(reading).collect(),
+            sweep: Sweep::new(vec![beside], config.threads),
             layout,
             algorithm: config.algorithm,
             degree,
             seed: mix(config.seed),
             vertices,
+            node,
             adjacency: Adjacency::new(config.graph, vertices, degree, config.locality, mix(config.seed)),
             offsets,
             edges,
@@ -191,6 +213,32 @@ impl Lonestar {
             residual,
             threads: (0..).zip(dice).map(thread).collect(),
         })
+    }
+
+    /// The first touches of the thread that reads a part of the graph.
+    fn read(&self, reading: &mut Reading, touches: &mut Vec<(Vpn, bool)>, most: usize) {
+        // The page of `edges` with which the lists of a page of `offsets` begin: the first one that
+        // no vertex before them has an edge in.
+        let begins = |block: u64| match block * (PAGE_BYTES / OFFSET) {
+            vertex if vertex < self.vertices => (self.adjacency.edges_of(vertex).0 * EDGE).div_ceil(PAGE_BYTES),
+            _ => self.edges.pages.len(),
+        };
+        let touch = |region: Region, page: u64| (region.pages.start + page, true);
+        while touches.len() < most {
+            if let Some(page) = reading.edges.next() {
+                touches.push(touch(self.edges, page));
+            } else if reading.block < reading.end {
+                let node = reading.block * (PAGE_BYTES / OFFSET) * self.node;
+                if node.is_multiple_of(PAGE_BYTES) {
+                    touches.push(touch(self.nodes, node / PAGE_BYTES));
+                }
+                touches.push(touch(self.offsets, reading.block));
+                reading.edges = begins(reading.block)..begins(reading.block + 1);
+                reading.block += 1;
+            } else {
+                break;
+            }
+        }
     }
 
     /// Where the list of `vertex` begins and ends.
@@ -296,6 +344,10 @@ impl Pattern for Lonestar {
     }
 
     fn touch(&mut self, thread: u16, touches: &mut Vec<(Vpn, bool)>, most: usize) {
+        let index = usize::from(thread);
+        let mut reading = std::mem::replace(&mut self.reading[index], Reading { block: 0, end: 0, edges: 0..0 });
+        self.read(&mut reading, touches, most);
+        self.reading[index] = reading;
         self.sweep.touch(thread, touches, most);
     }
 
@@ -342,6 +394,28 @@ mod tests {
         // With 170 of 1000 to locals that is 2.75; 2.79 were counted.
         let each = all as f64 / edges as f64;
         assert!((2.27..2.31).contains(&each), "{each}");
+    }
+
+    #[test]
+    fn a_page_of_vertices_is_touched_first_where_their_lists_begin() {
+        let mut program = program(LonestarAlgorithm::BreadthFirst);
+        let mut touches = Vec::new();
+        program.touch(0, &mut touches, usize::MAX);
+        let at = |region: Region, page: u64| {
+            touches.iter().position(|&(touched, _)| touched == region.pages.start + page).unwrap() as u64
+        };
+        let vertices = PAGE_BYTES / OFFSET;
+        let mut gaps = Vec::new();
+        for block in 1..program.offsets.pages.len() {
+            let (edge, _) = program.adjacency.edges_of(block * vertices);
+            // Of what was touched before, all but these two arrays' pages are of the lists before.
+            let lists = (edge * EDGE).div_ceil(PAGE_BYTES);
+            let place = at(program.offsets, block);
+            assert_eq!(place, lists + block + 1 + block / 2, "{block}");
+            gaps.push(place - at(program.offsets, block - 1));
+        }
+        // Lists are not alike: no array has every so manieth frame.
+        assert!(gaps.iter().max().unwrap() > &(2 * gaps.iter().min().unwrap()), "{gaps:?}");
     }
 
     #[test]

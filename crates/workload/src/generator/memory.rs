@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a generator's arrays lie, and in which order they are touched first.
 
-use std::ops::Range;
-
 use nestwalk_mem::addr::PAGE_BYTES;
 use nestwalk_mem::{Gva, PageCount, Vpn, VpnRange};
 
@@ -71,32 +69,25 @@ impl Region {
     }
 }
 
-/// First touches by threads that each fill their slice of the arrays, page after page; groups of
-/// arrays follow one another.
+/// First touches by threads that each fill their slice of the arrays, page after page.
+///
+/// Arrays of one group are filled by one loop, so their pages alternate; groups follow one another.
 pub(super) struct Sweep {
-    groups: Vec<(Vec<VpnRange>, Order)>,
+    groups: Vec<Vec<VpnRange>>,
+    /// Seed of the order of each group's pages; in order if there is none.
+    shuffled: Vec<Option<u64>>,
     threads: u64,
     /// For each thread: group, position in its slice, array of the group.
     cursors: Vec<(usize, u64, usize)>,
 }
 
-/// In which order the pages of a group are touched.
-#[derive(Clone, Copy)]
-enum Order {
-    /// The arrays' pages alternate, until an array ends.
-    Alternate,
-    /// One loop fills all, from their beginnings to their ends: a page of a small array comes with
-    /// many of a large one.
-    InStep,
-    /// At random, from this seed.
-    Scattered(u64),
-}
-
 impl Sweep {
     pub(super) fn new(groups: Vec<Vec<Region>>, threads: u16) -> Self {
-        let pages = |group: Vec<Region>| group.into_iter().map(|region| region.pages).collect();
+        let groups = groups.into_iter().map(|group| group.into_iter().map(|region| region.pages).collect()).collect();
+        let groups: Vec<Vec<VpnRange>> = groups;
         Self {
-            groups: groups.into_iter().map(|group| (pages(group), Order::Alternate)).collect(),
+            shuffled: vec![None; groups.len()],
+            groups,
             threads: threads.into(),
             cursors: vec![(0, 0, 0); threads.into()],
         }
@@ -111,14 +102,7 @@ impl Sweep {
     /// it writes.
     #[must_use]
     pub(super) fn scattered(mut self, group: usize, seed: u64) -> Self {
-        self.groups[group].1 = Order::Scattered(seed);
-        self
-    }
-
-    /// The arrays of each group are filled by one loop.
-    #[must_use]
-    pub(super) fn in_step(mut self) -> Self {
-        self.groups.iter_mut().for_each(|group| group.1 = Order::InStep);
+        self.shuffled[group] = Some(seed);
         self
     }
 
@@ -126,33 +110,21 @@ impl Sweep {
     pub(super) fn touch(&mut self, thread: u16, touches: &mut Vec<(Vpn, bool)>, most: usize) {
         let Some(&(mut group, mut position, mut array)) = self.cursors.get(usize::from(thread)) else { return };
         while touches.len() < most && group < self.groups.len() {
-            let (arrays, order) = &self.groups[group];
+            let arrays = &self.groups[group];
+            let order = self.shuffled[group].map(|seed| Bijection::new(arrays[array].len().max(1), mix(seed)));
             let slice = |pages: &VpnRange| {
                 let bound = |thread: u64| pages.len() * thread / self.threads;
                 bound(thread.into())..bound(u64::from(thread) + 1)
             };
-            let len = |own: &Range<u64>| own.end - own.start;
-            let longest = arrays.iter().map(|pages| len(&slice(pages))).max().unwrap_or(0);
-            let (pages, own) = (&arrays[array], slice(&arrays[array]));
-            // The page at a position, and whether it is not there yet at the one before.
-            let (page, new) = if matches!(order, Order::InStep) {
-                let at = |position: u64| position * len(&own) / longest.max(1);
-                (at(position), position == 0 || at(position) > at(position - 1))
-            } else {
-                (position, true)
-            };
-            if new && page < len(&own) {
-                let at = own.start + page;
-                let at = match *order {
-                    Order::Scattered(seed) => Bijection::new(pages.len().max(1), mix(seed)).apply(at),
-                    Order::Alternate | Order::InStep => at,
-                };
-                touches.push((pages.start + at, true));
+            let own = slice(&arrays[array]);
+            if own.start + position < own.end {
+                let at = own.start + position;
+                touches.push((arrays[array].start + order.map_or(at, |order| order.apply(at)), true));
             }
             array += 1;
             if array == arrays.len() {
                 (array, position) = (0, position + 1);
-                if position >= longest {
+                if arrays.iter().map(slice).all(|own| own.start + position >= own.end) {
                     (group, position) = (group + 1, 0);
                 }
             }
@@ -179,19 +151,6 @@ mod tests {
         assert!(touches.is_empty());
         sweep.touch(0, &mut touches, 3);
         assert_eq!(touches, [at(a, 0), at(b, 0), at(a, 1)]);
-    }
-
-    #[test]
-    fn arrays_that_one_loop_fills_are_filled_in_step() {
-        let mut area = MmapArea::new();
-        let (a, b, none) = (area.map(PageCount(3)), area.map(PageCount(8)), area.map(PageCount(0)));
-        let mut sweep = Sweep::new(vec![vec![a, b, none]], 1).in_step();
-        let mut touches = Vec::new();
-        sweep.touch(0, &mut touches, 4);
-        sweep.touch(0, &mut touches, 100);
-        let at = |(region, page): (Region, u64)| (region.pages.start + page, true);
-        let order = [(a, 0), (b, 0), (b, 1), (b, 2), (a, 1), (b, 3), (b, 4), (b, 5), (a, 2), (b, 6), (b, 7)];
-        assert_eq!(touches, order.map(at));
     }
 
     #[test]
