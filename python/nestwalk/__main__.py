@@ -76,7 +76,9 @@ def _message(error: BaseException) -> str:
         case NestwalkError():
             return str(error)
         case _ if hasattr(error, "format_message"):  # typer's, of a command line that is wrong
-            return str(error.format_message())
+            from nestwalk import usage
+
+            return usage.explained(error)
         case UnicodeError():
             return f"text that is no UTF-8 where only UTF-8 will do: {error}"
         case _ if isinstance(error, MemoryError) or any(sign in str(error) for sign in _NO_RESOURCES):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+import typer.core
 
 from nestwalk import say
 
@@ -28,12 +29,25 @@ SHOWN_MAX = 10_000
 """A range whose end is above that is shown by its beginning: the end is there to catch slips."""
 
 
+class _Command(typer.core.TyperCommand):
+    """A command of which every error of its command line says that it is of this command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer's, which leaves out whose error it is where an option has no value, or one too many."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
+
 class App(typer.Typer):
     """A :class:`typer.Typer` whose commands all have ``-q`` and ``-v``, which their functions need not know of."""
 
     def command(self, *arguments: Any, **settings: Any) -> Callable[[Any], Any]:
         """As typer's."""
-        register = super().command(*arguments, **settings)
+        register = super().command(*arguments, **{"cls": _Command, **settings})
 
         def add(function: Callable[..., Any]) -> Callable[..., Any]:
             register(_with_levels(function))

@@ -76,6 +76,42 @@ def test_bad_arguments(command: Command, tmp_path: Path, arguments: list[str], s
 
 
 @pytest.mark.parametrize(
+    ("arguments", "verb", "wrong", "remedy"),
+    [
+        (["inspect", "-1"], "inspect", "No such option: -1", "an argument that begins with '-' goes behind `--`"),
+        (
+            ["compare", "redis"],
+            "compare",
+            "extra argument(s) (redis)",
+            "it takes options only: `nestwalk compare --help`",
+        ),
+        (["compare", "--sead", "1"], "compare", "--sead", "`nestwalk compare --help` lists the options"),
+        (["run", "a", "b"], "run", "extra argument(s) (b)", "`nestwalk run --help` says what it takes"),
+        (["trace", "head", "redis", "--skip"], "trace head", "'--skip'", "`nestwalk trace head --help` says which"),
+        (["matrix", "--quick=3"], "matrix", "'--quick' does not take a value", "`nestwalk matrix --help` says which"),
+        (["keys"], "keys", "'KIND'", "give it: machine, scenario, costs, matrix or sweep"),
+        (["vm", "tables", "-o", "x"], "vm tables", "'--monitor'", "give it: QEMU's QMP socket"),
+        (["trace"], "trace", "Missing command", "give one of convert, cut,"),
+        (["trace", "haed"], "trace", "did you mean 'head'?", "`nestwalk trace --help` lists the commands"),
+        (["compare", "--seed", "-1"], "compare", "'--seed': '-1'", "give a whole number from 0"),
+    ],
+)
+def test_a_wrong_command_line_names_verb_argument_and_remedy(
+    command: Command, arguments: list[str], verb: str, wrong: str, remedy: str
+) -> None:
+    said = refused(command, *arguments)
+    assert said.startswith(f"nestwalk: error: {verb}: ")
+    assert wrong.lower() in said.lower()
+    assert remedy in said
+
+
+def test_a_process_number_below_one_is_named_as_such(command: Command) -> None:
+    for wrong in ("0", "-1", "-99999999999"):
+        assert f"{wrong}: no process has this number; give one from 1 to" in refused(command, "inspect", "--", wrong)
+    assert "the process is empty" in refused(command, "inspect", "")
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("schema = ", "tiny.toml"),

@@ -28,7 +28,10 @@ def resolve(target: int | str | Path) -> tuple[int | None, Path | None]:
     if isinstance(target, bool) or not isinstance(target, int | str | Path):
         raise NestwalkError(f"{target!r}: give a process's number, its name, or the path of a recording")
     text = str(target)
-    if text.isascii() and text.isdecimal() and not isinstance(target, Path):
+    if not text:
+        raise NestwalkError("the process is empty; give its number, its name, or the path of a recording")
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdecimal() and not isinstance(target, Path):
         pid = int(text) if len(text) <= len(str(PID_MAX)) else 0
         if not 0 < pid <= PID_MAX:
             raise NestwalkError(f"{shown(text)}: no process has this number; give one from 1 to {PID_MAX}")
