@@ -79,7 +79,9 @@ def compare(
     *,
     trace: Annotated[str, typer.Option(metavar="FILE", help="A trace file, or the name of a bundled trace.")] = "redis",
     machine: MachineName = "broadwell-asap",
-    matrix: MatrixName = "standard",
+    matrix: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What is compared: a name or TOML file (default: standard).")
+    ] = None,
     tables: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=DUMP", help="Compare dumped page tables of running guests, this one; repeatable."),
@@ -114,7 +116,9 @@ def compare(
         raise NestwalkError("--report and --no-report contradict each other; leave one out")
     if report == files.STDOUT and form != "text":
         raise NestwalkError(f"--report - and --{form} both want standard output; give the report a file")
-    chosen = matrices.of_tables(tables) if tables else matrix
+    if tables and matrix is not None:
+        raise NestwalkError("--tables and --matrix both say what is compared; leave one out")
+    chosen = matrices.of_tables(tables) if tables else matrix or matrices.STANDARD
     plan = comparisons.plan(trace, machine=machine, seed=seed, quick=quick, configurations=only, matrix_name=chosen)
     wanted = form == "text" and not no_report
     target = Path("report.html") if report is None and out is None and wanted else report

@@ -178,6 +178,32 @@ def test_no_option_of_a_conversion_is_ignored(command: Command, tmp_path: Path, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["advise", "1", "--machine", "zen4"], "--machine is of what is simulated"),
+        (["advise", "1", "--quick"], "--quick is of what is simulated"),
+        (["advise", "1", "--jobs", "1"], "--jobs is of what is simulated"),
+        (["advise", "1", "--seed", "1"], "--seed is of what is simulated"),
+        (["compare", "--tables", f"a={RAW}", "--matrix", "standard"], "--tables and --matrix both say"),
+        (["sweep", "any.toml", "--plan", "--out", "x"], "--plan runs nothing and writes nothing; leave --out out"),
+        (["sweep", "any.toml", "--plan", "--no-report"], "leave --no-report out"),
+        (["sweep", "any.toml", "--plan", "--csv"], "--plan has no rows"),
+        (["inspect", "--host", "--all-flags"], "--all-flags is about"),
+        (["inspect", "--host", "--contents"], "--contents is about"),
+        (["probe", "--jobs", "1"], "give --validate, too"),
+        (["reproduce", "asap", "--traces", "."], "--traces is for the paper compromis"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    command: Command, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    done = command(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_trace_is_checked_whole(command: Command, tmp_path: Path) -> None:
     whole = REPOSITORY / "data" / "traces" / "bfs.nwt"
     found = json.loads(command("trace", "verify", "bfs", "--json").stdout)

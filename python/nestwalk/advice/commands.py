@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nestwalk.comparisons import Comparison, Plan
 
 DEFAULT_MACHINE = "broadwell-asap"
+DEFAULT_SEED = 1
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +71,9 @@ def advise(
     jobs: Annotated[
         int | None, typer.Option(help="Runs at a time (default: one for each processor).", min=1, max=JOBS_MAX)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0, max=SEED_MAX)] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="Everything random follows from it (default: 1).", min=0, max=SEED_MAX)
+    ] = None,
 ) -> None:
     """Say what to do about page walks, in the order to act: why, what it gives back, who acts, how, what it costs."""
     from nestwalk import files, folders
@@ -83,15 +86,18 @@ def advise(
         folders.check_directory(out)
     if (trace is not None or as_ is not None) and not what_if:
         raise NestwalkError(f"{'--trace' if trace is not None else '--as'} goes with --what-if")
+    chosen_seed = DEFAULT_SEED if seed is None else seed
     if _is_trace(target):
         for option, given in (("--what-if", what_if), ("--probe", probe is not None), ("--record", record is not None)):
             if given:
                 raise NestwalkError(f"{option} goes with a process; '{shown(target)}' is a trace, which is simulated")
-        done = _compared(target, machine or DEFAULT_MACHINE, quick=quick, jobs=jobs, seed=seed)
+        done = _compared(target, machine or DEFAULT_MACHINE, quick=quick, jobs=jobs, seed=chosen_seed)
         _deliver(of_trace(done), text.of_comparison(done), as_json=json_, out=out)
         return
     from nestwalk.advice import process, subject
 
+    if not what_if:
+        _refuse_simulating({"--machine": machine, "--quick": quick or None, "--jobs": jobs, "--seed": seed})
     measured = None if probe is None else subject.read_probe(probe)
     pid, recording = _resolved(target)
     seen = subject.of_target(target, pid, measured)
@@ -100,13 +106,21 @@ def advise(
         if pid is None and recording is None:
             what = f"--what-if imports page tables, and '{shown(target)}' has none"
             raise NestwalkError(f"{what}: give a running process, or a recording (nestwalk inspect PID --record FILE)")
-        simulated = _simulated(seen, pid or recording, Request(trace, as_, machine, seed, quick), jobs)
+        simulated = _simulated(seen, pid or recording, Request(trace, as_, machine, chosen_seed, quick), jobs)
     advice = process.Advice(seen, simulated)
     if record is not None:
         files.write_file(record, json.dumps(seen.to_json(), indent=1) + "\n")
     _deliver(advice.to_json(), text.of_process(advice), as_json=json_, out=out)
     if record is not None:
         typer.echo(f"wrote {shown(record)}", err=json_)
+
+
+def _refuse_simulating(given: Mapping[str, object]) -> None:
+    """Refuses options of a simulation where there is none."""
+    for option, value in given.items():
+        if value is not None:
+            what = "is of what is simulated, and of a process nothing is without --what-if"
+            raise NestwalkError(f"{option} {what}: give that, too, or leave {option} out")
 
 
 def _simulated(seen: Subject, memory: int | Path | None, request: Request, jobs: int | None) -> WhatIf:

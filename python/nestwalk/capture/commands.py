@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PORT_MAX = 65535
 SIZE_MIN, SIZE_MAX = 100_000, 10**12
+MACHINE_DEFAULT, MEMORY_DEFAULT = "broadwell-asap", 4 << 30
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
@@ -103,15 +104,19 @@ def capture(
         bool, typer.Option("--live", help="Compare while the program runs, and keep no trace: -o is left out.")
     ] = False,
     machine: Annotated[
-        str, typer.Option(metavar="NAME", help="With --live: the machine to compare on.")
-    ] = "broadwell-asap",
+        str | None,
+        typer.Option(metavar="NAME", help="With --live: the machine to compare on (default: broadwell-asap)."),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="ROW", help="With --live: this row of compare, such as vm-4k; repeatable."),
     ] = None,
     memory: Annotated[
-        int, typer.Option(parser=_bytes, metavar="BYTES", help="With --live: the most that the program may touch.")
-    ] = 4 << 30,
+        int | None,
+        typer.Option(
+            parser=_bytes, metavar="BYTES", help="With --live: the most that the program may touch (default: 4 GiB)."
+        ),
+    ] = None,
     qemu: Annotated[
         str | None, typer.Option(metavar="PATH", help="QEMU's user mode (default: qemu-x86_64, or as PROGRAM needs).")
     ] = None,
@@ -136,6 +141,9 @@ def capture(
         raise NestwalkError("--raw contradicts --whole and --live; give one")
     if live and with_ != "qemu":
         raise NestwalkError("--live needs the memory events that --with lackey does not have; take --with qemu")
+    for option, value in (("--machine", machine), ("--only", only), ("--memory", memory)):
+        if value not in (None, []) and not live:
+            raise NestwalkError(f"{option} goes with --live; a trace is compared by nestwalk compare --trace")
     begin = when.parse("--from", from_, "auto")
     end = when.parse("--until", until, "end")
     if raw and begin != when.When():
@@ -171,8 +179,8 @@ def capture(
     if out is None:
         from nestwalk.capture import live as following
 
-        plan = following.plan(name or follow or found.title, machine, only)
-        following.compare(request, plan, memory, _tell_outcome, as_json=json_)
+        plan = following.plan(name or follow or found.title, machine or MACHINE_DEFAULT, only)
+        following.compare(request, plan, MEMORY_DEFAULT if memory is None else memory, _tell_outcome, as_json=json_)
         return
     done = session.run(request(out))
     facts: dict[str, Any] = {"file": str(out), **done.report, "exit_code": done.exit_code}

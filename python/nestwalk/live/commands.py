@@ -79,6 +79,11 @@ def inspect(
         prom=prom,
         out=out,
     )
+    for option, given in (("--all-flags", all_flags), ("--contents", contents)):
+        if given and host:
+            raise NestwalkError(
+                f"{option} is about one process's pages or several's, and --host about VMs; leave one out"
+            )
     look = _look(target, cgroup, host=host, all_flags=all_flags, contents=contents, keep=record is not None)
     done = 0
     while True:

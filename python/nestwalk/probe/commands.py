@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nestwalk import output
-from nestwalk.errors import JOBS_MAX, SEED_MAX, shown
+from nestwalk.errors import JOBS_MAX, SEED_MAX, NestwalkError, shown
 
 if TYPE_CHECKING:
     from nestwalk.probe.probing import Probed
@@ -77,6 +77,8 @@ def probe(
     """Measure what page walks cost on this machine, and what backs its memory; needs no privilege."""
     from nestwalk import files
 
+    if jobs is not None and not validate:
+        raise NestwalkError("--jobs is of what is simulated; give --validate, too, or leave it out")
     if out is not None:
         files.check_directory(out)
     done: Probed | Validated

@@ -95,12 +95,15 @@ def sweep(
     from nestwalk.sweeps import text
 
     form = output.form(as_json=json_, as_csv=csv)
+    if plan and csv:
+        raise NestwalkError("--plan has no rows, so --csv has nothing to print; take --json")
+    if plan and (out is not None or no_report):
+        option = "--no-report" if out is None else "--out"
+        raise NestwalkError(f"--plan runs nothing and writes nothing; leave {option} out, or --plan")
     if out is not None:
         files.check_directory(out)
     made = sweeps.plan(spec, quick=quick, means=means(jobs, results, dask, workers))
     if plan:
-        if form == "csv":
-            raise NestwalkError("--plan has no rows, so --csv has nothing to print; take --json")
         if form == "json":
             output.show_json(made.to_json())
         else:
