@@ -56,6 +56,26 @@ def touch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "touch"
 
 
+@pytest.mark.parametrize("what", ["empty", "text", "machine"])
+def test_what_cannot_be_simulated_is_refused_before_the_program_runs(
+    command: Command, tmp_path: Path, what: str
+) -> None:
+    trace, machine = tmp_path / "it.nwt", tmp_path / "bad.toml"
+    (tmp_path / "none").write_bytes(b"")
+    if what == "empty":
+        traces.trace_convert(tmp_path / "none", trace, from_="addresses")
+    else:
+        trace.write_text("no trace", encoding="ascii")
+    if what == "machine":
+        machine.write_text("schema = 1\n", encoding="ascii")
+    options = ["--trace", "redis", "--machine", machine] if what == "machine" else ["--trace", trace]
+    done = command("time", *options, "--rounds", "1", "--", "sh", "-c", f"touch {tmp_path}/ran")
+    said = {"empty": "has no access to data", "text": "not a Nestwalk trace", "machine": "bad.toml"}
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said[what] in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 def here() -> pages.Means:
     """How programs get huge pages here; the test is skipped where none does."""
     try:

@@ -61,15 +61,12 @@ def time(
     json_: Json = False,
 ) -> None:
     """Time a program by turns with 4 KiB and with huge pages; with --trace, hold the simulator against that."""
-    from nestwalk import data, machines
     from nestwalk.errors import NestwalkError
     from nestwalk.progress import watch
     from nestwalk.timed import held, text, timing
 
     if trace is not None:
-        data.reference(trace)
-        if machine is not None:
-            machines.lines(machine)
+        held.check(trace, machine)
     elif machine is not None or jobs is not None:
         raise NestwalkError("--machine and --jobs are of what is simulated; give --trace, too")
     with watch([words[0]]) as watcher:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nestwalk import comparisons, conduct, intervals, machines, pool, program, scenario, traces
 from nestwalk.conduct import Means
+from nestwalk.errors import NestwalkError, shown
 from nestwalk.probe import simulated
 from nestwalk.result import Result
 from nestwalk.timed import pages
@@ -157,6 +158,21 @@ class Simulation:
 def hosts(detected: machines.Detected) -> tuple[Host, ...]:
     """What may lie below this machine: in a VM that is not known, so both."""
     return ("4k", "2m") if detected.processor["hypervisor"] else ("none",)
+
+
+def check(trace: str, machine: str | None) -> None:
+    """Refuses what :func:`hold` could not simulate: before a program is run for long, and not afterwards.
+
+    Raises:
+        NestwalkError: When the trace cannot be read or has no access, or a run would refuse the machine.
+    """
+    if not traces.trace_info(trace)["accesses"]:
+        what = "has no access to data, so there is nothing to simulate"
+        raise NestwalkError(f"{shown(trace)}: {what}; give a trace of the program (nestwalk capture)")
+    if machine is None:
+        machines.detect()
+    else:
+        machines.check(machine)
 
 
 def hold(
