@@ -47,6 +47,17 @@ def check_file(path: Path) -> None:
         check_writable(target.parent, path)
 
 
+def check_apart(option: str, path: Path) -> None:
+    """As :func:`check_file`, of a file beside what standard output is for already.
+
+    Raises:
+        NestwalkError: As there, and when ``path`` means standard output.
+    """
+    if path == STDOUT:
+        raise NestwalkError(f"{option} -: standard output has the table or the JSON; give {option} a file")
+    check_file(path)
+
+
 def check_directory(path: Path) -> None:
     """As :func:`nestwalk.folders.check_directory`."""
     from nestwalk import folders

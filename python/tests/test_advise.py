@@ -353,7 +353,11 @@ def test_the_command_advises_a_process_and_its_recording_alike(
     again = command("advise", "seen.json", "--json")
     assert json.loads(again.stdout)["advice"] == found["advice"]
     assert "What to do, in this order" in command("advise", "seen.json").stdout
-    assert (tmp_path / "seen.json").exists()
+    (tmp_path / "seen.json").rename(tmp_path / "seen")
+    assert json.loads(command("advise", "seen", "--json").stdout)["advice"] == found["advice"], "by its content"
+    inspected = command("inspect", "./seen")
+    assert (inspected.returncode, inspected.stderr.count("\n")) == (2, 1)
+    assert "is JSON, and not a recording" in inspected.stderr
 
 
 def test_a_folder_of_advice_on_a_trace(command: Command, tmp_path: Path) -> None:
@@ -444,11 +448,12 @@ def test_a_process_that_has_ended_is_one_line(child: subprocess.Popen[bytes], co
         (["redis", "--what-if"], "--what-if goes with a process"),
         (["redis", "--trace", "redis"], "--trace goes with --what-if"),
         (["1", "--as", "xz"], "--as goes with --what-if"),
+        (["1", "--record", "-"], "give --record a file"),
         (["none.json"], "none.json"),
         (["none.nwt"], "no such file"),
         (["99999999"], "no process has this number"),
     ],
-    ids=["trace", "trace-option", "as", "file", "trace-file", "number"],
+    ids=["trace", "trace-option", "as", "record", "file", "trace-file", "number"],
 )
 def test_what_does_not_go_together_is_refused(command: Command, arguments: list[str], said: str) -> None:
     done = command("advise", *arguments)

@@ -444,6 +444,13 @@ def test_bad_requests_say_what_to_do(command: Command, arguments: tuple[str, ...
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--record", "--prom"])
+def test_standard_output_has_the_table_and_no_other_file(command: Command, option: str) -> None:
+    done = command("inspect", RECORDED / "frag-0.rec", option, "-", "--json")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"give {option} a file" in done.stderr
+
+
 def test_damaged_recordings_are_refused(command: Command, layout: int, tmp_path: Path) -> None:
     file = tmp_path / "one.rec"
     assert command("inspect", str(layout), "--record", file).returncode == 0

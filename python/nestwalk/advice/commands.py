@@ -81,7 +81,7 @@ def advise(
     from nestwalk.advice.what_if import Request
 
     if record is not None:
-        files.check_file(record)
+        files.check_apart("--record", record)
     if out is not None:
         folders.check_directory(out)
     if (trace is not None or as_ is not None) and not what_if:
@@ -158,10 +158,10 @@ def _is_trace(target: str) -> bool:
 
 
 def _resolved(target: str) -> tuple[int | None, Path | None]:
-    """The number of the process ``target``, or the path of the recording; neither for JSON."""
+    """The number of the process ``target``, or the path of the recording; neither for JSON, whatever it is called."""
     from nestwalk.live import processes
 
-    return (None, None) if target.endswith(".json") else processes.resolve(target)
+    return (None, None) if processes.is_json(target) else processes.resolve(target)
 
 
 def _compared(trace: str, machine: str, *, quick: bool, jobs: int | None, seed: int) -> Comparison:

@@ -135,9 +135,11 @@ def of_target(target: str, pid: int | None, probe: Mapping[str, Any] | None = No
     Raises:
         NestwalkError: As :func:`of_process` and :func:`of_file`.
     """
+    from nestwalk.live import processes
+
     if pid is not None:
         return of_process(pid, probe)
-    if target.endswith(".json"):
+    if processes.is_json(target):
         return of_file(Path(target), probe)
     from nestwalk.live import inspect
 

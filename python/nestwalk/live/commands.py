@@ -123,9 +123,9 @@ def _check(
     for option, given in (("--record", record), ("--out", out)):
         if given is not None and (not scopes[0] or watch is not None):
             raise NestwalkError(f"{option} goes with one process or recording, and without --watch")
-    for path in (record, prom):
+    for option, path in (("--record", record), ("--prom", prom)):
         if path is not None:
-            files.check_file(path)
+            files.check_apart(option, path)
     if out is not None:
         from nestwalk.live import page
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, files
-from nestwalk.errors import NestwalkError
+from nestwalk.errors import NestwalkError, shown
 from nestwalk.live import known, processes
 
 if TYPE_CHECKING:
@@ -67,6 +67,9 @@ def inspect(
     """
     pid, recording = processes.resolve(target)
     path = None if recording is None else str(recording)
+    if path is not None and recording is not None and recording.is_file() and processes.is_json(path):
+        what = "is JSON, and not a recording of nestwalk inspect"
+        raise NestwalkError(f"{shown(path)}: {what}; `nestwalk advise` reads what it or `inspect --json` wrote")
     text, kept = _native.inspect_process(pid=pid, path=path, all_flags=all_flags, contents=contents, keep=keep)
     facts: dict[str, Any] = json.loads(text)
     return Inspection({"recording": path, "hypervisor": hypervisor(path), **facts}, kept)

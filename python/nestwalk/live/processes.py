@@ -53,6 +53,20 @@ def resolve(target: int | str | Path) -> tuple[int | None, Path | None]:
     return found[0], None
 
 
+def is_json(target: str) -> bool:
+    """Whether ``target`` is a file of JSON: by its name, or by what it begins with."""
+    if target.endswith(".json"):
+        return True
+    path = Path(target)
+    try:
+        if not target or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(64).lstrip().startswith(b"{")
+    except (OSError, ValueError):  # a name that no file can have, too
+        return False
+
+
 def _recording(path: Path) -> Path:
     if path.exists() and not path.is_file():
         raise NestwalkError(f"{shown(path)}: is no file; give a process's number, its name, or a recording's path")
