@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from support import Command
 
 from nestwalk import _native, advice, comparisons, data, intervals, techniques, verdict
-from nestwalk.advice import measured, process, standard, steps, subject, tables_of, text
+from nestwalk.advice import measured, process, standard, steps, subject, tables_of, text, what_if
 from nestwalk.advice.process import Advice
 from nestwalk.advice.subject import Subject
 from nestwalk.cloud import proc
@@ -422,6 +422,10 @@ def test_what_if_needs_pages_and_json_has_none(command: Command, tmp_path: Path)
     done = command("advise", "seen.json", "--what-if", "--as", "swaptions")
     assert done.returncode == 2
     assert "--record FILE" in done.stderr
+
+
+def test_what_was_imported_of_a_small_process_is_not_0_mib() -> None:
+    assert "Imported: 12 KiB of the process's" in what_if._sizes(layout(dict.fromkeys(range(3), 7)), 1)[0]
 
 
 def test_2_mib_pages_are_taken_as_the_kernel_tells_them() -> None:

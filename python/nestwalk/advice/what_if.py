@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, advice, checks, comparisons, data, engine, matrix, program, scenario
+from nestwalk import _native, advice, checks, comparisons, data, engine, matrix, program, scenario, sizes
 from nestwalk.advice import measured, standard, tables_of
 from nestwalk.errors import NestwalkError, unknown
 from nestwalk.matrix import Cell, Entry
@@ -30,7 +30,6 @@ NOW = "vm-now"
 PLAIN = "vm-4k"
 QUICK_ACCESSES = [100_000, 100_000]
 """Of a workload with ``--quick``: accesses that warm up and are measured."""
-MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -161,8 +160,8 @@ def _regions(chosen: Program, request: Request) -> list[int]:
 
 
 def _sizes(layout: Layout, copies: int) -> list[str]:
-    size = layout.pages * 4096 / MIB
-    said = f"Imported: {size:.0f} MiB of the process's anonymous memory in {len(layout.regions)} regions of 2 MiB"
+    size, regions = sizes.words(layout.pages), len(layout.regions)
+    said = f"Imported: {size} of the process's anonymous memory in {regions} regions of 2 MiB"
     return [f"{said}; the program has more, so they are repeated {copies} times." if copies > 1 else f"{said}."]
 
 
