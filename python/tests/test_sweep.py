@@ -16,7 +16,7 @@ from typing import Any
 import drawn
 import polars as pl
 import pytest
-from support import REPOSITORY, Command
+from support import EXECUTABLE, REPOSITORY, Command
 
 from nestwalk import _native, content_store, data, orders, pool, scenario, surveys
 from nestwalk.conduct import Means
@@ -410,9 +410,42 @@ def test_results_can_be_listed_shown_exported_and_collected(grid: Path, command:
     assert (dry["removed"], len(content_store.open_store(place).keys())) == (4, 4)  # type: ignore[union-attr]
     command("results", "gc", "--older-than", "0", "--results", place)
     assert content_store.open_store(place).keys() == []  # type: ignore[union-attr]
+    assert "no results are kept there" in command("results", "list", "--results", place).stdout
     for wrong in (["show", "zz"], ["export", "x.parquet"]):
         process = command("results", *wrong, "--results", place)
         assert (process.returncode, process.stderr.count("\n")) == (2, 1), process.stderr
+
+
+def test_results_of_one_program_are_found_by_its_name(grid: Path, command: Command, tmp_path: Path) -> None:
+    place = ["--results", str(tmp_path / "kept")]
+    made(grid, place[1])
+    row = ("compare", "--quick", "--trace", "bfs", "--only", "vm-4k", "--no-report", *place)
+    assert command(*row).returncode == 0
+    listed = json.loads(command("results", "list", "--program", "bfs", "--json", *place).stdout)["results"]
+    assert [one["program"] for one in listed] == ["trace bfs"]
+    for verb, code in (("list", 0), ("export", 2)):
+        target = ["x.parquet"] if verb == "export" else []
+        done = command("results", verb, *target, "--program", "redis", *place)
+        assert done.returncode == code
+        assert "none of the 5 results has 'redis' in its program" in done.stdout + done.stderr
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_an_export_is_parquet_and_nothing_else(grid: Path, command: Command, tmp_path: Path) -> None:
+    place = ["--results", str(tmp_path / "kept")]
+    made(grid, place[1])
+    with (tmp_path / "piped").open("wb") as file:
+        done = subprocess.run(
+            [EXECUTABLE, "results", "export", "-", *place], stdout=file, stderr=subprocess.PIPE, text=True, check=True
+        )
+    assert done.stderr == "wrote 4 results\n"
+    content = (tmp_path / "piped").read_bytes()
+    assert (content[:4], content[-4:]) == (b"PAR1", b"PAR1")
+    for target, said in (("x.csv", "give a name in .parquet"), ("-", "both want standard output")):
+        refused = command("results", "export", target, "--json", *place)
+        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+        assert said in refused.stderr
+    assert not (tmp_path / "x.csv").exists()
 
 
 def test_the_page_needs_no_other_file(grid: Path, tmp_path: Path) -> None:

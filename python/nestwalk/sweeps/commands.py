@@ -127,18 +127,21 @@ def list_(
     *,
     results: Results = None,
     program: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only results whose program has this in its name.")
+        str | None, typer.Option(metavar="TEXT", help="Only results with this in the column program.")
     ] = None,
     json_: Json = False,
 ) -> None:
     """List the results that are kept, newest first."""
     from nestwalk.sweeps import kept, text
 
-    found = kept.listed(_store(results), program)
+    store = _store(results)
+    found = kept.listed(store, program)
     if json_:
         output.show_json({"schema": 1, "results": found})
-    else:
+    elif found:
         output.show(*text.results_page(found))
+    else:
+        typer.echo(f"{shown(store.place)}: {kept.none(store, program)}.")
 
 
 @results_app.command()
@@ -167,7 +170,7 @@ def export(
     *,
     results: Results = None,
     program: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only results whose program has this in its name.")
+        str | None, typer.Option(metavar="TEXT", help="Only results with this in the column program.")
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -176,9 +179,15 @@ def export(
     from nestwalk.sweeps import kept
 
     files.check_file(file)
+    if file == files.STDOUT and json_:
+        raise NestwalkError("the Parquet file and --json both want standard output; give the file a name")
+    if file.suffix != ".parquet" and file != files.STDOUT and not files.is_special(files.resolve(file)):
+        raise NestwalkError(f"{shown(file)}: a Parquet file is written, and nothing else; give a name in .parquet")
     count = kept.export(_store(results), file, program)
     if json_:
         output.show_json({"schema": 1, "file": str(file), "results": count})
+    elif file == files.STDOUT:
+        say.note(f"wrote {count} results")
     else:
         typer.echo(f"wrote {shown(file)}: {count} results")
 

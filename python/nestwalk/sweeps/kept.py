@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import io
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, files
-from nestwalk.errors import NestwalkError
+from nestwalk import _native, data, files, orders
+from nestwalk.errors import NestwalkError, shown
 from nestwalk.result import Result
 
 if TYPE_CHECKING:
@@ -36,9 +37,16 @@ def described(entry: Entry) -> dict[str, Any]:
 def program_of(workload: Mapping[str, Any]) -> str:
     """A workload in a word or two."""
     if "trace" in workload:
-        return f"trace {workload['trace'].removeprefix('sha256:')[:12]}"
+        digest = workload["trace"].removeprefix("sha256:")
+        return f"trace {_bundled().get(digest, digest[:12])}"
     generator = workload.get("generator", {})
     return " ".join(str(generator[key]) for key in ("kind", "footprint") if key in generator) or "program"
+
+
+@cache
+def _bundled() -> dict[str, str]:
+    """The names of the bundled traces, by checksum: a result knows a trace by that alone."""
+    return {orders.checksum(data.file(name))[0]: name for name in data.traces()}
 
 
 def kernel_of(kernel: Mapping[str, Any]) -> str:
@@ -66,6 +74,14 @@ def _entries(store: ContentStore, program: str | None) -> Iterator[tuple[dict[st
 def listed(store: ContentStore, program: str | None = None) -> list[dict[str, Any]]:
     """All results, newest first."""
     return sorted((about for about, _ in _entries(store, program)), key=lambda about: (-about["made"], about["key"]))
+
+
+def none(store: ContentStore, program: str | None) -> str:
+    """Why nothing was found: there is nothing, or nothing of that program."""
+    there = len(store.keys())
+    if program is None or not there:
+        return "no results are kept there"
+    return f"none of the {there} results has '{shown(program)}' in its program"
 
 
 def one(store: ContentStore, prefix: str) -> tuple[dict[str, Any], Result]:
@@ -98,7 +114,7 @@ def export(store: ContentStore, file: Path, program: str | None = None) -> int:
         for about, entry in _entries(store, program)
     ]
     if not rows:
-        raise NestwalkError(f"{store.place}: no results are kept there, so there is nothing to export")
+        raise NestwalkError(f"{store.place}: {none(store, program)}; there is nothing to export")
     names = list(dict.fromkeys(name for row in rows for name in row))
     texts = {"key", "program", "machine", "kernels", "model", "version", "configuration"}
     whole = {"seed", "memory_bytes", "made"}

@@ -92,8 +92,6 @@ def rows(done: Sweep) -> Table:
 
 def results_page(found: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     """What is kept."""
-    if not found:
-        return [Text("No results are kept there.")]
     table = tables.new(("key", "program", "machine", "kernels", "model", "seconds", "made"))
     for one in found:
         made = time.strftime("%Y-%m-%d %H:%M", time.gmtime(one["made"]))
