@@ -124,15 +124,21 @@ def write_file(path: Path, content: str | bytes) -> None:
         if is_special(target):
             with target.open("wb") as through:
                 through.write(data)
-            written.append(path)
+            _note_written(path)
             return
         temporary = neighbour(target)
         try:
             temporary.write_bytes(data)
             install(temporary, target)
-            written.append(path)
+            _note_written(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _note_written(path: Path) -> None:
+    """Once, however often a file is written anew (``inspect --watch`` does it for days)."""
+    if path not in written:
+        written.append(path)
 
 
 def install(temporary: Path, target: Path) -> None:

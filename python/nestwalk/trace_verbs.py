@@ -174,7 +174,9 @@ def cut(
     there = traces.trace_info(source)["accesses"]
     until = there if keep is None else skip + keep
     if skip >= until or until > there:
-        raise NestwalkError(f"{source}: has {there} accesses: --skip {skip} --count {until - skip} name no part of it")
+        options = f"--skip {skip}" + ("" if keep is None else f" --count {keep}")
+        most = "give less of either" if keep else "give a --count of 1 or more" if keep == 0 else "give less"
+        raise NestwalkError(f"{source}: has {there} accesses, so that {options} names no part of it: {most}")
     sample = None if skip == 0 else traces.Sample(windows=1, warm=0, window=until - skip, steady_access=skip)
     _make(source, destination, json_, sample=sample, level=level, until=until)
 
@@ -316,6 +318,11 @@ def head(
     found = traces.trace_head(trace, items, skip=skip)
     if json_:
         output.show_json({"schema": 1, "trace": trace, "skip": skip, "items": found})
+        return
+    if not found and skip:
+        raise NestwalkError(f"{trace}: has no item {skip} (from 0 on): give a smaller --skip, or leave it out")
+    if not found:
+        typer.echo(f"{trace}: has no items")
         return
     from nestwalk import tables
 

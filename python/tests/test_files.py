@@ -47,6 +47,13 @@ def test_a_link_keeps_pointing_where_it_points(tmp_path: Path) -> None:
     assert (tmp_path / "made").read_text(encoding="utf-8") == "made"
 
 
+def test_what_was_written_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "written", [])
+    for _ in range(3):
+        files.write_file(tmp_path / "figures.prom", "1")
+    assert files.written == [tmp_path / "figures.prom"]
+
+
 def test_a_fifo_is_written_through(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

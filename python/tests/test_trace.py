@@ -217,8 +217,12 @@ def test_a_part_is_what_was_there(command: Command, tmp_path: Path, whole: Path)
     info = made(command, "info", out)
     assert (info["program"], info["source_format"], info["sampling"]) == ("text", "pin", None)
     assert made(command, "cut", whole, out)["accesses"] == 20_000
-    assert "name no part of it" in refused(command, "cut", whole, out, "--skip", "20k")
-    assert "name no part of it" in refused(command, "cut", whole, out, "--skip", "19k", "--count", "2k")
+    has = "has 20000 accesses, so that"
+    assert f"{has} --skip 20000 names no part" in refused(command, "cut", whole, out, "--skip", "20k")
+    assert f"{has} --skip 19000 --count 2000 names" in refused(
+        command, "cut", whole, out, "--skip", "19k", "--count=2k"
+    )
+    assert "give a --count of 1 or more" in refused(command, "cut", whole, out, "--count", "0")
 
 
 def test_samples_and_filters_are_made_of_whole_traces_only(command: Command, tmp_path: Path, whole: Path) -> None:
@@ -240,6 +244,14 @@ def test_head_shows_every_kind_of_item(command: Command) -> None:
     done = command("trace", "head", "redis", "-n", "3")
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 4
+
+
+def test_head_behind_the_last_item_says_so(command: Command, tmp_path: Path, whole: Path) -> None:
+    assert "has no item 1000000 (from 0 on)" in refused(command, "head", whole, "--skip", "1M")
+    assert made(command, "head", whole, "--skip", "1M")["items"] == []
+    (tmp_path / "none").write_bytes(b"")
+    made(command, "convert", tmp_path / "none", tmp_path / "none.nwt", "--from", "addresses")
+    assert "has no items" in command("trace", "head", tmp_path / "none.nwt").stdout
 
 
 def test_a_page_shows_how_memory_is_used(command: Command, tmp_path: Path, whole: Path) -> None:
