@@ -23,8 +23,12 @@ def main() -> None:
     if code == EXIT_INTERRUPTED:
         from nestwalk import files
 
-        kept = ", ".join(shown(path) for path in files.written)
-        say.line(f"nestwalk: interrupted; {f'written before: {kept}' if kept else 'nothing was written'}")
+        written = ", ".join(shown(path) for path in files.written)
+        stores = "".join(
+            f"; {made} of its runs {'is' if made == 1 else 'are'} kept in {shown(place)}, and the same command goes on"
+            for place, made in files.kept.items()
+        )
+        say.line(f"nestwalk: interrupted; {f'written before: {written}' if written else 'nothing was written'}{stores}")
     with suppress(KeyboardInterrupt):
         code = streams.finish(code)
     sys.exit(code)

@@ -227,6 +227,7 @@ class ContentStore:
             self._shelf.write(_name(order.key), content)
             cost = f"{order.key}.{int(seconds * 1000)}.{memory_bytes // MIB}"
             self._shelf.write(f"kinds/{order.kind}/{cost}", b"")
+        files.kept[self.place] = files.kept.get(self.place, 0) + 1
         return Entry(order.key, about, payload)
 
     def remove(self, entry_key: str, kind: str | None = None) -> None:

@@ -24,6 +24,9 @@ STDOUT = Path("-")
 written: list[Path] = []
 """What this process has put in place, for the message after Ctrl-C."""
 
+kept: dict[str, int] = {}
+"""How many results this process has put into which store, for the same message."""
+
 PREFIX = ".nestwalk-"
 """How temporary names begin: short, so that a neighbour of the longest possible name can be made."""
 

@@ -86,6 +86,24 @@ def test_a_comparison(tmp_path: Path) -> None:
         assert not Path(f"/proc/{worker}").exists()
 
 
+def test_runs_that_are_kept_are_named(tmp_path: Path) -> None:
+    spec = tmp_path / "sweep.toml"
+    sizes = ((1000, "small"), (FOR_EVER, "endless"))
+    programs = "".join(
+        f'[[program]]\nname = "{name}"\ntitle = "{name}"\n'
+        'workload.generator = { kind = "gups", footprint = "8 MiB", warm_accesses = 0, '
+        f"measured_accesses = {accesses} }}\n"
+        for accesses, name in sizes
+    )
+    spec.write_text(f'schema = 1\ntitle = "t"\n{programs}[techniques]\nonly = ["vm-4k"]\n', encoding="utf-8")
+    process = start("sweep", str(spec), "--jobs", "2", "--results", "kept", cwd=tmp_path)
+    until(lambda: any((tmp_path / "kept").glob("kinds/*/*")), process)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    told = "nothing was written; 1 of its runs is kept in kept, and the same command goes on"
+    assert said(process).splitlines()[-1] == f"nestwalk: interrupted; {told}"
+
+
 def test_a_worker_whose_parent_is_killed_ends(tmp_path: Path) -> None:
     matrix = tmp_path / "matrix.toml"
     entries = "".join(f'[[configuration]]\nname = "{n}"\nscenario = {{ kernels = [{{}}, {{}}] }}\n' for n in range(50))
