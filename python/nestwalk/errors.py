@@ -69,6 +69,7 @@ READING = {
     errno.ENOTDIR: "check its name",
     errno.EISDIR: "name a file in it",
     errno.EACCES: "read it as its owner, or as root",
+    errno.ECONNREFUSED: "nothing listens there: name a running QEMU's socket (-qmp unix:SOCKET,server=on,wait=off)",
 }
 """What to do where a file cannot be read."""
 

@@ -296,3 +296,13 @@ def test_damaged_maps_are_one_line(tmp_path: Path, maps: str, said: str) -> None
     with pytest.raises(NestwalkError, match=said) as caught:
         segments.report(proc.Source(recording=folder))
     assert "\n" not in str(caught.value)
+
+
+def test_a_recording_that_could_not_be_made_is_refused_before_anything_is_read(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "there").mkdir()
+    for target, said in (("there", "exists already"), ("none/there", "there is no directory")):
+        done = command("segments", "--from", "no/such/recording", "--record", target)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert f"{target}: {said}" in done.stderr

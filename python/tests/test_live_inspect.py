@@ -444,6 +444,13 @@ def test_bad_requests_say_what_to_do(command: Command, arguments: tuple[str, ...
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["inspect", "advise"])
+def test_a_recording_that_is_not_there_is_refused_with_the_remedy(command: Command, verb: str) -> None:
+    done = command(verb, "./none.rec")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "none.rec: No such file; give a process's number, its name, or a recording's path" in done.stderr
+
+
 @pytest.mark.parametrize("option", ["--record", "--prom"])
 def test_standard_output_has_the_table_and_no_other_file(command: Command, option: str) -> None:
     done = command("inspect", RECORDED / "frag-0.rec", option, "-", "--json")
@@ -527,6 +534,8 @@ def test_a_host_with_its_vms(tmp_path: Path) -> None:
     }
     assert 'nestwalk_vm_leaves_2m{pid="812",name="qemu-system-x86"} 2047' in hosts.metrics(found)
     assert len(hosts.page(found)) > 3
+    lines = [str(line.verdict) for line in hosts._settings(found)]
+    assert any(line.startswith("if on, it splits huge pages") for line in lines), "the value beside it may be N"
 
 
 def test_a_host_without_debugfs_says_why(tmp_path: Path) -> None:

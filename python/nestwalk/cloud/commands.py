@@ -206,6 +206,8 @@ def segments(
     if monitor is not None and pid is None:
         raise NestwalkError("--monitor goes with --pid; a recording made with it has what QEMU said")
     source = proc.Source(pid=pid, recording=from_)
+    if record is not None:
+        proc.check_new(record)
     found, chosen = segment.report(source, everything=everything, monitor=monitor)
     if record is not None:
         source.record(record, chosen)

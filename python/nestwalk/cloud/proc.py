@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from nestwalk import _native, folders
-from nestwalk.errors import NestwalkError, unreadable
+from nestwalk import _native, files, folders
+from nestwalk.errors import NestwalkError, shown, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -229,8 +229,7 @@ class Source:
         Raises:
             NestwalkError: When it cannot be read or written.
         """
-        if folder.exists():
-            raise NestwalkError(f"{folder}: exists already; name a new directory")
+        check_new(folder)
         maps = [f"{one.start:x}-{one.end:x} {one.permissions} 00000000 {one.file} {one.name}" for one in chosen]
         pools = self.pools()
         with folders.filling(folder) as fresh:
@@ -246,6 +245,17 @@ class Source:
                 (fresh / "hugepages").write_text(text, encoding="utf-8")
             if self._buddyinfo.exists():
                 (fresh / "buddyinfo").write_text(_text(self._buddyinfo), encoding="utf-8")
+
+
+def check_new(folder: Path) -> None:
+    """Refuses a folder of a recording that could not be made.
+
+    Raises:
+        NestwalkError: When it is there already, or nothing can be made in the folder that it would be in.
+    """
+    if folder.exists():
+        raise NestwalkError(f"{shown(folder)}: exists already; name a new directory")
+    files.check_writable(folder.absolute().parent, folder)
 
 
 def has(column: str, bits: int) -> pl.Expr:

@@ -97,8 +97,8 @@ def _settings(found: Mapping[str, Any]) -> list[Line]:
     else:
         words = (
             ("nested_paging", "nested paging", "without it KVM keeps shadow page tables"),
-            ("nx_huge_pages", "nx_huge_pages", "on, it splits huge pages that the guest runs code from"),
-            ("eager_page_split", "eager_page_split", "on, dirty logging splits all pages when it begins"),
+            ("nx_huge_pages", "nx_huge_pages", "if on, it splits huge pages that the guest runs code from"),
+            ("eager_page_split", "eager_page_split", "if on, dirty logging splits all pages when it begins"),
             ("tdp_mmu", "TDP MMU", "KVM's newer page-table code"),
         )
         for key, what, verdict in words:

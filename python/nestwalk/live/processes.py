@@ -68,6 +68,8 @@ def is_json(target: str) -> bool:
 
 
 def _recording(path: Path) -> Path:
+    if not path.exists():
+        raise NestwalkError(f"{shown(path)}: No such file; give a process's number, its name, or a recording's path")
     if path.exists() and not path.is_file():
         raise NestwalkError(f"{shown(path)}: is no file; give a process's number, its name, or a recording's path")
     return path
