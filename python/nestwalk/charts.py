@@ -454,4 +454,6 @@ def svg(chart: Picture) -> str:
         )
         .configure_legend(labelFontSize=12, titleFontSize=12, columnPadding=SPARE)
     )
-    return renderer.svg(themed.to_dict())
+    # altair refuses more than 5000 rows, to keep notebooks small; here they become one drawing.
+    with alt.data_transformers.enable("default", max_rows=None):
+        return renderer.svg(themed.to_dict())

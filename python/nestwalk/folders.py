@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 import secrets
@@ -24,6 +25,8 @@ from nestwalk.errors import NestwalkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import polars as pl
 
 MARKER = "results.parquet"
 """The file by which a directory of results is known."""
@@ -80,6 +83,17 @@ def filling(path: Path, *, add: bool = False) -> Iterator[Path]:
                 files.written[:] = [path]
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
+
+
+def write_frame(frame: pl.DataFrame, path: Path) -> None:
+    """Writes a frame as Parquet.
+
+    Raises:
+        OSError: When it cannot be written; polars, writing by itself, hides a full disk in an error of its own.
+    """
+    content = io.BytesIO()
+    frame.write_parquet(content)
+    path.write_bytes(content.getvalue())
 
 
 def _staging(path: Path) -> Path:

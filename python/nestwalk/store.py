@@ -34,7 +34,7 @@ def save(
     folders.check_directory(folder)
     with folders.filling(folder) as fresh:
         (fresh / "results.json").write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
-        frame.write_parquet(fresh / folders.MARKER)
+        folders.write_frame(frame, fresh / folders.MARKER)
         scenarios = fresh / "scenarios"
         scenarios.mkdir()
         for result in results:

@@ -65,7 +65,7 @@ def save(info: Mapping[str, Any], profile: Mapping[str, Any], folder: Path) -> N
     """
     page = render(info, profile)
     with folders.filling(folder) as fresh:
-        pl.DataFrame(profile["footprint"]).write_parquet(fresh / folders.MARKER)
+        folders.write_frame(pl.DataFrame(profile["footprint"]), fresh / folders.MARKER)
         value = {"schema": 1, "info": info, "profile": profile}
         (fresh / "results.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
         (fresh / "report.html").write_text(page, encoding="utf-8")

@@ -11,6 +11,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+import polars as pl
 import pytest
 from support import EXECUTABLE, REPOSITORY, Command
 
@@ -45,6 +46,17 @@ def test_a_link_keeps_pointing_where_it_points(tmp_path: Path) -> None:
     files.write_file(dangling, "made")
     assert dangling.is_symlink()
     assert (tmp_path / "made").read_text(encoding="utf-8") == "made"
+
+
+def test_a_frame_on_a_full_disk_is_one_line_and_no_bug() -> None:
+    frame = pl.DataFrame({"value": [0.5]})
+    with (
+        pytest.raises(NestwalkError, match="out: cannot be written: No space left on device; make room"),
+        files.telling(Path("out")),
+    ):
+        folders.write_frame(frame, Path("/dev/full"))
+    sources = [path for path in (REPOSITORY / "python" / "nestwalk").rglob("*.py") if path.name != "folders.py"]
+    assert not [path for path in sources if "write_parquet(fresh" in path.read_text(encoding="utf-8")]
 
 
 def test_what_was_written_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

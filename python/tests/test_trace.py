@@ -254,6 +254,18 @@ def test_head_behind_the_last_item_says_so(command: Command, tmp_path: Path, who
     assert "has no items" in command("trace", "head", tmp_path / "none.nwt").stdout
 
 
+def test_a_page_of_a_program_that_uses_all_its_memory_all_the_time(command: Command, tmp_path: Path) -> None:
+    """The picture of its address space has more fields than altair takes by itself (5000)."""
+    addresses = [0x7F0000000000 + i * 2_654_435_761 % (1 << 30) // 8 * 8 for i in range(60_000)]
+    (tmp_path / "words").write_bytes(struct.pack(f"<{len(addresses)}Q", *addresses))
+    made(command, "convert", tmp_path / "words", tmp_path / "words.nwt", "--from", "addresses")
+    done = command("trace", "info", tmp_path / "words.nwt", "--out", "page")
+    assert done.returncode == 0, done.stderr
+    heat = json.loads((tmp_path / "page" / "results.json").read_text(encoding="utf-8"))["profile"]["heat"]
+    assert len(heat) > 5000
+    assert "The address space over time" in (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
+
+
 def test_a_page_shows_how_memory_is_used(command: Command, tmp_path: Path, whole: Path) -> None:
     found = made(command, "info", whole, "--out", tmp_path / "page")
     page = (tmp_path / "page" / "report.html").read_text(encoding="utf-8")

@@ -43,7 +43,7 @@ def save(value: Mapping[str, Any], folder: Path, *, command: Sequence[str] = ())
         for entry in value["advice"]
     ]
     with folders.filling(folder) as fresh:
-        pl.DataFrame(rows, schema=schema).write_parquet(fresh / folders.MARKER)
+        folders.write_frame(pl.DataFrame(rows, schema=schema), fresh / folders.MARKER)
         (fresh / "results.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
         (fresh / "report.html").write_text(page, encoding="utf-8")
 

@@ -47,9 +47,9 @@ def save(done: Replay, folder: Path, *, command: Sequence[str] = ()) -> None:
         infer_schema_length=None,
     )
     with folders.filling(folder) as fresh:
-        done.frame.write_parquet(fresh / folders.MARKER)
-        done.vms.write_parquet(fresh / "vms.parquet")
-        series.write_parquet(fresh / "series.parquet")
+        folders.write_frame(done.frame, fresh / folders.MARKER)
+        folders.write_frame(done.vms, fresh / "vms.parquet")
+        folders.write_frame(series, fresh / "series.parquet")
         (fresh / "results.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
         (fresh / "fleet.toml").write_text(done.plan.fleet.to_toml(), encoding="utf-8")
         (fresh / "report.html").write_text(page, encoding="utf-8")

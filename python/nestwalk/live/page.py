@@ -55,7 +55,7 @@ def save(found: Inspection, folder: Path, *, command: Sequence[str] = ()) -> Non
     }
     frame = pl.DataFrame(value["strip"], schema=schema)
     with folders.filling(folder) as fresh:
-        frame.write_parquet(fresh / folders.MARKER)
+        folders.write_frame(frame, fresh / folders.MARKER)
         (fresh / "results.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
         (fresh / "report.html").write_text(page, encoding="utf-8")
 

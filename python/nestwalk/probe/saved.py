@@ -35,7 +35,7 @@ def save(done: Probed | Validated, folder: Path, *, command: Sequence[str] = ())
     rows = done.rows() if isinstance(done, Validated) else done.measured.curve()
     page = render(done, command)
     with folders.filling(folder) as fresh:
-        pl.DataFrame(rows, infer_schema_length=None).write_parquet(fresh / folders.MARKER)
+        folders.write_frame(pl.DataFrame(rows, infer_schema_length=None), fresh / folders.MARKER)
         (fresh / "results.json").write_text(json.dumps(done.to_json(), indent=1) + "\n", encoding="utf-8")
         (fresh / "report.html").write_text(page, encoding="utf-8")
         if isinstance(done, Validated):
