@@ -118,7 +118,7 @@ def compare(
         raise NestwalkError(f"--report - and --{form} both want standard output; give the report a file")
     if tables and matrix is not None:
         raise NestwalkError("--tables and --matrix both say what is compared; leave one out")
-    chosen = matrices.of_tables(tables) if tables else matrix or matrices.STANDARD
+    chosen = matrices.of_tables(tables) if tables else matrices.STANDARD if matrix is None else matrix
     plan = comparisons.plan(trace, machine=machine, seed=seed, quick=quick, configurations=only, matrix_name=chosen)
     wanted = form == "text" and not no_report
     target = Path("report.html") if report is None and out is None and wanted else report

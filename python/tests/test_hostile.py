@@ -15,6 +15,7 @@ import pytest
 from support import Command
 
 from nestwalk import __main__ as entry
+from nestwalk.errors import SEED_MAX
 
 COLUMNS = ("--columns", "vm=id,arrive=start,leave=end,memory=ram,cores=cpu")
 PLACE = ("place", "t.csv", *COLUMNS)
@@ -227,5 +228,5 @@ def test_no_character_of_ascii_breaks_a_name(said: Said) -> None:
 def test_the_installed_command_says_the_same(command: Command, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id\n", encoding="utf-8")
     done = command("compare", "--seed", "nan")
-    line = "nestwalk: error: Invalid value for '--seed': 'nan': give a whole number from 0 to 9223372036854775807\n"
+    line = f"nestwalk: error: compare: Invalid value for '--seed': 'nan': give a whole number from 0 to {SEED_MAX}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)

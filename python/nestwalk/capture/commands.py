@@ -179,7 +179,8 @@ def capture(
     if out is None:
         from nestwalk.capture import live as following
 
-        plan = following.plan(name or follow or found.title, machine or MACHINE_DEFAULT, only)
+        on = MACHINE_DEFAULT if machine is None else machine
+        plan = following.plan(name or follow or found.title, on, only)
         following.compare(request, plan, MEMORY_DEFAULT if memory is None else memory, _tell_outcome, as_json=json_)
         return
     done = session.run(request(out))
