@@ -79,6 +79,22 @@ def trace_info(name: str | Path) -> dict[str, Any]:
     return found
 
 
+def check_accesses(name: str | Path) -> dict[str, Any]:
+    """Refuses a trace without an access to data, of which no time can be said.
+
+    Returns:
+        As :func:`trace_info`.
+
+    Raises:
+        NestwalkError: When it is such a trace, there is none, or it is damaged.
+    """
+    found = trace_info(name)
+    if not found["accesses"]:
+        what = "has no access to data, so there is nothing to simulate"
+        raise NestwalkError(f"{shown(name)}: {what}; give a trace of the program (nestwalk capture)")
+    return found
+
+
 def trace_verify(name: str | Path) -> dict[str, Any]:
     """Reads a whole trace (a file, or the name of a bundled one) and checks every checksum, record and total.
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Command
 
-from nestwalk import _native, advice, comparisons, data, intervals, techniques, verdict
+from nestwalk import _native, advice, comparisons, data, intervals, techniques, traces, verdict
 from nestwalk.advice import measured, process, standard, steps, subject, tables_of, text, what_if
 from nestwalk.advice.process import Advice
 from nestwalk.advice.subject import Subject
@@ -422,6 +422,25 @@ def test_what_if_needs_pages_and_json_has_none(command: Command, tmp_path: Path)
     done = command("advise", "seen.json", "--what-if", "--as", "swaptions")
     assert done.returncode == 2
     assert "--record FILE" in done.stderr
+
+
+def test_a_trace_of_another_program_is_named() -> None:
+    def notes(name: str) -> list[str]:
+        seen = Subject(inspection(process__name=name), {})
+        return what_if._program(seen, layout({0: 7}), what_if.Request("redis", None, None, 1, quick=True))[1]
+
+    assert len(notes("redis-server")) == len(notes("redis-s")) == 1
+    assert "is of redis-server, and the process is postgres" in notes("postgres")[1]
+
+
+def test_a_trace_without_an_access_is_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "none").write_bytes(b"")
+    traces.trace_convert(tmp_path / "none", tmp_path / "none.nwt", from_="addresses")
+    recording = Path(__file__).parent / "recorded" / "inspect" / "frag-0.rec"
+    for arguments in (["none.nwt"], [recording, "--what-if", "--trace", "none.nwt"]):
+        done = command("advise", *arguments)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "none.nwt: has no access to data, so there is nothing to simulate; give a trace" in done.stderr
 
 
 def test_what_was_imported_of_a_small_process_is_not_0_mib() -> None:

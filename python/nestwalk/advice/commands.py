@@ -91,7 +91,8 @@ def advise(
         for option, given in (("--what-if", what_if), ("--probe", probe is not None), ("--record", record is not None)):
             if given:
                 raise NestwalkError(f"{option} goes with a process; '{shown(target)}' is a trace, which is simulated")
-        done = _compared(target, machine or DEFAULT_MACHINE, quick=quick, jobs=jobs, seed=chosen_seed)
+        on = DEFAULT_MACHINE if machine is None else machine
+        done = _compared(target, on, quick=quick, jobs=jobs, seed=chosen_seed)
         _deliver(of_trace(done), text.of_comparison(done), as_json=json_, out=out)
         return
     from nestwalk.advice import process, subject
@@ -165,8 +166,9 @@ def _resolved(target: str) -> tuple[int | None, Path | None]:
 
 
 def _compared(trace: str, machine: str, *, quick: bool, jobs: int | None, seed: int) -> Comparison:
-    from nestwalk import comparisons, matrix
+    from nestwalk import comparisons, matrix, traces
 
+    traces.check_accesses(trace)
     whole = matrix.load(matrix.STANDARD)
     alone = [cell.name for cell in whole.cells if not cell.variant.name]
     plan = comparisons.plan(trace, machine=machine, seed=seed, quick=quick, configurations=alone)

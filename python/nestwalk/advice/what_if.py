@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestwalk import _native, advice, checks, comparisons, data, engine, matrix, program, scenario, sizes
+from nestwalk import _native, advice, checks, comparisons, data, engine, matrix, program, scenario, sizes, traces
 from nestwalk.advice import measured, standard, tables_of
-from nestwalk.errors import NestwalkError, unknown
+from nestwalk.errors import NestwalkError, shown, unknown
 from nestwalk.matrix import Cell, Entry
 from nestwalk.program import Program
 
@@ -78,7 +78,7 @@ class Request:
     @property
     def place(self) -> str:
         """The machine's file."""
-        return comparisons.place_of(self.machine or standard.nearest_machine())
+        return comparisons.place_of(standard.nearest_machine() if self.machine is None else self.machine)
 
 
 @contextmanager
@@ -111,8 +111,12 @@ def _program(subject: Subject, layout: Layout, request: Request) -> tuple[Progra
     if request.trace is not None and request.workload is not None:
         raise NestwalkError("--trace and --as contradict each other; give one")
     if request.trace is not None:
-        chosen = program.of_trace(request.trace)
-        return chosen, [f"Accesses are those of the trace {chosen.title}, its addresses laid on the process's memory."]
+        chosen, of = program.of_trace(request.trace), traces.check_accesses(request.trace)["program"]
+        notes = [f"Accesses are those of the trace {chosen.title}, its addresses laid on the process's memory."]
+        if not _same(of, subject.name):
+            what = f"The trace says that it is of {shown(of)}, and the process is {subject.name}"
+            notes.append(f"{what}: unless both are the same program, gains are those of another one's accesses.")
+        return chosen, notes
     kind = standard.kind_of(subject.name)
     name = request.workload or (kind.workload if kind else None)
     if name is None:
@@ -120,6 +124,11 @@ def _program(subject: Subject, layout: Layout, request: Request) -> tuple[Progra
         raise NestwalkError(f"{what}; give --trace FILE (a capture of it) or --as WORKLOAD (nestwalk list workloads)")
     why = "as asked for" if request.workload else f"since {subject.name} is {kind.kind}" if kind else ""
     return _preset(name, layout, request), [f"Accesses are those of the workload {name} ({why}), not of the process."]
+
+
+def _same(title: str, name: str) -> bool:
+    """Whether a trace called ``title`` may be of a process called ``name``, which the kernel cuts at 15 letters."""
+    return not title or title.startswith(name) or name.startswith(title)
 
 
 def _preset(name: str, layout: Layout, request: Request) -> Program:

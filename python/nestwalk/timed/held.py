@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nestwalk import comparisons, conduct, intervals, machines, pool, program, scenario, traces
 from nestwalk.conduct import Means
-from nestwalk.errors import NestwalkError, shown
 from nestwalk.probe import simulated
 from nestwalk.result import Result
 from nestwalk.timed import pages
@@ -166,9 +165,7 @@ def check(trace: str, machine: str | None) -> None:
     Raises:
         NestwalkError: When the trace cannot be read or has no access, or a run would refuse the machine.
     """
-    if not traces.trace_info(trace)["accesses"]:
-        what = "has no access to data, so there is nothing to simulate"
-        raise NestwalkError(f"{shown(trace)}: {what}; give a trace of the program (nestwalk capture)")
+    traces.check_accesses(trace)
     if machine is None:
         machines.detect()
     else:
