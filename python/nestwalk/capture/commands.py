@@ -16,6 +16,7 @@ from nestwalk.errors import NestwalkError, unknown
 if TYPE_CHECKING:
     from nestwalk.capture import session
     from nestwalk.capture.program import Program
+    from nestwalk.capture.when import When
 
 PORT_MAX = 65535
 SIZE_MIN, SIZE_MAX = 100_000, 10**12
@@ -137,8 +138,6 @@ def capture(
         raise NestwalkError("-o -: standard output is the program's; give the trace a file")
     if (out is None) != live:
         raise NestwalkError("give the trace a file with -o FILE, or --live in its place")
-    if raw and (whole or live):
-        raise NestwalkError("--raw contradicts --whole and --live; give one")
     if live and with_ != "qemu":
         raise NestwalkError("--live needs the memory events that --with lackey does not have; take --with qemu")
     for option, value in (("--machine", machine), ("--only", only), ("--memory", memory)):
@@ -146,10 +145,8 @@ def capture(
             raise NestwalkError(f"{option} goes with --live; a trace is compared by nestwalk compare --trace")
     begin = when.parse("--from", from_, "auto")
     end = when.parse("--until", until, "end")
-    if raw and begin != when.When():
-        raise NestwalkError("--raw keeps the stream from its beginning; leave --from out, and give it to trace convert")
-    if raw and end.mark is not None:
-        raise NestwalkError(f"--until mark:{end.mark}: --raw does not look at marks; give seconds, accesses or signal")
+    if raw:
+        _check_raw(begin, end, other=whole or live)
     if out is not None:
         files.check_file(out)
     found = program.find(words)
@@ -189,6 +186,16 @@ def capture(
         output.show_json({"schema": 1, **facts, "warnings": done.warnings})
         return
     _tell(done.warnings, facts)
+
+
+def _check_raw(begin: When, end: When, *, other: bool) -> None:
+    """Refuses what --raw cannot do; ``other``: another kind of output is asked for, too."""
+    if other:
+        raise NestwalkError("--raw contradicts --whole and --live; give one")
+    if begin.given:
+        raise NestwalkError("--raw keeps the stream from its beginning; leave --from out, and give it to trace convert")
+    if end.mark is not None:
+        raise NestwalkError(f"--until mark:{end.mark}: --raw does not look at marks; give seconds, accesses or signal")
 
 
 def _tell_outcome(done: session.Outcome) -> None:

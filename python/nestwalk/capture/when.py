@@ -24,6 +24,11 @@ class When:
     signal: bool = False
     """When Nestwalk gets the signal."""
 
+    @property
+    def given(self) -> bool:
+        """Whether it is any of these."""
+        return self != When()
+
 
 def parse(option: str, text: str, word: str) -> When:
     """What ``text`` says; ``word`` is the option's own default, such as ``end``.
