@@ -4,9 +4,9 @@
 //!
 //! Memory: `offsets` (8 bytes a vertex), `edges` (4 bytes each), `nodes` (8 bytes of PageRank, 4 of
 //! the search); PageRank's `delta` and `residual` (4 bytes a vertex each), the search's `bag` (16
-//! bytes an item). Each vertex is read from the file with its list (`constructFrom`), so pages of the
-//! first three arrays are first touched between each other, as the lists are long or short; then
-//! comes a loop over `delta` and `residual`.
+//! bytes an item). Each vertex is read from the file with its list (`constructFrom`), so pages of
+//! the first three arrays are first touched between each other, as the lists are long or short;
+//! then comes a loop over `delta` and `residual`.
 //!
 //! - `page_rank`, by residuals: a loop over all vertices sets the delta of each from its residual,
 //!   and the next one sums up, vertex by vertex, the deltas of the targets of its edges.
@@ -50,7 +50,8 @@ const VERTICES: u64 = 8;
 /// no register. A search has 7.37 accesses an edge, counted at 1,048,576 and 4,194,304 vertices,
 /// and 2.2 of them are to the arrays above.
 const FIELDS: u64 = 4;
-/// Of a thousand vertices that a search finds, those of which a list finds `2^k` to `2^(k+1) - 1`: counted at 4,194,304 vertices of degree 35; at 1,048,576 each is within 0.034 of it.
+/// Of a thousand vertices that a search finds, those of which a list finds `2^k` to `2^(k+1) - 1`:
+/// counted at 4,194,304 vertices of degree 35; at 1,048,576 each is within 0.034 of it.
 const RUNS_PERMILLE: [u64; 17] = [50, 70, 88, 97, 98, 90, 81, 68, 60, 47, 44, 28, 17, 32, 19, 24, 87];
 
 /// Which of the programs.
