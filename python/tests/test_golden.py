@@ -63,6 +63,7 @@ COLOCATED: dict[str, dict[str, Any]] = {
 
 
 GUPS = {"kind": "gups", "footprint": "48 MiB", "warm_accesses": 20_000, "measured_accesses": 60_000}
+GALOIS = {"kind": "lonestar", "footprint": "48 MiB", "warm_accesses": 20_000, "measured_accesses": 60_000}
 THP = {"kind": "thp", "enabled": "always", "defrag": "always"}
 LAPSE = {"lapse_ms": 60_000}
 
@@ -121,6 +122,11 @@ RARE: dict[str, dict[str, Any]] = {
         "accelerator": {"kind": "elastic-cuckoo", "pmd_walk_cache": 1},
         "kernels": [{}, {}],
         "workload": {"generator": {**GUPS, "footprint": "1200 MiB"}},
+    },
+    "galois": {
+        "kernels": [{}, {}],
+        "workload": {"generator": {**GALOIS, "algorithm": "breadth_first"}},
+        "colocated": [{"workload": {"generator": GALOIS}}],
     },
     "shadow": {
         "kernels": [{"paging": {"kind": "shadow"}}, {"manager": THP}],

@@ -147,7 +147,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// All benchmarks except [`imports::NAMES`], whose instructions are not counted because two threads
 /// share the work.
-pub const NAMES: [&str; 29] = [
+pub const NAMES: [&str; 30] = [
     "nested_all_walks",
     "nested_all_walks_sapphire_rapids",
     "nested_all_walks_zen4",
@@ -175,6 +175,7 @@ pub const NAMES: [&str; 29] = [
     "faults_hawkeye",
     "generate_graph",
     "generate_shards",
+    "generate_lonestar",
     "aged_memory",
     LARGE,
 ];

@@ -2,7 +2,7 @@
 //! Programs that make their accesses up as they run, without a machine: those whose accesses take
 //! the longest to find.
 
-use nestwalk_workload::generator::{GraphConfig, ShardsConfig, Traversal};
+use nestwalk_workload::generator::{GraphConfig, LonestarAlgorithm, LonestarConfig, ShardsConfig, Traversal};
 use nestwalk_workload::{Batch, GeneratorConfig, Phase, Step, Workload};
 
 use super::{Scale, Watch, drain, repeat};
@@ -15,6 +15,10 @@ fn program(name: &str, scale: Scale) -> Option<GeneratorConfig> {
         "generate_graph" => {
             let traversal = Traversal::Sweep;
             Some(GeneratorConfig::Graph(GraphConfig { footprint, traversal, ..GraphConfig::default() }))
+        }
+        "generate_lonestar" => {
+            let algorithm = LonestarAlgorithm::BreadthFirst;
+            Some(GeneratorConfig::Lonestar(LonestarConfig { footprint, algorithm, ..LonestarConfig::default() }))
         }
         "generate_shards" => Some(GeneratorConfig::Shards(ShardsConfig { footprint, ..ShardsConfig::default() })),
         _ => None,
