@@ -694,6 +694,7 @@ def main():
     elif verb == "step":
         return run_step(*rest)
     elif verb == "status":
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as other commands end that are piped into head
         record.report([step.name for step in dict.fromkeys(CHECK + TEST)])
     else:
         return run_suite(verb, rest)
