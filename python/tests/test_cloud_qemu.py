@@ -164,7 +164,7 @@ def test_a_monitor_that_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         server.listen()
         with pytest.raises(NestwalkError, match="another program"):
             qemu.layout(path)
-    with pytest.raises(NestwalkError, match="s: Connection refused; nothing listens there: name the socket"):
+    with pytest.raises(NestwalkError, match="s: Connection refused; nothing listens there: name a running QEMU"):
         qemu.layout(path)
     with pytest.raises(NestwalkError, match="No such file"):
         qemu.layout(tmp_path / "nowhere")
