@@ -98,6 +98,11 @@ def test_a_real_file_of_another_tool_is_read(command: Command, tmp_path: Path, n
     assert sum(vma["end"] - vma["start"] for vma in info["vmas"]) >= info["footprint_bytes"]
 
 
+def test_a_full_disk_is_one_line_with_a_remedy(command: Command, tmp_path: Path) -> None:
+    said = refused(command, "convert", pin(tmp_path / "pin.txt"), "/dev/full")
+    assert said == "nestwalk: error: /dev/full: No space left on device; make room, or name another place\n"
+
+
 def test_an_import_gives_the_walks_of_our_own_capture(command: Command, tmp_path: Path) -> None:
     """The same accesses as our capture and as drmemtrace: every walk is the same."""
     words, raw = accesses(60_000, 100_003, 1 << 26), bytearray()

@@ -32,7 +32,7 @@ pub enum InspectError {
         path: PathBuf,
     },
     /// A file cannot be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), nestwalk_mem::reason(source))]
     Io {
         /// The file.
         path: PathBuf,

@@ -11,7 +11,7 @@ use nestwalk_workload::WorkloadError;
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// A file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), nestwalk_mem::reason(source))]
     Io {
         /// The file.
         path: PathBuf,

@@ -7,6 +7,8 @@
 //! - [`page_table`]: radix tables of any [`Geometry`], with pages in simulated physical memory;
 //! - [`sorted_regions`]: where a running kernel says that its page tables lie in order;
 //! - [`physical`]: one kernel's physical memory: Linux's buddy allocator with per-CPU lists.
+//!
+//! And [`reason()`]: how all that read and write files say why that failed.
 
 pub mod access;
 pub mod addr;
@@ -18,6 +20,7 @@ pub mod keys;
 pub mod page_table;
 pub mod physical;
 pub mod prefetch;
+mod reason;
 pub mod reuse;
 pub mod schema;
 pub mod size;
@@ -29,6 +32,7 @@ pub use addr::{Frame, FrameRange, Gfn, Gpa, Gva, Gvn, Hpa, Pa, PageCount, Pfn, V
 pub use geometry::{CONTIGUOUS_ORDER, CONTIGUOUS_PAGES, Geometry, Level, PageSize};
 pub use page_table::{Entry, EntrySlot, Leaf, NodeId, PageTable, Version, Write};
 pub use physical::{Cpu, MigrateType, Order, Owner, PhysicalMemory};
+pub use reason::reason;
 pub use reuse::{Reuse, ReuseCell, ReuseTimes};
 pub use sorted_regions::SortedRegion;
 pub use time::{Cycles, Nanoseconds};

@@ -197,7 +197,7 @@ pub struct WorkloadFacts {
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
     /// A file cannot be read at all.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), nestwalk_mem::reason(source))]
     Io {
         /// The file.
         path: PathBuf,
