@@ -641,6 +641,11 @@ static void on_copy(struct thread *t, int64_t num, const uint64_t *a, uint64_t l
         report_vector(t, message.vector, message.count, len, num == c->recvmsg ? COPY_TO_USER : COPY_FROM_USER);
 }
 
+#ifndef MADV_POPULATE_READ /* Linux 5.14, glibc 2.35 */
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
 /* Of a populated mapping one record says so much: a reader takes no longer copies. */
 #define POPULATED_MAX (1ull << 30)
 
