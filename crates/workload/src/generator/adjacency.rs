@@ -130,6 +130,18 @@ pub(super) fn check(name: &str, degree: u64, locality: u64) -> Result<(), Worklo
     Ok(())
 }
 
+/// As many of the `vertices` that a footprint has room for as are whole groups.
+///
+/// # Errors
+/// When there is no group, or not a vertex for each thread.
+pub(super) fn whole_groups(name: &str, vertices: u64, degree: u64, threads: u16) -> Result<u64, WorkloadError> {
+    let whole = vertices / GROUP * GROUP;
+    if whole < GROUP.max(threads.into()) {
+        return Err(impossible(name, format!("footprint: too small for {GROUP} vertices of degree {degree}")));
+    }
+    Ok(whole)
+}
+
 impl Adjacency {
     /// `vertices` with about `degree` edges each on average; not more if they are whole groups.
     pub(super) fn new(kind: GraphKind, vertices: u64, degree: u64, locality: u64, seed: u64) -> Self {

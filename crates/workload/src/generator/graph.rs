@@ -25,7 +25,6 @@ use serde::{Deserialize, Serialize};
 use super::adjacency::{self, Adjacency, GraphKind, List};
 use super::bijection::{Bijection, mix, scale};
 use super::config::{impossible, parameters};
-use super::deals::GROUP;
 use super::layout::Layout;
 use super::memory::{Region, Sweep};
 use super::pattern::Pattern;
@@ -131,11 +130,8 @@ impl Graph {
         let bytes = (layout.left() - 4) * nestwalk_mem::addr::PAGE_BYTES;
         let vertices_with = |edge_bytes| bytes / (OFFSET + 2 * config.property_bytes + edge_bytes * degree);
         let edge_bytes = if vertices_with(4) <= 1 << 32 { 4 } else { 8 };
-        let vertices = vertices_with(edge_bytes) / GROUP * GROUP;
+        let vertices = adjacency::whole_groups(name, vertices_with(edge_bytes), degree, config.threads)?;
         let threads = u64::from(config.threads);
-        if vertices < GROUP.max(threads) {
-            return Err(impossible(name, format!("footprint: too small for {GROUP} vertices of degree {degree}")));
-        }
         let mut map = |bytes| layout.map(PageCount::covering(vertices * bytes).0);
         let [offsets, edges] = [OFFSET, edge_bytes * degree].map(&mut map);
         let [property, next] = [config.property_bytes; 2].map(&mut map);

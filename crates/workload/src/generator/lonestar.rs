@@ -29,7 +29,6 @@ use serde::{Deserialize, Serialize};
 use super::adjacency::{self, Adjacency, GraphKind, List};
 use super::bijection::{Dice, mix, scale};
 use super::config::{impossible, parameters};
-use super::deals::GROUP;
 use super::layout::Layout;
 use super::memory::{Region, Sweep};
 use super::pattern::Pattern;
@@ -82,7 +81,6 @@ parameters! {
 
 pub(super) struct Lonestar {
     layout: Layout,
-    algorithm: LonestarAlgorithm,
     degree: u64,
     seed: u64,
     vertices: u64,
@@ -94,7 +92,7 @@ pub(super) struct Lonestar {
     nodes: Region,
     /// PageRank's delta, or the bag.
     first: Region,
-    /// PageRank's residual.
+    /// PageRank's residual; a search has none.
     residual: Option<Region>,
     reading: Vec<Reading>,
     /// Of the arrays beside the graph.
@@ -104,6 +102,7 @@ pub(super) struct Lonestar {
 
 /// How far a thread is with reading its slice of the graph: all vertices of a page of `offsets` at
 /// a time.
+#[derive(Default)]
 struct Reading {
     /// The next page of `offsets`, and one past its last.
     block: u64,
@@ -129,7 +128,6 @@ struct Thread {
 }
 
 /// Vertices that one list has found: how many, and how many of them were looked at.
-#[derive(Clone, Copy, Default)]
 struct Run {
     len: u64,
     done: u64,
@@ -172,11 +170,9 @@ impl Lonestar {
         };
         // Each of the five arrays ends within a page.
         let bytes = (layout.left() - 5) * PAGE_BYTES;
-        let vertices = bytes / (OFFSET + EDGE * degree + node + first + residual) / GROUP * GROUP;
+        let vertices = bytes / (OFFSET + EDGE * degree + node + first + residual);
+        let vertices = adjacency::whole_groups(name, vertices, degree, config.threads)?;
         let threads = u64::from(config.threads);
-        if vertices < GROUP.max(threads) {
-            return Err(impossible(name, format!("footprint: too small for {GROUP} vertices of degree {degree}")));
-        }
         if vertices > u64::from(u32::MAX) {
             return Err(impossible(name, "footprint: vertices have numbers of 32 bits"));
         }
@@ -201,7 +197,6 @@ impl Lonestar {
             reading: (0..threads).map(reading).collect(),
             sweep: Sweep::new(vec![beside], config.threads),
             layout,
-            algorithm: config.algorithm,
             degree,
             seed: mix(config.seed),
             vertices,
@@ -346,7 +341,7 @@ impl Pattern for Lonestar {
 
     fn touch(&mut self, thread: u16, touches: &mut Vec<(Vpn, bool)>, most: usize) {
         let index = usize::from(thread);
-        let mut reading = std::mem::replace(&mut self.reading[index], Reading { block: 0, end: 0, edges: 0..0 });
+        let mut reading = std::mem::take(&mut self.reading[index]);
         self.read(&mut reading, touches, most);
         self.reading[index] = reading;
         self.sweep.touch(thread, touches, most);
@@ -355,9 +350,9 @@ impl Pattern for Lonestar {
     fn operate(&mut self, index: usize, accesses: &mut Vec<Access>) {
         let mut threads = std::mem::take(&mut self.threads);
         let thread = &mut threads[index];
-        match (self.algorithm, self.residual) {
-            (LonestarAlgorithm::PageRank, Some(residual)) => self.rank(thread, residual, accesses),
-            _ => self.search(index, thread, accesses),
+        match self.residual {
+            Some(residual) => self.rank(thread, residual, accesses),
+            None => self.search(index, thread, accesses),
         }
         self.threads = threads;
     }
