@@ -149,7 +149,8 @@ impl Adjacency {
         let groups = vertices.div_ceil(GROUP);
         let depth = groups.next_power_of_two().trailing_zeros();
         let levels = depth + GROUP_LEVELS;
-        let degrees = Deals::new(|q| kind.out_degree(q, degree, levels), seed);
+        // No target comes twice, so no list is longer than the graph has vertices.
+        let degrees = Deals::new(|q| kind.out_degree(q, degree, levels).min(vertices), seed);
         let popularity = Deals::new(|q| kind.popularity(q, levels), seed ^ 1);
         // The top one of each group is beyond the others' quantiles. In a Kronecker graph the
         // vertex with the longest list is also the most popular one.
@@ -689,6 +690,22 @@ mod tests {
             }
         }
         file.flush().unwrap();
+    }
+
+    #[test]
+    fn no_list_of_a_dense_graph_has_more_targets_than_there_are_vertices() {
+        for (kind, degree) in [GraphKind::Social, GraphKind::Kronecker].into_iter().flat_map(|k| [(k, 35), (k, 4000)]) {
+            let graph = Adjacency::new(kind, GROUP, degree, 100, 7);
+            assert!(graph.edges() <= GROUP * degree);
+            for vertex in 0..GROUP {
+                let (from, to) = graph.edges_of(vertex);
+                assert!(to - from <= GROUP, "{kind:?}, degree {degree}: {}", to - from);
+                let mut list = graph.list(vertex);
+                let targets: Vec<u64> = std::iter::from_fn(|| list.next(&graph)).map(|(_, target)| target).collect();
+                assert_eq!(targets.len() as u64, to - from);
+                assert!(targets.windows(2).all(|pair| pair[0] < pair[1]) && targets.iter().all(|&to| to < GROUP));
+            }
+        }
     }
 
     #[test]

@@ -374,6 +374,35 @@ proptest::proptest! {
     }
 }
 
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
+    /// Whatever the degree, also one that is more than the graph has vertices: a graph program is
+    /// refused, or runs in its memory.
+    #[test]
+    fn graph_programs_of_any_degree_run_or_are_refused(
+        kind in 0..4usize, kronecker in proptest::bool::ANY, mebibytes in 2u64..320, log in 0u32..13, more in 0u64..4096,
+    ) {
+        let kind = ["graph", "partitions", "lonestar", "shards"][kind];
+        let (graph, degree) = (if kronecker { "kronecker" } else { "social" }, (1 << log) + more % (1 << log));
+        let text = format!(
+            "kind = '{kind}'\nfootprint = '{mebibytes} MiB'\ndegree = {degree}\ngraph = '{graph}'\n\
+             warm_accesses = 0\nmeasured_accesses = 20000"
+        );
+        let config: GeneratorConfig = toml::from_str(&text).unwrap();
+        if let Ok(mut workload) = config.build() {
+            let (mut batch, mut accesses) = (Batch::default(), 0);
+            loop {
+                match workload.next(&mut batch).unwrap() {
+                    Step::Accesses => accesses += batch.accesses.len(),
+                    Step::End => break,
+                    _ => {}
+                }
+            }
+            proptest::prop_assert_eq!(accesses, 20_000);
+        }
+    }
+}
+
 /// A key's pages need not fit into what is left of a batch (once found by the test above).
 #[test]
 fn a_batch_of_first_touches_is_never_longer_than_it_may_be() {
