@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """The engine. What is structured comes back as JSON text; errors are `nestwalk.errors.NestwalkError`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 def version() -> str:
     """The version of engine and package."""
@@ -9,8 +9,14 @@ def version() -> str:
 def model() -> str:
     """The model that the engine computes: two engines of one model give the same results to the last bit."""
 
-def ratio(windows: list[tuple[int, int]]) -> tuple[float | None, float | None]:
-    """The ratio of the sums of numerators and denominators over windows, and half of its 95 % interval."""
+def ratio(
+    windows: Sequence[tuple[float, float]], model: tuple[list[tuple[float, float]], tuple[float, float]] | None
+) -> tuple[float | None, float | None]:
+    """The ratio of the sums of numerators and denominators over windows, and half of its 95 % interval.
+
+    ``model``: the same two sums of each window, and of all that they are a sample of, as a capture's model counted
+    them.
+    """
 
 def catalog(traces: str) -> str:
     """What there is by kind, each a list of `name` and `description`; bundled traces lie in `traces`."""

@@ -391,7 +391,7 @@ def relative_interval(result: Result, first: Result) -> float | None:
         if mine["accesses"] == its["accesses"]
     ]
     same = len(result.statistics["windows"]) == len(first.statistics["windows"]) == len(pairs)
-    return _native.ratio(pairs)[1] if same and result is not first else None
+    return _native.ratio(pairs, intervals.modelled(first))[1] if same and result is not first else None
 
 
 def _quotient(value: float | None, first: float | None) -> float | None:

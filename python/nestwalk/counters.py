@@ -843,6 +843,22 @@ class LatencyHistogram(TypedDict):
     """Walks in each."""
 
 
+class Modelled(TypedDict):
+    """What the model of a capture (`super::capture::model`) counted in a part of the program."""
+
+    accesses: int
+    """Accesses."""
+
+    data_cycles: int
+    """What the accesses that the filter kept cost in its caches."""
+
+    walk_cycles: int
+    """What they cost."""
+
+    walks: int
+    """Misses of its TLB."""
+
+
 class References(TypedDict):
     """References of walks to one level of one table that one place served."""
 
@@ -954,6 +970,9 @@ class Window(TypedDict):
     instructions: int
     """Instructions, the accesses' own included."""
 
+    modelled: NotRequired[Modelled | None]
+    """What the model of the capture counted in it, where that chose the windows."""
+
     walk_cycles: int
     """Their latency."""
 
@@ -990,6 +1009,12 @@ class Statistics(TypedDict):
 
     mmu: Counters
     """All counters of the MMU, by name."""
+
+    modelled: NotRequired[Modelled | None]
+    """What the model of the capture counted in it, where that chose the windows."""
+
+    modelled_program: NotRequired[Modelled | None]
+    """What the model of the capture counted of all that the windows are a sample of, where that chose them."""
 
     populated_pages: int
     """Pages that were brought in by first touches of stretches that the trace skips."""

@@ -12,24 +12,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nestwalk import _native
 from nestwalk.cycles import total
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nestwalk.counters import Modelled
     from nestwalk.result import Result
 
-WINDOWS_MIN = 3
-"""Fewer windows than this say nothing about their scatter."""
-
-BATCHES_MIN = 4
-"""Neighbouring windows are taken together as long as so many batches are left."""
-
-_T95 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
-    *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-"""The two-sided 95 % quantile of Student's t, for 1 to 30 degrees of freedom."""
+    Model = tuple[list[tuple[float, float]], tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -50,39 +42,30 @@ class Estimate:
         return Estimate(self.value - other.value, math.hypot(self.ci95 or 0.0, other.ci95 or 0.0) if known else None)
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
+def ratio(above: Sequence[float], below: Sequence[float], model: Model | None = None) -> Estimate | None:
     """The ratio of two sums over the same windows, with its interval; None if ``below`` sums to nothing.
 
-    The ratio estimator (Cochran, Sampling Techniques, section 6.4) over windows and over batches of 2, 4, 8 ...
-    neighbouring ones, of which the widest interval is taken, as the engine has it for a run's own values
-    (`crates/machine/src/estimate.rs`).
+    As the engine has it for a run's own values (`crates/machine/src/estimate.rs`). ``model``: what a capture's model
+    says of the windows, as :func:`modelled` makes it.
     """
-    total = sum(below)
-    if not total:
-        return None
-    value = sum(above) / total
-    batches = list(zip(above, below, strict=True))
-    widths = [_half_width(batches, value)]
-    while len(batches) >= 2 * BATCHES_MIN:
-        batches = [
-            (sum(y for y, _ in batches[at : at + 2]), sum(x for _, x in batches[at : at + 2]))
-            for at in range(0, len(batches), 2)
-        ]
-        widths.append(_half_width(batches, value))
-    return Estimate(value, max((width for width in widths if width is not None), default=None))
+    value, ci95 = _native.ratio(list(zip(above, below, strict=True)), model)
+    return None if value is None else Estimate(value, ci95)
 
 
-def _half_width(windows: Sequence[tuple[float, float]], value: float) -> float | None:
-    """Half of the 95 % interval of a ratio; None for fewer than :data:`WINDOWS_MIN` windows.
+def modelled(result: Result) -> Model | None:
+    """What the model of a capture counted of each measured window and of all: walk cycles, and all its cycles.
 
-    A window without a share in either sum says nothing of the ratio, and does not count.
+    None where no model chose the windows. What a technique saves goes with the walk cycles, so they explain how windows
+    differ. A model's cycles have one for each access, in place of the instructions.
     """
-    count = sum(1 for y, x in windows if y or x)
-    if count < WINDOWS_MIN:
-        return None
-    residuals = sum((y - value * x) ** 2 for y, x in windows)
-    error = math.sqrt(residuals / (count - 1) / count) / (sum(x for _, x in windows) / count)
-    return _student(count - 1) * error
+    program = result.statistics.get("modelled_program")
+    windows = [window.get("modelled") for window in result.statistics["windows"]]
+    known = [_cycles_of_walks(counted) for counted in windows if counted]
+    return None if program is None or len(known) < len(windows) else (known, _cycles_of_walks(program))
+
+
+def _cycles_of_walks(counted: Modelled) -> tuple[float, float]:
+    return counted["walk_cycles"], counted["accesses"] + counted["walk_cycles"] + counted["data_cycles"]
 
 
 def cycles(result: Result) -> list[int]:
@@ -106,7 +89,7 @@ def difference(one: Result, two: Result, plain: Result) -> Estimate | None:
     """How much less time ``two`` takes than ``one``, as a share of that of ``plain``; None if nothing was measured."""
     if match(one, plain) and match(two, plain):
         saved = [before - after for before, after in zip(cycles(one), cycles(two), strict=True)]
-        return ratio(saved, cycles(plain))
+        return ratio(saved, cycles(plain), modelled(plain))
     per_access = [_per_access(result) for result in (one, two, plain)]
     if None in per_access:
         return None
@@ -126,11 +109,4 @@ def _per_access(result: Result) -> Estimate | None:
 def walk_share(result: Result) -> Estimate | None:
     """The share of the estimated time that goes to page walks."""
     walks = [window["cycles"]["walk"] for window in result.statistics["windows"]]
-    return ratio(walks, cycles(result))
-
-
-def _student(degrees_of_freedom: int) -> float:
-    """Student's t; beyond the table the normal quantile with its first correction."""
-    if degrees_of_freedom <= len(_T95):
-        return _T95[degrees_of_freedom - 1]
-    return 1.96 + 2.372 / degrees_of_freedom
+    return ratio(walks, cycles(result), modelled(result))

@@ -81,7 +81,7 @@ def gain(run: Result, plain: Result) -> Estimate | None:
         (_own(its) - _own(mine) + (stock_work - work) * its["accesses"], _own(its) + stock_work * its["accesses"])
         for mine, its in zip(run.statistics["windows"], plain.statistics["windows"], strict=True)
     ]
-    return intervals.ratio([saved for saved, _ in windows], [whole for _, whole in windows])
+    return intervals.ratio([saved for saved, _ in windows], [whole for _, whole in windows], intervals.modelled(plain))
 
 
 def _own(window: Window) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support import EXECUTABLE, Command, run_command
 
-from nestwalk import qemu_plugin
+from nestwalk import engine, qemu_plugin
 from nestwalk.capture import program, tools, view, when
 from nestwalk.errors import NestwalkError
 
@@ -104,10 +104,32 @@ def test_a_program_becomes_a_trace_that_compares(busy: Path, tmp_path: Path) -> 
     assert found["bytes"] == trace.stat().st_size < 32_000_000
     assert 60_000 < found["sampled_from"] < 500_000, "touching the pages is the start-up"
     assert found["walk_latency_ci95"] <= 0.02
+    assert found["model_off"] is None, "all of it is kept"
     done = run_command("compare", "--trace", trace, "--quick", "--json", "--only", "vm-4k", "--only", "native-4k")
     rows = {row["configuration"]: row for row in json.loads(done.stdout)["rows"]}
     assert rows["vm-4k"]["walks_per_kiloaccess"] == pytest.approx(rows["native-4k"]["walks_per_kiloaccess"], rel=0.1)
     assert rows["vm-4k"]["walk_latency_cycles_ci95"] is not None
+
+
+@needs_qemu
+def test_windows_of_a_small_trace_are_what_the_program_is(busy: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "busy.nwt"
+    found = captured("--size=14M", "--precision=0.1", "-o", trace, "--", busy, "40000000")
+    assert found["bytes"] <= 14_000_000
+    assert found["windows"] >= 5
+    assert found["model_off"] < 0.02
+    scenario = tmp_path / "native.toml"
+    scenario.write_text(
+        'schema = 1\nname = "native"\nmachine = "broadwell-asap"\n'
+        f'[[kernels]]\nmemory = "1 GiB"\nmanager = {{ kind = "linux4k" }}\n[workload]\ntrace = "{trace}"\n'
+    )
+    result = engine.run(scenario)
+    sample, program = result.statistics["modelled"], result.statistics["modelled_program"]
+    assert len(result.statistics["windows"]) == found["windows"]
+    assert sample is not None
+    assert program is not None
+    assert sample["accesses"] < program["accesses"] <= found["accesses"]
+    assert sample["walks"] / sample["accesses"] == pytest.approx(program["walks"] / program["accesses"], rel=0.02)
 
 
 @needs_qemu

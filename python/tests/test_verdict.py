@@ -12,6 +12,7 @@ from support import Made
 
 from nestwalk import comparisons, intervals, matrix, palette, tables, techniques, verdict, whole_run
 from nestwalk.comparisons import Comparison
+from nestwalk.counters import Modelled
 from nestwalk.errors import NestwalkError
 from nestwalk.intervals import Estimate
 from nestwalk.result import Result
@@ -150,6 +151,39 @@ def test_windows_without_a_share_say_nothing_of_a_ratio() -> None:
     alone = intervals.ratio([9251, *[0] * 79], [128, *[0] * 79])
     assert alone == Estimate(9251 / 128, None)
     assert intervals.ratio([1, 0, 2, 0, 3], [1, 0, 1, 0, 1]) == intervals.ratio([1, 2, 3], [1, 1, 1])
+
+
+def test_what_a_captures_model_explains_does_not_widen_an_interval() -> None:
+    # The technique gives back half of the walk cycles, which the model counts; windows have none to 500 of 1000.
+    walks = [0, 100, 500, 300, 200, 500]
+    plain, fast = run([1000] * 6), run([1000 - count // 2 for count in walks])
+    alone = intervals.gain(fast, plain)
+    assert alone is not None
+    assert alone.ci95 is not None
+
+    def counted(walk_cycles: int, windows: int = 1) -> Modelled:
+        accesses = 10 * windows
+        return {
+            "accesses": accesses,
+            "walks": 1,
+            "walk_cycles": walk_cycles,
+            "data_cycles": 990 * windows - walk_cycles,
+        }
+
+    for window, count in zip(plain.statistics["windows"], walks, strict=True):
+        window["modelled"] = counted(count)
+    assert intervals.modelled(plain) is None, "nothing is known of the program"
+    plain.statistics["modelled_program"] = counted(60 * sum(walks), 360)
+    beside = intervals.gain(fast, plain)
+    assert beside is not None
+    assert beside.value == alone.value
+    assert beside.ci95 == pytest.approx(0, abs=1e-9)
+    assert alone.ci95 > 0.1
+    # The program has a tenth more walk cycles than the windows: their gain is off by as much.
+    plain.statistics["modelled_program"] = counted(66 * sum(walks), 360)
+    beside = intervals.gain(fast, plain)
+    assert beside is not None
+    assert beside.ci95 == pytest.approx(alone.value / 10)
 
 
 def test_other_windows_are_taken_as_independent_and_few_have_no_interval() -> None:

@@ -86,7 +86,7 @@ impl<'a> Observer<'a> {
             configuration,
             id,
             sampler: Sampler::new(scenario.sampling, scenario.seed),
-            pieces: Pieces::new(configuration, facts.accesses),
+            pieces: Pieces::new(configuration, facts),
             phase,
             warm_accesses: 0,
             warming: None,

@@ -6,6 +6,8 @@
 
 use nestwalk_mem::Cycles;
 use nestwalk_mmu::Counters;
+use nestwalk_workload::WorkloadFacts;
+use nestwalk_workload::trace::Modelled;
 
 use crate::configuration::Configuration;
 use crate::machine::{Machine, TenantId};
@@ -33,6 +35,8 @@ pub(crate) struct Pieces {
     instructions: u64,
     counters: Counters,
     work: Work,
+    /// What the model of a capture counted of all that the windows are a sample of.
+    program: Option<Modelled>,
 }
 
 /// A snapshot at the beginning of a piece.
@@ -48,15 +52,18 @@ pub(crate) struct Measured {
     /// What the kernels did meanwhile.
     pub work: Work,
     pub windows: Vec<Window>,
+    /// What the model of a capture counted of all that they are a sample of.
+    pub modelled_program: Option<Modelled>,
 }
 
 impl Pieces {
-    /// Nothing measured yet of a run of so many accesses, if that is known.
-    pub fn new(configuration: &Configuration, accesses: Option<u64>) -> Self {
+    /// Nothing measured yet of a workload of which these `facts` are known.
+    pub fn new(configuration: &Configuration, facts: &WorkloadFacts) -> Self {
         let window = configuration.scenario.sampling.window;
-        let equal = || accesses.map_or(PIECE_ACCESSES_UNKNOWN, |total| total.div_ceil(PIECES));
+        let equal = || facts.accesses.map_or(PIECE_ACCESSES_UNKNOWN, |total| total.div_ceil(PIECES));
         Self {
-            windows: Windows::new(window.unwrap_or_else(equal)),
+            windows: Windows::new(window.unwrap_or_else(equal), facts.modelled.clone()),
+            program: facts.modelled.as_ref().map(|sample| sample.program),
             exact: window.is_some(),
             start: None,
             accesses: 0,
@@ -111,7 +118,12 @@ impl Pieces {
 
     /// All of them.
     pub fn finish(self) -> Measured {
-        Measured { counters: self.counters, work: self.work, windows: self.windows.finish() }
+        Measured {
+            counters: self.counters,
+            work: self.work,
+            windows: self.windows.finish(),
+            modelled_program: self.program,
+        }
     }
 }
 
@@ -130,5 +142,6 @@ pub(crate) fn window(machine: &MachineConfig, counted: &Counters, instructions: 
             walk: timing.walk(Cycles(counted.walk_cycles)).0,
             os: os.0,
         },
+        modelled: None,
     }
 }

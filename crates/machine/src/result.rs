@@ -5,6 +5,7 @@
 use nestwalk_mmu::Counters;
 use nestwalk_os::alignment::Alignment;
 use nestwalk_os::{ManagerConfig, OsCounters, TablesConfig};
+use nestwalk_workload::trace::Modelled;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Serialize;
@@ -12,7 +13,7 @@ use serde::Serialize;
 use crate::by_name::{ByName, OwnCounters};
 use crate::configuration::Configuration;
 use crate::contiguity::Contiguity;
-use crate::estimate::{Estimate, ratio};
+use crate::estimate::{Beside, Estimate, ratio, ratio_beside};
 use crate::requests::Requests;
 use crate::reserved::Reserved;
 use crate::warm_up::WarmUp;
@@ -123,6 +124,10 @@ pub struct Statistics {
     pub reserved: Reserved,
     /// Each measured window.
     pub windows: Vec<Window>,
+    /// What the model of the capture counted of all that the windows are a sample of, where that
+    /// chose them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modelled_program: Option<Modelled>,
     /// The requests of a server that tells them apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<Requests>,
@@ -250,11 +255,19 @@ pub fn schema() -> serde_json::Value {
 impl Statistics {
     /// The row that these counters make.
     pub(crate) fn row(&self, name: &str, fragmentation: Option<&Fragmentation>, alignment: Option<&Alignment>) -> Row {
-        let over_windows = |part: fn(&Window) -> (u64, u64)| ratio(&self.windows.iter().map(part).collect::<Vec<_>>());
-        let walks = over_windows(|w| (1000 * w.walks, w.accesses));
-        let latency = over_windows(|w| (w.walk_cycles, w.walks));
-        let walk_cycles = over_windows(|w| (w.walk_cycles, w.accesses));
-        let cycles = over_windows(|w| (w.cycles.total(), w.accesses));
+        let over_windows = |part: fn(&Window) -> (u64, u64), of_model: fn(&Modelled) -> (u64, u64)| {
+            let float = |(y, x): (u64, u64)| (y as f64, x as f64);
+            let windows: Vec<_> = self.windows.iter().map(|window| float(part(window))).collect();
+            let model: Option<Vec<_>> =
+                self.windows.iter().map(|window| window.modelled.as_ref().map(of_model).map(float)).collect();
+            let program = self.modelled_program.as_ref().map(of_model).map(float);
+            let model = model.zip(program).map(|(windows, program)| Beside { windows, program });
+            ratio_beside(&windows, model.as_ref())
+        };
+        let walks = over_windows(|w| (1000 * w.walks, w.accesses), |m| (m.walks, m.accesses));
+        let latency = over_windows(|w| (w.walk_cycles, w.walks), |m| (m.walk_cycles, m.walks));
+        let walk_cycles = over_windows(|w| (w.walk_cycles, w.accesses), |m| (m.walk_cycles, m.accesses));
+        let cycles = over_windows(|w| (w.cycles.total(), w.accesses), |m| (m.cycles(), m.accesses));
         let value = |estimate: Option<Estimate>| estimate.map(|e| e.value);
         let ci95 = |estimate: Option<Estimate>| estimate.and_then(|e| e.ci95);
         let per_walk = |keep: &dyn Fn(&References) -> bool| {

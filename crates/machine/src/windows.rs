@@ -6,6 +6,7 @@
 //! is more than one natural window. Pieces of two windows are no substitute for more windows: they
 //! say how one stretch of the program scatters, not how its stretches differ.
 
+use nestwalk_workload::trace::{Modelled, ModelledSample};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -24,6 +25,9 @@ pub struct Window {
     pub walk_references: u64,
     /// Estimated time by what it is spent on.
     pub cycles: CyclesByPart,
+    /// What the model of the capture counted in it, where that chose the windows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modelled: Option<Modelled>,
 }
 
 /// Estimated cycles by what they are spent on (`docs/model.md`, "Time").
@@ -54,12 +58,15 @@ pub struct Windows {
     /// The natural window of each piece, and the piece.
     pieces: Vec<(u32, Window)>,
     natural: u32,
+    /// What is known of the natural windows beforehand.
+    modelled: Option<ModelledSample>,
 }
 
 impl Windows {
-    /// Pieces have at most `piece_accesses_max` accesses.
-    pub fn new(piece_accesses_max: u64) -> Self {
-        Self { piece_accesses_max: piece_accesses_max.max(1), pieces: Vec::new(), natural: 0 }
+    /// Pieces have at most `piece_accesses_max` accesses. `modelled`: what is known of the natural
+    /// windows beforehand.
+    pub fn new(piece_accesses_max: u64, modelled: Option<ModelledSample>) -> Self {
+        Self { piece_accesses_max: piece_accesses_max.max(1), pieces: Vec::new(), natural: 0, modelled }
     }
 
     /// How many accesses a piece has at the most.
@@ -88,8 +95,19 @@ impl Windows {
                 _ => natural.push((id, piece)),
             }
         }
-        let windows = if natural.len() > 1 { natural } else { self.pieces };
-        windows.into_iter().map(|(_, window)| window).collect()
+        if natural.len() < 2 {
+            return self.pieces.into_iter().map(|(_, window)| window).collect();
+        }
+        natural.into_iter().map(|(id, window)| Window { modelled: self.modelled(id, &window), ..window }).collect()
+    }
+}
+
+impl Windows {
+    /// What is known of the natural window `id`, counted from 1, if `window` is it and was measured
+    /// whole: the last access of a stretch may stand for some beyond it.
+    fn modelled(&self, id: u32, window: &Window) -> Option<Modelled> {
+        let known = *self.modelled.as_ref()?.windows.get((id as usize).checked_sub(1)?)?;
+        (known.accesses.abs_diff(window.accesses) <= known.accesses / 100).then_some(known)
     }
 }
 
@@ -109,6 +127,11 @@ impl Window {
                 walk: self.cycles.walk + other.cycles.walk,
                 os: self.cycles.os + other.cycles.os,
             },
+            modelled: match (self.modelled, other.modelled) {
+                (Some(mine), Some(its)) => Some(mine.plus(&its)),
+                (None, its) if self.accesses == 0 => its,
+                _ => None,
+            },
         }
     }
 }
@@ -123,7 +146,7 @@ mod tests {
 
     #[test]
     fn pieces_of_one_long_window_stay_apart() {
-        let mut windows = Windows::new(10);
+        let mut windows = Windows::new(10, None);
         windows.begin();
         (1..=4).for_each(|n| windows.add(piece(n)));
         assert_eq!(windows.finish().len(), 4);
@@ -131,7 +154,7 @@ mod tests {
 
     #[test]
     fn two_windows_are_two_however_many_pieces_they_have() {
-        let mut windows = Windows::new(10);
+        let mut windows = Windows::new(10, None);
         for _ in 0..2 {
             windows.begin();
             (1..=4).for_each(|n| windows.add(piece(n)));
@@ -142,8 +165,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_of_a_window_goes_with_it_if_it_was_measured_whole() {
+        let known = |accesses| Modelled { accesses, walks: accesses / 2, ..Modelled::default() };
+        let known_windows = vec![known(200), known(300), known(400)];
+        let sample = ModelledSample { program: known(5000), windows: known_windows };
+        let mut windows = Windows::new(1000, Some(sample));
+        for accesses in [201, 0, 390] {
+            windows.begin();
+            windows.add(piece(accesses));
+        }
+        let windows = windows.finish();
+        let found: Vec<_> = windows.iter().map(|window| window.modelled).collect();
+        assert_eq!(found, [Some(known(200)), None]);
+        let sum = |windows: &[Window]| windows.iter().fold(Window::default(), |sum, window| sum.plus(window)).modelled;
+        assert_eq!((sum(&windows[..1]), sum(&windows)), (Some(known(200)), None));
+    }
+
+    #[test]
     fn pieces_of_natural_windows_are_joined_and_empty_ones_dropped() {
-        let mut windows = Windows::new(10);
+        let mut windows = Windows::new(10, None);
         for _ in 0..3 {
             windows.begin();
             windows.add(piece(2));

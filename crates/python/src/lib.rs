@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
+use nestwalk_machine::estimate::{Beside, ratio_beside};
 use nestwalk_machine::{Configuration, bench, catalog, workload};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::import_exception;
@@ -121,10 +122,15 @@ mod _native {
     use super::trace::{locality, trace_check, trace_convert, trace_head, trace_info, trace_profile};
 }
 
+/// Of each window two sums, and of all.
+type Model = (Vec<(f64, f64)>, (f64, f64));
+
 /// The ratio of sums over windows, and half of its 95 % interval; `None` where it cannot be known.
+/// `model`: the same two sums of each window, and of all, by a capture's model.
 #[pyfunction]
-fn ratio(windows: Vec<(u64, u64)>) -> (Option<f64>, Option<f64>) {
-    let estimate = nestwalk_machine::estimate::ratio(&windows);
+fn ratio(windows: Vec<(f64, f64)>, model: Option<Model>) -> (Option<f64>, Option<f64>) {
+    let model = model.map(|(windows, program)| Beside { windows, program });
+    let estimate = ratio_beside(&windows, model.as_ref());
     (estimate.map(|estimate| estimate.value), estimate.and_then(|estimate| estimate.ci95))
 }
 

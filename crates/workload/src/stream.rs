@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use nestwalk_mem::{Access, PageCount, Reuse, Va, Vpn, VpnRange};
 
+use crate::trace::ModelledSample;
+
 /// A thread of the program, numbered from 0 in the order in which threads appear.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
@@ -191,6 +193,8 @@ pub struct WorkloadFacts {
     /// Whether it accesses the kernel's half of the address space, which only tables that were
     /// found have.
     pub kernel_half: bool,
+    /// What the model of a capture counted, if that chose its windows.
+    pub modelled: Option<ModelledSample>,
 }
 
 /// Why a workload cannot go on.

@@ -47,6 +47,8 @@ POLL_SECONDS = 0.05
 SHOW_SECONDS = 0.5
 LACKEY = ("--tool=lackey", "--trace-mem=yes", "--trace-children=no", "--child-silent-after-fork=yes")
 """What makes valgrind write every access, as text: some 0.3 million a second."""
+MODEL_OFF_MAX = 0.03
+"""As far as what is measured may be from the whole program by the model, without a warning: a share."""
 RESERVE_BYTES = 32_000_000
 """Of the disk: what completing the trace takes besides its size, and what arrives meanwhile."""
 SUMS = re.compile(
@@ -425,6 +427,12 @@ class Session:
             found.append(
                 f"the walk latency's interval will be about {100 * half:.1f} % instead of "
                 f"{100 * self._request.precision:g} %: give more --size, or a longer load"
+            )
+        off = report.get("model_off")
+        if off is not None and off > max(self._request.precision, MODEL_OFF_MAX):
+            found.append(
+                f"by the capture's own model what is measured is {100 * off:.0f} % off the program as a whole: "
+                "give more --size, or a longer load"
             )
         return found
 

@@ -230,7 +230,7 @@ def _held(host: Host, small: Result, huge: Result, measured: Value, footprint: i
     timing = small.configuration["machine"]["timing"]
     file = Shares(timing["data_overlap_permille"], timing["walk_critical_permille"])
     above, below = ([_own(window["cycles"]) for window in one.statistics["windows"]] for one in (small, huge))
-    ratio = intervals.ratio(above, below)
+    ratio = intervals.ratio(above, below, intervals.modelled(huge))
     assert ratio is not None, "a run that measured nothing is an error of the engine"  # noqa: S101
     shares = [huge.row[key] for key in ("huge_on_huge_share", "huge_on_small_share")]
     huge_bytes = None if None in shares else round(sum(shares) * footprint)

@@ -198,6 +198,7 @@ impl<P: Program> Workload for Driver<P> {
             accesses: (!fills).then(|| self.common.warm_accesses.unwrap_or(0) + self.common.measured_accesses),
             warms_until_told: !fills && self.common.warm_accesses.is_none(),
             kernel_half: false,
+            modelled: None,
             threads: self.common.threads,
         }
     }

@@ -204,6 +204,7 @@ impl Plan {
             stratum_accesses: self.stratum,
             first_access: self.first.unwrap_or(0),
             seed: self.options.seed,
+            ..Sampling::default()
         }
     }
 

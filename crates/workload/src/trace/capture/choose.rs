@@ -7,12 +7,17 @@
 //! had for the same bytes. Which is better depends on how the program goes: for each length the
 //! variance between stretches of that length is known, so the interval of a sample of `n` of them
 //! is, and the shape with the narrowest one is taken. No more windows are taken than the precision
-//! asked for needs.
+//! asked for needs, of the walk latency and of walk cycles an access.
+//!
+//! Places are drawn many times, one in each stratum, and those taken whose windows have walks, walk
+//! cycles and data cycles an access as all of the steady phase has (rejective sampling: Fuller, Some design
+//! properties of a rejective sampling procedure, Biometrika 96, 2009). Otherwise a stage of the
+//! program that few windows lie in, or none, would be missing from what is measured.
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::super::metadata::Sampling;
+use super::super::metadata::{Modelled, ModelledSample, Sampling};
 use super::model::{UNIT_ACCESSES, Unit};
 use super::planner::Window;
 
@@ -43,6 +48,8 @@ const STARTUP_PAGES: u64 = 100;
 const STEADY_SHARE: u64 = 10;
 /// Tries to find a place for a window where the spool has a gap.
 const TRIES: u32 = 64;
+/// Draws of places, of which the best balanced is taken.
+const DRAWS: u64 = 2048;
 
 /// What the spool has, and what is wanted of it.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +68,8 @@ pub struct Wanted<'a> {
     pub bytes_per_kept: f64,
     /// Lines of all pages that the program touches: no collapsed stretch leaves more.
     pub lines: u64,
-    /// The interval that is enough: half of it, as a share of the walk latency.
+    /// The interval that is enough: half of it, as a share of the walk latency, and of walk cycles
+    /// an access.
     pub precision: f64,
     /// Of the random places.
     pub seed: u64,
@@ -74,13 +82,18 @@ pub struct Choice {
     pub windows: Vec<Window>,
     /// What the trace says of them.
     pub about: Sampling,
+    /// Bytes that they are expected to take.
+    pub bytes: f64,
     /// Whether more windows would have been better, had there been room.
     pub short_of_room: bool,
     /// Half of the 95 % interval of the average walk latency that the model foresees, as a share of
     /// it; `None` without walks.
     pub latency_ci95: Option<f64>,
-    /// The same of walk cycles an access.
+    /// The same of walk cycles an access, of windows placed without looking at the program.
     pub cycles_ci95: Option<f64>,
+    /// How far windows are from all of the steady phase by the model, in what they are furthest
+    /// off, as a share; `None` where they are all of it.
+    pub model_off: Option<f64>,
 }
 
 /// Where the start-up ends: what comes before touches new pages many times faster than what
@@ -134,12 +147,15 @@ pub fn choose(wanted: &Wanted) -> Choice {
     let kept: u64 = steady.iter().map(|unit| unit.kept).sum();
     let has_all = wanted.kept.first().is_some_and(|&(from, until)| from == 0 && until >= wanted.total);
     if has_all && kept as f64 * wanted.bytes_per_kept <= wanted.room || length < 4 * UNIT_ACCESSES {
-        return contiguous(wanted, length);
+        return contiguous(wanted, length, kept);
     }
     let density = kept as f64 / steady.iter().map(|unit| unit.accesses).sum::<u64>().max(1) as f64;
     let shapes = (0..=LONGEST).filter_map(|shift| Shape::new(wanted, &steady, length, density, shift));
-    let best = shapes.min_by(|a, b| a.interval().total_cmp(&b.interval()));
-    best.map_or_else(|| contiguous(wanted, length), |shape| shape.choice(wanted, length))
+    let best = shapes.min_by(|a, b| {
+        let narrower = || a.interval().total_cmp(&b.interval());
+        a.over.total_cmp(&b.over).then_with(narrower)
+    });
+    best.map_or_else(|| contiguous(wanted, length, kept), |shape| shape.choice(wanted, &steady, length))
 }
 
 /// A length of windows, and how many of them.
@@ -147,6 +163,9 @@ struct Shape {
     measured: u64,
     warm: u64,
     windows: u64,
+    bytes: f64,
+    /// Bytes that it takes beyond the room there is.
+    over: f64,
     short_of_room: bool,
     latency_ci95: Option<f64>,
     cycles_ci95: Option<f64>,
@@ -158,13 +177,13 @@ impl Shape {
         let warm = (measured / 2).clamp(WARM_ACCESSES.0, WARM_ACCESSES.1);
         let kept_bytes = density * wanted.bytes_per_kept;
         let deviation = Deviation::of(steady, 1 << shift)?;
-        let room_for = |windows: u64| {
+        let bytes = |windows: u64| {
             let before = (length / windows).min(COLLAPSE_ACCESSES) as f64 * density;
             let collapsed = before.min(COLLAPSE_LINES.min(wanted.lines) as f64) * COLLAPSED_BYTES;
-            windows as f64 * (collapsed + (warm + measured) as f64 * kept_bytes) <= wanted.room
+            windows as f64 * (collapsed + (warm + measured) as f64 * kept_bytes)
         };
         let most = (length / (2 * (warm + measured))).min(WINDOWS.1);
-        let fitting = partition(1, most + 1, room_for);
+        let fitting = partition(1, most + 1, |windows| bytes(windows) <= wanted.room);
         let needed = deviation.windows_for(wanted.precision).max(WINDOWS.0);
         // Fewer than two windows say nothing: if not even they fit, the trace is larger than asked
         // for.
@@ -173,6 +192,8 @@ impl Shape {
             measured,
             warm,
             windows,
+            bytes: bytes(windows),
+            over: (bytes(windows) - wanted.room).max(0.0),
             short_of_room: needed > fitting,
             latency_ci95: deviation.latency(windows),
             cycles_ci95: deviation.cycles(windows),
@@ -184,9 +205,41 @@ impl Shape {
         self.latency_ci95.unwrap_or(0.0).max(self.cycles_ci95.unwrap_or(0.0))
     }
 
-    fn choice(&self, wanted: &Wanted, length: u64) -> Choice {
+    fn choice(&self, wanted: &Wanted, steady: &[Unit], length: u64) -> Choice {
         let stratum = length / self.windows;
+        let all = Sums::of(steady);
         let mut random = Xoshiro256PlusPlus::seed_from_u64(wanted.seed);
+        let draws = (0..DRAWS).map(|_| self.places(wanted, stratum, &mut random));
+        // Where the spool has gaps, a draw may have fewer windows than another.
+        let ranked = draws.map(|windows| (self.windows - windows.len() as u64, all.off(&windows), windows));
+        let best = ranked.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let (_, off, windows) = best.unwrap_or_default();
+        let collapsed = windows.iter().map(|window| window.warm_from - window.collapse_from).min().unwrap_or(0);
+        Choice {
+            about: Sampling {
+                window_accesses: self.measured,
+                collapsed_accesses: collapsed,
+                warm_accesses: self.warm,
+                stratum_accesses: stratum,
+                first_access: wanted.steady,
+                seed: wanted.seed,
+                modelled: Some(ModelledSample {
+                    program: all.all,
+                    windows: windows.iter().map(|window| all.within(window)).collect(),
+                }),
+                ..Sampling::default()
+            },
+            windows,
+            bytes: self.bytes,
+            short_of_room: self.short_of_room,
+            latency_ci95: self.latency_ci95,
+            cycles_ci95: self.cycles_ci95,
+            model_off: Some(off),
+        }
+    }
+
+    /// A window at a random place of each stratum.
+    fn places(&self, wanted: &Wanted, stratum: u64, random: &mut Xoshiro256PlusPlus) -> Vec<Window> {
         let mut windows = Vec::new();
         let mut free_from = wanted.steady;
         for number in 0..self.windows {
@@ -206,27 +259,65 @@ impl Shape {
                 break;
             }
         }
-        let collapsed = windows.iter().map(|window| window.warm_from - window.collapse_from).min().unwrap_or(0);
-        Choice {
-            about: Sampling {
-                window_accesses: self.measured,
-                collapsed_accesses: collapsed,
-                warm_accesses: self.warm,
-                stratum_accesses: stratum,
-                first_access: wanted.steady,
-                seed: wanted.seed,
-                ..Sampling::default()
-            },
-            windows,
-            short_of_room: self.short_of_room,
-            latency_ci95: self.latency_ci95,
-            cycles_ci95: self.cycles_ci95,
-        }
+        windows
     }
 }
 
-/// All of the steady phase, in windows without gaps.
-fn contiguous(wanted: &Wanted, length: u64) -> Choice {
+/// What the model counted up to any access of the steady phase.
+struct Sums {
+    /// The access with which each stretch begins, and what was counted before it.
+    before: Vec<(u64, Modelled)>,
+    all: Modelled,
+}
+
+impl Sums {
+    fn of(steady: &[Unit]) -> Self {
+        let mut all = Modelled::default();
+        let mut before = Vec::with_capacity(steady.len());
+        for unit in steady {
+            before.push((unit.from, all));
+            all = all.plus(&unit.modelled());
+        }
+        Self { before, all }
+    }
+
+    /// What was counted before `access`. Within a stretch it is taken to come evenly.
+    fn before(&self, access: u64) -> Modelled {
+        let next = self.before.partition_point(|stretch| stretch.0 <= access);
+        let Some(&(from, begin)) = next.checked_sub(1).map(|at| &self.before[at]) else { return Modelled::default() };
+        let end = self.before.get(next).map_or(&self.all, |(_, before)| before);
+        let length = end.accesses - begin.accesses;
+        let done = (access - from).min(length);
+        let part =
+            |from: u64, to: u64| from + (u128::from(to - from) * u128::from(done) / u128::from(length.max(1))) as u64;
+        Modelled {
+            accesses: begin.accesses + done,
+            walks: part(begin.walks, end.walks),
+            walk_cycles: part(begin.walk_cycles, end.walk_cycles),
+            data_cycles: part(begin.data_cycles, end.data_cycles),
+        }
+    }
+
+    /// What was counted in the measured part of a window.
+    fn within(&self, window: &Window) -> Modelled {
+        let (from, until) = (self.before(window.measure_from), self.before(window.until));
+        Modelled {
+            accesses: until.accesses - from.accesses,
+            walks: until.walks - from.walks,
+            walk_cycles: until.walk_cycles - from.walk_cycles,
+            data_cycles: until.data_cycles - from.data_cycles,
+        }
+    }
+
+    /// How far windows are from all of it, in whatever they are furthest off, as a share.
+    fn off(&self, windows: &[Window]) -> f64 {
+        let sum = windows.iter().fold(Modelled::default(), |sum, window| sum.plus(&self.within(window)));
+        sum.relative_to(&self.all).into_iter().map(|relative| (relative - 1.0).abs()).fold(0.0, f64::max)
+    }
+}
+
+/// All of the steady phase, in windows without gaps. The filter keeps `kept` accesses of it.
+fn contiguous(wanted: &Wanted, length: u64, kept: u64) -> Choice {
     let warm = length / CONTIGUOUS_WARM;
     let count = ((length - warm) / UNIT_ACCESSES).clamp(1, CONTIGUOUS_WINDOWS);
     let measured = (length - warm) / count;
@@ -245,7 +336,16 @@ fn contiguous(wanted: &Wanted, length: u64) -> Choice {
         seed: wanted.seed,
         ..Sampling::default()
     };
-    Choice { windows, about, short_of_room: false, latency_ci95: Some(0.0), cycles_ci95: Some(0.0) }
+    let bytes = kept as f64 * wanted.bytes_per_kept;
+    Choice {
+        windows,
+        about,
+        bytes,
+        short_of_room: false,
+        latency_ci95: Some(0.0),
+        cycles_ci95: Some(0.0),
+        model_off: None,
+    }
 }
 
 /// The largest number in `from..until` that holds, where all below it do; `from - 1` if none does.
@@ -304,9 +404,10 @@ impl Deviation {
         self.cycles.map(|deviation| half(deviation, windows))
     }
 
-    /// The least number of windows whose interval of the walk latency is as narrow as `precision`.
+    /// The least number of windows whose intervals are both as narrow as `precision`.
     fn windows_for(&self, precision: f64) -> u64 {
-        1 + partition(2, WINDOWS.1 + 1, |windows| self.latency(windows).is_some_and(|half| half > precision)).max(1)
+        let wide = |half: Option<f64>| half.is_some_and(|half| half > precision);
+        1 + partition(2, WINDOWS.1 + 1, |windows| wide(self.latency(windows)) || wide(self.cycles(windows))).max(1)
     }
 }
 
@@ -327,7 +428,7 @@ mod tests {
             .map(|number| {
                 let (walks, cycles, touches) = of(number);
                 let from = number * UNIT_ACCESSES;
-                Unit { from, accesses: UNIT_ACCESSES, kept: KEPT, walks, cycles, touches }
+                Unit { from, accesses: UNIT_ACCESSES, kept: KEPT, walks, cycles, data_cycles: cycles, touches }
             })
             .collect()
     }
@@ -396,6 +497,51 @@ mod tests {
         let cramped = choose(&wanted(&bursty, &all, 3e7));
         assert!(cramped.short_of_room && cramped.windows.len() < many.windows.len());
         assert!(cramped.latency_ci95 > few.latency_ci95 && cramped.latency_ci95 > many.latency_ci95);
+    }
+
+    #[test]
+    fn few_windows_have_of_each_stage_what_the_program_has() {
+        // A fifth of each iteration hardly walks.
+        let units = units(60_000, |n| if n / 1000 % 5 == 4 { (1, 50, 0) } else { (900 + n % 7, 45_000 + n % 90, 0) });
+        let all = [(0, u64::MAX)];
+        for seed in 0..20 {
+            let choice = choose(&Wanted { seed, ..wanted(&units, &all, 8e6) });
+            assert!((5..12).contains(&choice.windows.len()), "{}", choice.windows.len());
+            assert!(choice.model_off.unwrap() < 0.1, "{:?}", choice.model_off);
+            let ModelledSample { program, windows: counted } = choice.about.modelled.as_ref().unwrap();
+            let sum = counted.iter().fold(Modelled::default(), |sum, window| sum.plus(window));
+            let [walks, walk_cycles, _] = sum.relative_to(program);
+            assert!((walks - 1.0).abs() < 0.1 && (walk_cycles - 1.0).abs() < 0.1, "{walks} {walk_cycles}");
+            for (window, counted) in choice.windows.iter().zip(counted) {
+                assert_eq!(window.until - window.measure_from, counted.accesses);
+                let middle = window.measure_from.midpoint(window.until) / UNIT_ACCESSES;
+                let calm = middle / 1000 % 5 == 4;
+                let rate = counted.walks as f64 * UNIT_ACCESSES as f64 / counted.accesses as f64;
+                assert!(if calm { rate < 500.0 } else { rate > 400.0 }, "{rate} {calm}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_counted_up_to_an_access_comes_evenly_within_a_stretch() {
+        let units = units(10, |n| (100 * n, 1000 * n, 0));
+        let skipping: Vec<Unit> = units.iter().copied().filter(|unit| unit.from / UNIT_ACCESSES != 4).collect();
+        let sums = Sums::of(&skipping);
+        let at = |units: u64, part: u64| sums.before(units * UNIT_ACCESSES + UNIT_ACCESSES * part / 4).walks;
+        assert_eq!((at(0, 0), at(1, 0), at(2, 0), at(2, 1)), (0, 0, 100, 150));
+        // Nothing is known of the stretch that the spool skipped.
+        assert_eq!((at(4, 0), at(4, 3), at(5, 0), at(5, 2)), (600, 600, 600, 850));
+        assert_eq!(at(10, 0), 4100);
+        assert_eq!(sums.before(u64::MAX), sums.all);
+    }
+
+    #[test]
+    fn where_nothing_fits_the_smallest_is_taken() {
+        let units = units(60_000, |n| (100, 5000 + n * 7919 % 3000, 0));
+        let all = [(0, u64::MAX)];
+        let choice = choose(&wanted(&units, &all, 1.0));
+        assert_eq!((choice.windows.len(), choice.about.window_accesses), (2, UNIT_ACCESSES));
+        assert!(choice.short_of_room);
     }
 
     #[test]

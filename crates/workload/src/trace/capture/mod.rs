@@ -117,8 +117,11 @@ pub struct CaptureReport {
     /// Half of the 95 % interval of the walk latency that is to be expected, as a share of it;
     /// `None` if there were no walks.
     pub latency_ci95: Option<f64>,
-    /// The same of walk cycles an access.
+    /// The same of walk cycles an access, if windows had been placed without looking at the program.
     pub cycles_ci95: Option<f64>,
+    /// How far what is measured is from all of the steady phase by the model, in walks, walk cycles
+    /// or data cycles an access, whichever is furthest off, as a share; `None` where all is kept.
+    pub model_off: Option<f64>,
     /// Whether the size kept the precision from being reached.
     pub short_of_room: bool,
     /// Whether what is kept in any case (first touches, memory events, few windows) takes more than
@@ -159,27 +162,31 @@ pub fn capture(
     let folder = tempfile::Builder::new().prefix(".nestwalk-").tempdir_in(beside).map_err(io)?;
     let spooled = spool(source, &folder.path().join("spool"), options, hear)?;
     let (draft, fitting) = (folder.path().join("trace"), folder.path().join("fitting"));
-    let (mut room, mut done) = (spooled.room(options.size), None);
-    for left in (0..ATTEMPTS).rev() {
+    let mut room = spooled.room(options.size);
+    let (mut best, mut before): (Option<CaptureReport>, Vec<planner::Window>) = (None, Vec::new());
+    for _ in 0..ATTEMPTS {
         let choice = choose::choose(&spooled.wanted(room, options));
+        if choice.windows == before {
+            break;
+        }
         let recorded = make(&spooled, &choice, &draft, options, hear)?;
         let bytes = recorded.totals.bytes;
         let fits = bytes <= options.size;
-        // The last one is taken as it is if none fits.
-        if fits || left == 0 && done.is_none() {
+        if fits || best.as_ref().is_none_or(|best| bytes < best.bytes) {
             std::fs::rename(&draft, &fitting).map_err(io)?;
-            done = Some(report(&choice, recorded, &spooled, options));
+            best = Some(report(&choice, recorded, &spooled, options));
         }
         let roomy = choice.short_of_room && (bytes as f64) < ROOMY * options.size as f64;
         if fits && !roomy {
             break;
         }
         // What was foreseen was off by as much.
-        let fixed = spooled.fixed_bytes() as f64;
-        room *= (options.size as f64 - fixed).max(1.0) / (bytes as f64 - fixed).max(1.0) * 0.97;
+        let taken = bytes.saturating_sub(spooled.fixed_bytes()).max(1) as f64;
+        room = spooled.room(options.size).max(1.0) * choice.bytes / taken * 0.97;
+        before = choice.windows;
     }
     publish(&fitting, destination)?;
-    done.ok_or_else(|| interrupted(destination))
+    best.ok_or_else(|| interrupted(destination))
 }
 
 /// The spool, and what is known of the program once it has ended.
@@ -347,6 +354,7 @@ fn report(choice: &Choice, recorded: Recorded, spooled: &Spooled, options: &Capt
         steady: spooled.steady,
         latency_ci95: choice.latency_ci95,
         cycles_ci95: choice.cycles_ci95,
+        model_off: choice.model_off,
         short_of_room: choice.short_of_room,
         over_size: recorded.totals.bytes > options.size,
         spooled_permille: (had * 1000 / u128::from(total)).min(1000) as u64,
@@ -380,6 +388,7 @@ fn everything(
         steady,
         latency_ci95: Some(0.0),
         cycles_ci95: Some(0.0),
+        model_off: None,
         short_of_room: false,
         over_size: false,
         spooled_permille: 1000,

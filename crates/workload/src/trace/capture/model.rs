@@ -11,6 +11,8 @@
 use nestwalk_mem::Va;
 use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
 
+use super::super::metadata::Modelled;
+
 /// Accesses of a [`Unit`], at least.
 pub const UNIT_ACCESSES: u64 = 1 << 16;
 
@@ -37,8 +39,17 @@ pub struct Unit {
     pub walks: u64,
     /// What they cost.
     pub cycles: u64,
+    /// What the kept accesses cost, each an access to the caches.
+    pub data_cycles: u64,
     /// Pages touched for the first time.
     pub touches: u64,
+}
+
+impl Unit {
+    /// What was counted in it.
+    pub const fn modelled(&self) -> Modelled {
+        Modelled { accesses: self.accesses, walks: self.walks, walk_cycles: self.cycles, data_cycles: self.data_cycles }
+    }
 }
 
 /// An LRU array: rows of `ways` keys, the latest first. A key is never 0.
@@ -100,7 +111,7 @@ impl Model {
             self.open.walks += 1;
             self.open.cycles += self.reference(page >> PTES_SHIFT | TABLE_LINE);
         }
-        self.reference(address.0 >> LINE_SHIFT);
+        self.open.data_cycles += self.reference(address.0 >> LINE_SHIFT);
     }
 
     fn reference(&mut self, line: u64) -> u64 {
