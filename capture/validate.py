@@ -4,12 +4,17 @@
 
     nestwalk capture --raw -o bfs.raw -- capture/programs/bfs -s 18 -t 4
     capture/validate.py bfs.raw 1M 4M
+    capture/validate.py --seeds 8 bfs.raw 4M 8M
 
 Makes traces of the stream: every access from the end of the start-up on, unfiltered ("whole"); the
 same, filtered; and what `nestwalk capture --size` makes of it for each size named. Compares them for
 every technique, and prints a table in Markdown: what the whole stream says, and how far the others
 are from it in percent, with half of the 95 % interval that the comparison prints. An exclamation mark
 stands where that interval does not cover the whole stream's value.
+
+With --seeds each size is captured so many times, with other places for its windows. The table then has
+how far off the whole stream's values they are (root mean square), half of the interval on average, and
+how many of the intervals cover it.
 """
 
 import argparse
@@ -23,12 +28,13 @@ from nestwalk import _native, traces
 
 ROWS = ("native-4k", "vm-4k", "vm-host-2m", "vm-thp", "vm-mthp", "vm-ptemagnet", "vm-hugegpt", "vm-asap", "vm-ds")
 KEYS = {"walks_per_kiloaccess": "walks/1000", "walk_latency_cycles": "cycles a walk"}
+ALL_KEYS = KEYS | {"cycles_per_access": "cycles an access"}
 ALL = 10**12
 WARM = 10
 """Of the whole stream, one access in so many warms up, as in a trace without gaps."""
 
 
-def captured(source, target, size, name):
+def captured(source, target, size, name, seed=1):
     """A trace of the stream, as `nestwalk capture` makes it; what is known of it."""
     options = {
         "program": name,
@@ -41,7 +47,7 @@ def captured(source, target, size, name):
         "begin_told": False,
         "end_mark": None,
         "spool": None,
-        "seed": 1,
+        "seed": seed,
     }
     return json.loads(_native.capture(str(source), str(target), json.dumps(options), lambda *_: 1))
 
@@ -74,12 +80,28 @@ def beside(row, truth, key):
     return f"{off} ±{100 * half / exact:.1f}{'' if covers else ' **!**'}"
 
 
+def over_seeds(tables, truth, key):
+    """How captures with other places of their windows scatter around the whole stream's value of a row."""
+    exact = truth[key]
+    values = [(rows[key], rows.get(f"{key}_ci95")) for rows in tables]
+    if not exact or any(value is None for value, _ in values):
+        return "none"
+    off = sum((value / exact - 1) ** 2 for value, _ in values) / len(values)
+    halves = [(abs(value - exact) <= half, half / exact) for value, half in values if half is not None]
+    text = f"{100 * off**0.5:.1f} %"
+    if not halves:
+        return f"{text}, no interval"
+    mean = sum(half for _, half in halves) / len(halves)
+    return f"{text}, ±{100 * mean:.1f}, {sum(covers for covers, _ in halves)} of {len(halves)}"
+
+
 def main():
     """A table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("source", type=Path, help="what nestwalk capture --raw made")
     parser.add_argument("sizes", nargs="*", help="of traces, such as 1M")
     parser.add_argument("--rows", default=",".join(ROWS), help="which configurations to compare")
+    parser.add_argument("--seeds", type=int, default=1, help="so many captures of each size")
     arguments = parser.parse_args()
     source, names = arguments.source, arguments.rows.split(",")
     name = source.name.split(".")[0]
@@ -87,12 +109,28 @@ def main():
     with tempfile.TemporaryDirectory(dir=source.parent, prefix="validate-") as folder:
         trace = Path(folder) / "trace.nwt"
         report = captured(source, trace, ALL, name)
-        found["filtered"] = compared(trace, names)
+        if arguments.seeds == 1:
+            found["filtered"] = compared(trace, names)
         for word in arguments.sizes:
-            made = captured(source, trace, traces.count(word), name)
-            found[f"{made['bytes'] / 1e6:.1f} MB, {made['windows']} windows"] = compared(trace, names)
+            for seed in range(1, arguments.seeds + 1):
+                made = captured(source, trace, traces.count(word), name, seed)
+                title = f"{made['bytes'] / 1e6:.1f} MB, {made['windows']} windows"
+                found[title if arguments.seeds == 1 else (word, seed)] = compared(trace, names)
         whole(source, trace, report)
         truth = compared(trace, names)
+    if arguments.seeds > 1:
+        heads = [
+            f"{name}, {arguments.seeds} captures",
+            *(f"{word}B: {k}" for word in arguments.sizes for k in ALL_KEYS.values()),
+        ]
+        print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
+        for row in names:
+            cells = [f"`{row}`"]
+            for word in arguments.sizes:
+                tables = [rows[row] for (size, _), rows in found.items() if size == word]
+                cells += [over_seeds(tables, truth[row], key) for key in ALL_KEYS]
+            print(f"| {' | '.join(cells)} |")
+        return
     measured = (report["accesses"] - report["sampled_from"]) * (WARM - 1) / WARM
     heads = [f"{name}: {measured / 1e6:,.0f} M accesses", *KEYS.values()]
     heads += [f"{trace}: {what}" for trace in found for what in KEYS.values()]

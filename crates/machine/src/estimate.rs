@@ -35,7 +35,8 @@ pub fn ratio(windows: &[(u64, u64)]) -> Option<Estimate> {
 }
 
 /// What a model says of the same two sums, where the windows were placed so that its ratio over all
-/// of them is that of the whole program, or near it ([`nestwalk_workload::trace::capture::choose`]).
+/// of them is that of the whole program, or near it
+/// ([`nestwalk_workload::trace::capture::choose`]).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Beside {
     /// Of each window.

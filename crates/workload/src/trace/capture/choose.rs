@@ -10,9 +10,9 @@
 //! asked for needs, of the walk latency and of walk cycles an access.
 //!
 //! Places are drawn many times, one in each stratum, and those taken whose windows have walks, walk
-//! cycles and data cycles an access as all of the steady phase has (rejective sampling: Fuller, Some design
-//! properties of a rejective sampling procedure, Biometrika 96, 2009). Otherwise a stage of the
-//! program that few windows lie in, or none, would be missing from what is measured.
+//! cycles and data cycles an access as all of the steady phase has (rejective sampling: Fuller,
+//! Some design properties of a rejective sampling procedure, Biometrika 96, 2009). Otherwise a
+//! stage of the program that few windows lie in, or none, would be missing from what is measured.
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;

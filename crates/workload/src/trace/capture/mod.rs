@@ -117,7 +117,8 @@ pub struct CaptureReport {
     /// Half of the 95 % interval of the walk latency that is to be expected, as a share of it;
     /// `None` if there were no walks.
     pub latency_ci95: Option<f64>,
-    /// The same of walk cycles an access, if windows had been placed without looking at the program.
+    /// The same of walk cycles an access, if windows had been placed without looking at the
+    /// program.
     pub cycles_ci95: Option<f64>,
     /// How far what is measured is from all of the steady phase by the model, in walks, walk cycles
     /// or data cycles an access, whichever is furthest off, as a share; `None` where all is kept.
