@@ -212,7 +212,7 @@ mod tests {
     /// times 0.8, give or take a third. A capture has room for eleven windows or so.
     #[test]
     fn windows_of_a_capture_know_the_program_and_their_intervals_cover_it() {
-        use nestwalk_workload::trace::Modelled;
+        use nestwalk_workload::Modelled;
         use nestwalk_workload::trace::capture::choose::{Wanted, choose};
         use nestwalk_workload::trace::capture::model::{UNIT_ACCESSES, Unit};
         let stretch = |number: u64| {

@@ -6,8 +6,7 @@
 
 use nestwalk_mem::Cycles;
 use nestwalk_mmu::Counters;
-use nestwalk_workload::WorkloadFacts;
-use nestwalk_workload::trace::Modelled;
+use nestwalk_workload::{Modelled, WorkloadFacts};
 
 use crate::configuration::Configuration;
 use crate::machine::{Machine, TenantId};

@@ -5,7 +5,7 @@
 use nestwalk_mmu::Counters;
 use nestwalk_os::alignment::Alignment;
 use nestwalk_os::{ManagerConfig, OsCounters, TablesConfig};
-use nestwalk_workload::trace::Modelled;
+use nestwalk_workload::Modelled;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Serialize;

@@ -6,7 +6,7 @@
 //! is more than one natural window. Pieces of two windows are no substitute for more windows: they
 //! say how one stretch of the program scatters, not how its stretches differ.
 
-use nestwalk_workload::trace::{Modelled, ModelledSample};
+use nestwalk_workload::{Modelled, ModelledSample};
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -11,10 +11,12 @@ pub mod churn;
 pub mod filtered;
 pub mod generator;
 pub mod locality;
+pub mod modelled;
 pub mod stream;
 pub mod trace;
 
 pub use churn::ChurnConfig;
 pub use filtered::FilteredWorkload;
 pub use generator::GeneratorConfig;
+pub use modelled::{Modelled, ModelledSample};
 pub use stream::{Batch, MemoryEvent, Phase, Step, ThreadId, Workload, WorkloadError, WorkloadFacts};

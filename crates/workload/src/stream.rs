@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nestwalk_mem::{Access, PageCount, Reuse, Va, Vpn, VpnRange};
 
-use crate::trace::ModelledSample;
+use crate::modelled::ModelledSample;
 
 /// A thread of the program, numbered from 0 in the order in which threads appear.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

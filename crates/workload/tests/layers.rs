@@ -10,7 +10,7 @@ use sources::Sources;
 /// From the ground up, each with its name. A module that is not named is on the floor of the
 /// nearest folder that is.
 const FLOORS: &[(&str, &[&str])] = &[
-    ("the stream that a program is", &["stream"]),
+    ("the stream that a program is", &["modelled", "stream"]),
     ("programs that are generated", &["chase", "churn", "generator"]),
     (
         "parts of the trace format",

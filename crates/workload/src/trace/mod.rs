@@ -43,7 +43,7 @@ pub mod writer;
 pub use convert::{ConvertOptions, ConvertReport, Progress, convert};
 pub use filter::FilterOptions;
 pub use inspect::{CheckReport, TraceInfo, check, fuzz_one, info};
-pub use metadata::{Metadata, Modelled, ModelledSample, Sampling, Vma};
+pub use metadata::{Metadata, Sampling, Vma};
 pub use play::{PlayOptions, TraceWorkload};
 pub use reader::{Decoder, Trace};
 pub use sample::{SampleOptions, SteadyFrom, Strata};

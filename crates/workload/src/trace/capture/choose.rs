@@ -17,9 +17,10 @@
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::super::metadata::{Modelled, ModelledSample, Sampling};
+use super::super::metadata::Sampling;
 use super::model::{UNIT_ACCESSES, Unit};
 use super::planner::Window;
+use crate::modelled::{Modelled, ModelledSample};
 
 /// Lines that a collapsed stretch may leave: 64 MiB of them, more than the last level of nearly all
 /// machines.

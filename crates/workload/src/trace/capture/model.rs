@@ -11,7 +11,7 @@
 use nestwalk_mem::Va;
 use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
 
-use super::super::metadata::Modelled;
+use crate::modelled::Modelled;
 
 /// Accesses of a [`Unit`], at least.
 pub const UNIT_ACCESSES: u64 = 1 << 16;
