@@ -844,7 +844,7 @@ class LatencyHistogram(TypedDict):
 
 
 class Modelled(TypedDict):
-    """What the model of a capture (`super::capture::model`) counted in a part of the program."""
+    """What the model of a capture counted in a part of the program."""
 
     accesses: int
     """Accesses."""

@@ -14,7 +14,7 @@ pub struct ModelledSample {
     pub windows: Vec<Modelled>,
 }
 
-/// What the model of a capture ([`crate::trace::capture::model`]) counted in a part of the program.
+/// What the model of a capture counted in a part of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Modelled {
     /// Accesses.
