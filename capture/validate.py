@@ -52,11 +52,9 @@ def captured(source, target, size, name, seed=1):
     return json.loads(_native.capture(str(source), str(target), json.dumps(options), lambda *_: 1))
 
 
-def whole(source, target, report):
-    """A trace with every access from the end of the start-up on."""
-    first, total = report["sampled_from"], report["accesses"]
-    warm = (total - first) // WARM
-    sample = traces.Sample(windows=1, warm=warm, window=total - first - warm, steady_access=first)
+def whole(source, target, begin, warm, total):
+    """A trace with every access from `begin` on, of which the first `warm` ones warm up."""
+    sample = traces.Sample(windows=1, warm=warm, window=total - begin - warm, steady_access=begin)
     traces.trace_convert(source, target, sample=sample, total=total)
 
 
@@ -95,6 +93,51 @@ def over_seeds(tables, truth, key):
     return f"{text}, ±{100 * mean:.1f}, {sum(covers for covers, _ in halves)} of {len(halves)}"
 
 
+def one_of_each(source, trace, sizes, names):
+    """The table of one capture of each size, beside all of the steady phase, filtered. Its first tenth warms up."""
+    name = source.name.split(".")[0]
+    report = captured(source, trace, ALL, name)
+    found = {"filtered": compared(trace, names)}
+    for word in sizes:
+        made = captured(source, trace, traces.count(word), name)
+        found[f"{made['bytes'] / 1e6:.1f} MB, {made['windows']} windows"] = compared(trace, names)
+    first, total = report["sampled_from"], report["accesses"]
+    warm = (total - first) // WARM
+    whole(source, trace, first, warm, total)
+    truth = compared(trace, names)
+    heads = [f"{name}: {(total - first - warm) / 1e6:,.0f} M accesses", *KEYS.values()]
+    yield heads + [f"{title}: {what}" for title in found for what in KEYS.values()]
+    for row in names:
+        cells = [f"`{row}`", *(f"{truth[row][key] or 0:.2f}" for key in KEYS)]
+        yield cells + [beside(rows[row], truth[row], key) for rows in found.values() for key in KEYS]
+
+
+def many_of_each(source, trace, sizes, names, seeds):
+    """The table of so many captures of each size, beside all of the steady phase, which what comes before it warms up."""
+    name = source.name.split(".")[0]
+    found = {}
+    for word in sizes:
+        windows = []
+        for seed in range(1, seeds + 1):
+            report = captured(source, trace, traces.count(word), name, seed)
+            windows.append(report["windows"])
+            found.setdefault(word, []).append(compared(trace, names))
+        print(f"{word}B: {min(windows)} to {max(windows)} windows", file=sys.stderr)
+    first, total = report["sampled_from"], report["accesses"]
+    warm = min(first, (total - first) // WARM)
+    whole(source, trace, first - warm, warm, total)
+    truth = compared(trace, names)
+    heads = [f"{name}: {(total - first) / 1e6:,.0f} M accesses, {seeds} captures"]
+    yield heads + [f"{word}B: {what}" for word in found for what in ALL_KEYS.values()]
+    for row in names:
+        scattered = [
+            (over_seeds([rows[row] for rows in tables], truth[row], key))
+            for tables in found.values()
+            for key in ALL_KEYS
+        ]
+        yield [f"`{row}`", *scattered]
+
+
 def main():
     """A table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
@@ -103,42 +146,16 @@ def main():
     parser.add_argument("--rows", default=",".join(ROWS), help="which configurations to compare")
     parser.add_argument("--seeds", type=int, default=1, help="so many captures of each size")
     arguments = parser.parse_args()
-    source, names = arguments.source, arguments.rows.split(",")
-    name = source.name.split(".")[0]
-    found = {}
-    with tempfile.TemporaryDirectory(dir=source.parent, prefix="validate-") as folder:
-        trace = Path(folder) / "trace.nwt"
-        report = captured(source, trace, ALL, name)
-        if arguments.seeds == 1:
-            found["filtered"] = compared(trace, names)
-        for word in arguments.sizes:
-            for seed in range(1, arguments.seeds + 1):
-                made = captured(source, trace, traces.count(word), name, seed)
-                title = f"{made['bytes'] / 1e6:.1f} MB, {made['windows']} windows"
-                found[title if arguments.seeds == 1 else (word, seed)] = compared(trace, names)
-        whole(source, trace, report)
-        truth = compared(trace, names)
-    if arguments.seeds > 1:
-        heads = [
-            f"{name}, {arguments.seeds} captures",
-            *(f"{word}B: {k}" for word in arguments.sizes for k in ALL_KEYS.values()),
-        ]
-        print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
-        for row in names:
-            cells = [f"`{row}`"]
-            for word in arguments.sizes:
-                tables = [rows[row] for (size, _), rows in found.items() if size == word]
-                cells += [over_seeds(tables, truth[row], key) for key in ALL_KEYS]
-            print(f"| {' | '.join(cells)} |")
-        return
-    measured = (report["accesses"] - report["sampled_from"]) * (WARM - 1) / WARM
-    heads = [f"{name}: {measured / 1e6:,.0f} M accesses", *KEYS.values()]
-    heads += [f"{trace}: {what}" for trace in found for what in KEYS.values()]
-    print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
-    for row in names:
-        cells = [f"`{row}`", *(f"{truth[row][key] or 0:.2f}" for key in KEYS)]
-        cells += [beside(rows[row], truth[row], key) for rows in found.values() for key in KEYS]
+    if arguments.seeds > 1 and not arguments.sizes:
+        parser.error("--seeds is about sizes: name some, such as 4M 8M")
+    names = arguments.rows.split(",")
+    with tempfile.TemporaryDirectory(dir=arguments.source.parent, prefix="validate-") as folder:
+        wanted = (arguments.source, Path(folder) / "trace.nwt", arguments.sizes, names)
+        lines = list(many_of_each(*wanted, arguments.seeds) if arguments.seeds > 1 else one_of_each(*wanted))
+    for number, cells in enumerate(lines):
         print(f"| {' | '.join(cells)} |")
+        if number == 0:
+            print(f"|{' --- |' * len(cells)}")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from nestwalk import (
     whole_run,
 )
 from nestwalk.conduct import Means
-from nestwalk.cycles import total
 from nestwalk.errors import SEED_MAX, NestwalkError
 from nestwalk.matrix import STANDARD
 
@@ -385,13 +384,11 @@ def relative_interval(result: Result, first: Result) -> float | None:
     if result.statistics["warm_accesses"] != first.statistics["warm_accesses"]:
         gain = intervals.gain(result, first)
         return gain.ci95 if gain else None
-    pairs = [
-        (total(mine["cycles"]), total(its["cycles"]))
-        for mine, its in zip(result.statistics["windows"], first.statistics["windows"], strict=False)
-        if mine["accesses"] == its["accesses"]
-    ]
-    same = len(result.statistics["windows"]) == len(first.statistics["windows"]) == len(pairs)
-    return _native.ratio(pairs, intervals.modelled(first))[1] if same and result is not first else None
+    of_both = [[window["accesses"] for window in run.statistics["windows"]] for run in (result, first)]
+    if result is first or of_both[0] != of_both[1]:
+        return None
+    found = intervals.ratio(intervals.cycles(result), intervals.cycles(first), intervals.modelled(first))
+    return found.ci95 if found else None
 
 
 def _quotient(value: float | None, first: float | None) -> float | None:

@@ -200,13 +200,6 @@ mod tests {
         assert!(covered >= 400 * 9 / 10 && covered_alone < 400 * 7 / 10, "{covered}, {covered_alone} of 400");
     }
 
-    /// A number that looks random, from 0 to 1 (the finalizer of `SplitMix64`).
-    fn mixed(n: u64) -> f64 {
-        let n = n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (((n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)) >> 40) as f64 / (1u64 << 24) as f64
-    }
-
     /// A program whose stages, of some thousand stretches each, walk often, now and then or hardly.
     /// The simulated machine's TLB is another than the model's: its walks are what the model counts
     /// times 0.8, give or take a third. A capture has room for eleven windows or so.
@@ -215,17 +208,19 @@ mod tests {
         use nestwalk_workload::Modelled;
         use nestwalk_workload::trace::capture::choose::{Wanted, choose};
         use nestwalk_workload::trace::capture::model::{UNIT_ACCESSES, Unit};
-        let stretch = |number: u64| {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
+        let mut noise = move || (random.next_u64() >> 40) as f64 / f64::from(1 << 24) - 0.5;
+        let mut stretch = |number: u64| {
             let rate = [14_000.0, 14_000.0, 13_000.0, 3000.0, 100.0][number as usize / 3000 % 5];
-            let walks = (rate * (0.8 + 0.4 * mixed(number))) as u64;
+            let walks = (rate * (1.0 + 0.4 * noise())) as u64;
             let from = number * UNIT_ACCESSES;
             let (cycles, data_cycles) = (50 * walks, 900_000 + (rate * 100.0) as u64);
             Unit { from, accesses: UNIT_ACCESSES, kept: 8000, walks, cycles, data_cycles, touches: 0 }
         };
-        let units: Vec<Unit> = (0..90_000).map(stretch).collect();
-        let simulated = |at: usize| units[at].walks as f64 * (0.8 + 0.5 * (mixed(at as u64 ^ 1 << 40) - 0.5));
+        let units: Vec<Unit> = (0..90_000).map(&mut stretch).collect();
+        let simulated: Vec<f64> = units.iter().map(|unit| unit.walks as f64 * (0.8 + 0.5 * noise())).collect();
         let total = units.len() as u64 * UNIT_ACCESSES;
-        let truth = (0..units.len()).map(simulated).sum::<f64>() / total as f64;
+        let truth = simulated.iter().sum::<f64>() / total as f64;
         let (mut covered, mut off, mut widths, mut plain) = (0, Vec::new(), 0.0, 0.0);
         for seed in 0..100 {
             let kept = [(0, u64::MAX)];
@@ -244,9 +239,9 @@ mod tests {
                 .windows
                 .iter()
                 .map(|window| {
-                    let stretches = window.measure_from / UNIT_ACCESSES..window.until.div_ceil(UNIT_ACCESSES);
-                    let walks: f64 = stretches.clone().map(|at| simulated(at as usize)).sum();
-                    (walks, ((stretches.end - stretches.start) * UNIT_ACCESSES) as f64)
+                    let (from, until) = (window.measure_from / UNIT_ACCESSES, window.until.div_ceil(UNIT_ACCESSES));
+                    let walks: f64 = simulated[from as usize..until as usize].iter().sum();
+                    (walks, ((until - from) * UNIT_ACCESSES) as f64)
                 })
                 .collect();
             assert!((8..20).contains(&windows.len()), "{}", windows.len());

@@ -100,9 +100,7 @@ impl Windows {
         }
         natural.into_iter().map(|(id, window)| Window { modelled: self.modelled(id, &window), ..window }).collect()
     }
-}
 
-impl Windows {
     /// What is known of the natural window `id`, counted from 1, if `window` is it and was measured
     /// whole: the last access of a stretch may stand for some beyond it.
     fn modelled(&self, id: u32, window: &Window) -> Option<Modelled> {

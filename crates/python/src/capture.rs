@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use nestwalk_machine::RunResult;
 use nestwalk_machine::live::{self, LiveReport};
+use nestwalk_workload::ModelledSample;
 use nestwalk_workload::trace::capture::{self, Answer, Begin, CaptureOptions, Live};
 use nestwalk_workload::trace::live::LiveOptions;
 use pyo3::prelude::*;
@@ -195,7 +196,7 @@ pub(crate) fn capture_stream(
             window_accesses: sampling.window_accesses,
             walk_latency_ci95: done.latency_ci95,
             walk_cycles_ci95: done.cycles_ci95,
-            model_off: done.model_off,
+            model_off: sampling.modelled.as_ref().map(ModelledSample::off),
             short_of_room: done.short_of_room,
             over_size: done.over_size,
             spooled_permille: done.spooled_permille,

@@ -27,6 +27,15 @@ pub struct Modelled {
     pub data_cycles: u64,
 }
 
+impl ModelledSample {
+    /// How far the windows are from the program, in walks, walk cycles or data cycles an access,
+    /// whichever is furthest off, as a share.
+    pub fn off(&self) -> f64 {
+        let sum = self.windows.iter().fold(Modelled::default(), |sum, window| sum.plus(window));
+        sum.relative_to(&self.program).into_iter().map(|relative| (relative - 1.0).abs()).fold(0.0, f64::max)
+    }
+}
+
 impl Modelled {
     /// Walks an access, walk cycles an access and data cycles an access, as multiples of those of
     /// `all`; 1 where both have none.
@@ -68,5 +77,7 @@ mod tests {
         assert_eq!(all.relative_to(&all), [1.0; 3]);
         assert_eq!(part.plus(&all).walks, 120);
         assert_eq!(part.cycles(), 250);
+        assert_eq!(ModelledSample { program: all, windows: vec![part, part] }.off(), 1.0);
+        assert_eq!(ModelledSample { program: all, windows: vec![all, all] }.off(), 0.0);
     }
 }

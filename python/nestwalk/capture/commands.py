@@ -55,7 +55,7 @@ def capture(
         float,
         typer.Option(
             metavar="PERCENT",
-            help="The interval of the walk latency that is enough (95 %, half of it): a trace gets no larger for more.",
+            help="The interval (95 %, half of it) of walk latency and cycles that is enough: no larger trace for more.",
             min=0.1,
             max=100,
         ),

@@ -92,9 +92,6 @@ pub struct Choice {
     pub latency_ci95: Option<f64>,
     /// The same of walk cycles an access, of windows placed without looking at the program.
     pub cycles_ci95: Option<f64>,
-    /// How far windows are from all of the steady phase by the model, in what they are furthest
-    /// off, as a share; `None` where they are all of it.
-    pub model_off: Option<f64>,
 }
 
 /// Where the start-up ends: what comes before touches new pages many times faster than what
@@ -212,9 +209,12 @@ impl Shape {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(wanted.seed);
         let draws = (0..DRAWS).map(|_| self.places(wanted, stratum, &mut random));
         // Where the spool has gaps, a draw may have fewer windows than another.
-        let ranked = draws.map(|windows| (self.windows - windows.len() as u64, all.off(&windows), windows));
+        let ranked = draws.map(|windows| {
+            let modelled = all.sample(&windows);
+            (self.windows - windows.len() as u64, modelled.off(), modelled, windows)
+        });
         let best = ranked.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let (_, off, windows) = best.unwrap_or_default();
+        let (_, _, modelled, windows) = best.unwrap_or_default();
         let collapsed = windows.iter().map(|window| window.warm_from - window.collapse_from).min().unwrap_or(0);
         Choice {
             about: Sampling {
@@ -224,10 +224,7 @@ impl Shape {
                 stratum_accesses: stratum,
                 first_access: wanted.steady,
                 seed: wanted.seed,
-                modelled: Some(ModelledSample {
-                    program: all.all,
-                    windows: windows.iter().map(|window| all.within(window)).collect(),
-                }),
+                modelled: Some(modelled),
                 ..Sampling::default()
             },
             windows,
@@ -235,7 +232,6 @@ impl Shape {
             short_of_room: self.short_of_room,
             latency_ci95: self.latency_ci95,
             cycles_ci95: self.cycles_ci95,
-            model_off: Some(off),
         }
     }
 
@@ -310,10 +306,9 @@ impl Sums {
         }
     }
 
-    /// How far windows are from all of it, in whatever they are furthest off, as a share.
-    fn off(&self, windows: &[Window]) -> f64 {
-        let sum = windows.iter().fold(Modelled::default(), |sum, window| sum.plus(&self.within(window)));
-        sum.relative_to(&self.all).into_iter().map(|relative| (relative - 1.0).abs()).fold(0.0, f64::max)
+    /// What was counted in the measured part of each of the windows, and of all.
+    fn sample(&self, windows: &[Window]) -> ModelledSample {
+        ModelledSample { program: self.all, windows: windows.iter().map(|window| self.within(window)).collect() }
     }
 }
 
@@ -338,15 +333,7 @@ fn contiguous(wanted: &Wanted, length: u64, kept: u64) -> Choice {
         ..Sampling::default()
     };
     let bytes = kept as f64 * wanted.bytes_per_kept;
-    Choice {
-        windows,
-        about,
-        bytes,
-        short_of_room: false,
-        latency_ci95: Some(0.0),
-        cycles_ci95: Some(0.0),
-        model_off: None,
-    }
+    Choice { windows, about, bytes, short_of_room: false, latency_ci95: Some(0.0), cycles_ci95: Some(0.0) }
 }
 
 /// The largest number in `from..until` that holds, where all below it do; `from - 1` if none does.
@@ -508,8 +495,9 @@ mod tests {
         for seed in 0..20 {
             let choice = choose(&Wanted { seed, ..wanted(&units, &all, 8e6) });
             assert!((5..12).contains(&choice.windows.len()), "{}", choice.windows.len());
-            assert!(choice.model_off.unwrap() < 0.1, "{:?}", choice.model_off);
-            let ModelledSample { program, windows: counted } = choice.about.modelled.as_ref().unwrap();
+            let modelled = choice.about.modelled.as_ref().unwrap();
+            assert!(modelled.off() < 0.1, "{}", modelled.off());
+            let ModelledSample { program, windows: counted } = modelled;
             let sum = counted.iter().fold(Modelled::default(), |sum, window| sum.plus(window));
             let [walks, walk_cycles, _] = sum.relative_to(program);
             assert!((walks - 1.0).abs() < 0.1 && (walk_cycles - 1.0).abs() < 0.1, "{walks} {walk_cycles}");

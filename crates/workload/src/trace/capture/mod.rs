@@ -120,9 +120,6 @@ pub struct CaptureReport {
     /// The same of walk cycles an access, if windows had been placed without looking at the
     /// program.
     pub cycles_ci95: Option<f64>,
-    /// How far what is measured is from all of the steady phase by the model, in walks, walk cycles
-    /// or data cycles an access, whichever is furthest off, as a share; `None` where all is kept.
-    pub model_off: Option<f64>,
     /// Whether the size kept the precision from being reached.
     pub short_of_room: bool,
     /// Whether what is kept in any case (first touches, memory events, few windows) takes more than
@@ -167,6 +164,7 @@ pub fn capture(
     let (mut best, mut before): (Option<CaptureReport>, Vec<planner::Window>) = (None, Vec::new());
     for _ in 0..ATTEMPTS {
         let choice = choose::choose(&spooled.wanted(room, options));
+        // With other room there are no other windows.
         if choice.windows == before {
             break;
         }
@@ -355,7 +353,6 @@ fn report(choice: &Choice, recorded: Recorded, spooled: &Spooled, options: &Capt
         steady: spooled.steady,
         latency_ci95: choice.latency_ci95,
         cycles_ci95: choice.cycles_ci95,
-        model_off: choice.model_off,
         short_of_room: choice.short_of_room,
         over_size: recorded.totals.bytes > options.size,
         spooled_permille: (had * 1000 / u128::from(total)).min(1000) as u64,
@@ -389,7 +386,6 @@ fn everything(
         steady,
         latency_ci95: Some(0.0),
         cycles_ci95: Some(0.0),
-        model_off: None,
         short_of_room: false,
         over_size: false,
         spooled_permille: 1000,
