@@ -149,6 +149,8 @@ def main():
     if arguments.seeds > 1 and not arguments.sizes:
         parser.error("--seeds is about sizes: name some, such as 4M 8M")
     names = arguments.rows.split(",")
+    if not arguments.source.is_file():
+        parser.error(f"{arguments.source}: no such file: make it with nestwalk capture --raw")
     with tempfile.TemporaryDirectory(dir=arguments.source.parent, prefix="validate-") as folder:
         wanted = (arguments.source, Path(folder) / "trace.nwt", arguments.sizes, names)
         lines = list(many_of_each(*wanted, arguments.seeds) if arguments.seeds > 1 else one_of_each(*wanted))
