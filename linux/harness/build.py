@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import typing
 from pathlib import Path
@@ -37,7 +38,7 @@ class Release(typing.NamedTuple):
     suffix: str
     # Of its selftests of mm, below tools/testing/selftests.
     selftests: str
-    # Whether Debian's own configuration is a kind of kernel here (of the same version as the source).
+    # Whether Debian's own configuration is a kind of kernel here.
     debian: bool
     # Whether it has tests of mm/vma.c that are built in user space.
     vma_tests: bool
@@ -53,7 +54,7 @@ class Release(typing.NamedTuple):
     @property
     def cloud(self):
         """Debian's configuration for virtual machines of clouds."""
-        return Path(f"/usr/src/linux-config-{self.name}/config.amd64_none_cloud-amd64.xz")
+        return BUILD / f"linux-config-{self.name}/usr/src/linux-config-{self.name}/config.amd64_none_cloud-amd64.xz"
 
 
 RELEASES = {r.name: r for r in (Release("6.1", "6.1.192-2", "patches", "", "vm", True, False),
@@ -69,9 +70,7 @@ PACKAGES = {
     "bison": "bison", "bc": "bc", "libelf-dev": Path("/usr/include/libelf.h"), "cpio": "cpio", "xz-utils": "xz",
     "qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "ccache": "ccache", "patch": "patch", "zstd": "zstd",
 }
-# What kind debian needs besides.
-DEBIAN_PACKAGES = {f"linux-config-{RELEASE.name}={RELEASE.version}": RELEASE.cloud} if RELEASE.debian else {}
-# And the kernel's tests in user space.
+# What the kernel's tests in user space need besides.
 VMA_PACKAGES = {"liburcu-dev": Path("/usr/include/x86_64-linux-gnu/urcu.h")}
 # Debug checks are a second kernel; "stock" and "hugetlb" are the unpatched tree.
 KINDS = {
@@ -201,20 +200,46 @@ def missing_packages(packages):
 def deps(debian=False, vma=False):
     """Install what is missing when root; otherwise say exactly what to install. With debian: for that kind of kernel as well; vma: for
     tests in user space."""
-    packages = PACKAGES | (DEBIAN_PACKAGES if debian else {}) | (VMA_PACKAGES if vma else {})
+    packages = PACKAGES | (VMA_PACKAGES if vma else {})
     absent = missing_packages(packages)
-    if not absent:
-        return
-    command = ["apt-get", "-o", "DPkg::Lock::Timeout=600", "install", "-y", "--no-install-recommends", *absent]
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        sys.exit("missing: " + " ".join(absent) + "\ninstall them first, as root:\n  " + " ".join(command))
+    if absent:
+        command = ["apt-get", "-o", "DPkg::Lock::Timeout=600", "install", "-y", "--no-install-recommends", *absent]
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            sys.exit("missing: " + " ".join(absent) + "\ninstall them first, as root:\n  " + " ".join(command))
+        output = apt(command)
+        if missing_packages(packages):
+            sys.exit(output + "\nstill missing: " + " ".join(missing_packages(packages)))
+    if debian and RELEASE.debian and not RELEASE.cloud.exists():
+        unpack_configuration(RELEASE)
+
+
+def apt(command, **kw):
+    """Run it, once more with new lists of packages if it fails and these can be had. Returns the end of what it had to say."""
     env = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    r = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if r.returncode:
-        subprocess.run(["apt-get", "update"], env=env, stdout=subprocess.DEVNULL)
-        r = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if r.returncode or missing_packages(packages):
-        sys.exit(r.stdout[-3000:] + "\nstill missing: " + " ".join(missing_packages(packages)))
+    for again in (False, True):
+        r = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw)
+        if r.returncode == 0 or again:
+            break
+        subprocess.run(["apt-get", "update"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return r.stdout[-3000:]
+
+
+def unpack_configuration(release):
+    """Debian's configurations, into the build folder. The package is not installed: with it would come the source of its own version, and
+    the archive has older sources, but only the newest configurations. Which version it is does not matter as long as no option that does
+    differs (unlike_debian)."""
+    package, folder = f"linux-config-{release.name}", BUILD / f"linux-config-{release.name}"
+    if not shutil.which("apt-get"):
+        sys.exit(f"missing: {package}, of any version, unpacked into {folder} (dpkg-deb -x)")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+        output = apt(["apt-get", "-o", "APT::Sandbox::User=root", "download", package], cwd=scratch)
+        archives = list(Path(scratch).glob("*.deb"))
+        if not archives:
+            sys.exit(f"{output}\nstill missing: {package}, of any version, unpacked into {folder} (dpkg-deb -x)")
+        run("dpkg-deb", "-x", archives[0], Path(scratch) / "whole")
+        shutil.rmtree(folder, ignore_errors=True)
+        (Path(scratch) / "whole").rename(folder)
 
 
 def digest(*paths):
