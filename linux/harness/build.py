@@ -49,12 +49,20 @@ class Release(typing.NamedTuple):
 
     @property
     def tarball(self):
-        return Path(f"/usr/src/{self.package}.tar.xz")
+        """Debian's source, which the archive keeps for years."""
+        return unpacked(self.package, self.version) / f"usr/src/{self.package}.tar.xz"
+
+    @property
+    def pristine(self):
+        """Where the source is."""
+        return BUILD / f"pristine{self.suffix}"
 
     @property
     def cloud(self):
-        """Debian's configuration for virtual machines of clouds."""
-        return BUILD / f"linux-config-{self.name}/usr/src/linux-config-{self.name}/config.amd64_none_cloud-amd64.xz"
+        """Debian's configuration for virtual machines of clouds. Of whatever version: the archive has only the newest, and the build ends
+        where an option that matters differs from it (unlike_debian)."""
+        package = f"linux-config-{self.name}"
+        return unpacked(package) / f"usr/src/{package}/config.amd64_none_cloud-amd64.xz"
 
 
 RELEASES = {r.name: r for r in (Release("6.1", "6.1.192-2", "patches", "", "vm", True, False),
@@ -66,7 +74,7 @@ if NAMED not in RELEASES:
     sys.exit(2)
 RELEASE = RELEASES[NAMED]
 PACKAGES = {
-    f"{RELEASE.package}={RELEASE.version}": RELEASE.tarball, "build-essential": "gcc", "make": "make", "flex": "flex",
+    "build-essential": "gcc", "make": "make", "flex": "flex",
     "bison": "bison", "bc": "bc", "libelf-dev": Path("/usr/include/libelf.h"), "cpio": "cpio", "xz-utils": "xz",
     "qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "ccache": "ccache", "patch": "patch", "zstd": "zstd",
 }
@@ -184,23 +192,14 @@ def run(*args, **kw):
 
 
 def missing_packages(packages):
-    """Packages whose marker file or program is absent, or whose pinned version is not the installed one."""
-    absent = []
-    for package, marker in packages.items():
-        there = marker.exists() if isinstance(marker, Path) else shutil.which(marker)
-        if there and "=" in package:
-            name, version = package.split("=")
-            r = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", name], stdout=subprocess.PIPE, text=True)
-            there = r.stdout == version
-        if not there:
-            absent.append(package)
-    return absent
+    """Packages whose marker file or program is absent."""
+    return [package for package, marker in packages.items() if not (marker.exists() if isinstance(marker, Path) else shutil.which(marker))]
 
 
-def deps(debian=False, vma=False):
-    """Install what is missing when root; otherwise say exactly what to install. With debian: for that kind of kernel as well; vma: for
-    tests in user space."""
-    packages = PACKAGES | (VMA_PACKAGES if vma else {})
+def deps(more=None, debian=False):
+    """Install what is missing when root; otherwise say exactly what to install. With more: packages besides, as in PACKAGES; debian:
+    Debian's configuration too."""
+    packages = PACKAGES | (more or {})
     absent = missing_packages(packages)
     if absent:
         command = ["apt-get", "-o", "DPkg::Lock::Timeout=600", "install", "-y", "--no-install-recommends", *absent]
@@ -209,8 +208,12 @@ def deps(debian=False, vma=False):
         output = apt(command)
         if missing_packages(packages):
             sys.exit(output + "\nstill missing: " + " ".join(missing_packages(packages)))
-    if debian and RELEASE.debian and not RELEASE.cloud.exists():
-        unpack_configuration(RELEASE)
+    # Now, and not when the first step needs them.
+    with building():
+        if not (RELEASE.pristine / "unpacked").exists():
+            RELEASE.tarball
+        if debian and RELEASE.debian:
+            RELEASE.cloud
 
 
 def apt(command, **kw):
@@ -224,22 +227,34 @@ def apt(command, **kw):
     return r.stdout[-3000:]
 
 
-def unpack_configuration(release):
-    """Debian's configurations, into the build folder. The package is not installed: with it would come the source of its own version, and
-    the archive has older sources, but only the newest configurations. Which version it is does not matter as long as no option that does
-    differs (unlike_debian)."""
-    package, folder = f"linux-config-{release.name}", BUILD / f"linux-config-{release.name}"
+def installed(package):
+    """The version of a package that is installed, "" if none is."""
+    r = subprocess.run(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Version}", package], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                       text=True)
+    return r.stdout.removeprefix("ii ") if r.stdout.startswith("ii ") else ""
+
+
+def unpacked(package, version=None):
+    """Debian's package, of a version or of any: the folder that its files are below, which is / if it is installed. It is unpacked into the
+    build folder else, and not installed: no version of a source may take the place of another, and with a configuration would come the
+    source of its own version."""
+    if shutil.which("dpkg-query") and (there := installed(package)) and version in (None, there):
+        return Path("/")
+    name = f"{package}={version}" if version else package
+    folder = BUILD / "packages" / name.replace(":", "_")
+    if folder.exists():
+        return folder
     if not shutil.which("apt-get"):
-        sys.exit(f"missing: {package}, of any version, unpacked into {folder} (dpkg-deb -x)")
-    BUILD.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
-        output = apt(["apt-get", "-o", "APT::Sandbox::User=root", "download", package], cwd=scratch)
+        sys.exit(f"missing: {name}, unpacked into {folder} (dpkg-deb -x)")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        output = apt(["apt-get", "-o", "APT::Sandbox::User=root", "download", name], cwd=scratch)
         archives = list(Path(scratch).glob("*.deb"))
         if not archives:
-            sys.exit(f"{output}\nstill missing: {package}, of any version, unpacked into {folder} (dpkg-deb -x)")
+            sys.exit(f"{output}\nstill missing: {name}, unpacked into {folder} (dpkg-deb -x)")
         run("dpkg-deb", "-x", archives[0], Path(scratch) / "whole")
-        shutil.rmtree(folder, ignore_errors=True)
         (Path(scratch) / "whole").rename(folder)
+    return folder
 
 
 def digest(*paths):
@@ -288,7 +303,7 @@ def source(kind, release=RELEASE):
     stamp = base / f"{tree.name}.stamp"
     if stamped(stamp, value):
         return tree
-    pristine = BUILD / f"pristine{release.suffix}"
+    pristine = release.pristine
     if not (pristine / "unpacked").exists():
         shutil.rmtree(pristine, ignore_errors=True)
         pristine.mkdir(parents=True)
@@ -538,17 +553,6 @@ def kvm_selftest():
             "-ffreestanding", *(f"-I{f}" for f in folders), "-o", exe, *sources)
         stamp.write_text(value)
     return exe
-
-
-def qemu_files():
-    """QEMU with all that it needs, as entries of an initramfs: a host in which it runs is 50 MB larger."""
-    program = Path(os.environ.get("NESTWALK_QEMU") or shutil.which("qemu-system-x86_64"))
-    libraries = [Path(w) for w in run("ldd", program).split() if w.startswith("/")]
-    share = Path("/usr/share/qemu")
-    firmware = [share / "pvh.bin", share / "kvmvapic.bin", share / "linuxboot_dma.bin"]
-    bios = next(p for p in (share / "bios-256k.bin", Path("/usr/share/seabios/bios-256k.bin")) if p.exists())
-    return [("/usr/bin/qemu-system-x86_64", program, 755), (share / "bios-256k.bin", bios, 644),
-            *((p, p, 755) for p in libraries), *((p, p, 644) for p in firmware)]
 
 
 @built
