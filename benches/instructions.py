@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Instructions that the hot path executes, held against the stored counts.
 
-Counts are repeatable for one compiler, whatever else the machine does, so they can fail a build where times cannot. Each benchmark
-is run once and twice under callgrind: the difference is its work, without set-up.
+Counts are repeatable for one compiler, whatever else the machine does, so they can fail a build where times cannot.
+Each benchmark is run once and twice under callgrind: the difference is its work, without set-up.
 
     python benches/instructions.py [--update] [NAME ...]
 
@@ -88,7 +88,8 @@ def main() -> int:
         verdict = "ok" if ratio <= 1 + stored["tolerance"] else "MORE"
         slower += verdict != "ok"
         print(
-            f"{name:20} {count:9.2f} instructions, stored {stored['instructions'][name]:9.2f}, ratio {ratio:.3f} {verdict}"
+            f"{name:20} {count:9.2f} instructions, stored {stored['instructions'][name]:9.2f}, "
+            f"ratio {ratio:.3f} {verdict}"
         )
     if not same_compiler:
         print(f"stored with {stored['compiler']}, counted with {compiler}: not held against each other")

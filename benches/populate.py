@@ -15,7 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
-from nestwalk import conduct, orders, pool, scenario
+from nestwalk import conduct, pool, scenario
 
 ASAP = {"tables": {"kind": "asap"}, "start": {"kind": "aged", "used_permille": 1000, "kept_permille": 10}}
 HARDWARE = {

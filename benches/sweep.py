@@ -117,7 +117,7 @@ def main() -> None:
         if given.scheduler:
             result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             lines.append({"what": "scheduler", **scheduler_load(plan.wanted[0].order, result, given.scheduler)})
-        print(json.dumps(lines, indent=1))  # noqa: T201
+        print(json.dumps(lines, indent=1))
 
 
 if __name__ == "__main__":

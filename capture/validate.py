@@ -113,7 +113,7 @@ def one_of_each(source, trace, sizes, names):
 
 
 def many_of_each(source, trace, sizes, names, seeds):
-    """The table of so many captures of each size, beside all of the steady phase, which what comes before it warms up."""
+    """The table of so many captures of each size, beside all of the steady phase, warmed up by what comes before."""
     name = source.name.split(".")[0]
     found = {}
     for word in sizes:

@@ -6,8 +6,8 @@
     gallery.py capture NAME FILE    one recipe: a trace
     gallery.py make [NAME ...]      capture and compare them (all, if none is named), and write the table anew
 
-A recipe is a TOML file beside this script: ``command``, and what it takes for ``nestwalk capture`` to run it. Results of
-``make`` are kept in results.json, so that the table can be made of several runs.
+A recipe is a TOML file beside this script: ``command``, and what it takes for ``nestwalk capture`` to run it. Results
+of ``make`` are kept in results.json, so that the table can be made of several runs.
 """
 
 import argparse
@@ -31,7 +31,7 @@ ACCESSES_MIN = 10_000_000
 """A capture of fewer is of a wrapper, or of a program that failed at once."""
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """Why something cannot be done, in one line."""
 
 
@@ -50,7 +50,7 @@ def nestwalk():
     own = HERE.parents[1] / ".venv" / "bin" / "nestwalk"
     found = str(own) if own.exists() else shutil.which("nestwalk")
     if found is None:
-        raise Refused("nestwalk is not installed: ./dev build, or pip install nestwalk")
+        raise RefusedError("nestwalk is not installed: ./dev build, or pip install nestwalk")
     return found
 
 
@@ -87,21 +87,21 @@ def capture(name, out, size="16M"):
     """Captures the recipe ``name``; what the capture says of itself."""
     known = recipes()
     if name not in known:
-        raise Refused(f"no recipe is called {name}; there are {', '.join(known)}")
+        raise RefusedError(f"no recipe is called {name}; there are {', '.join(known)}")
     recipe = known[name]
     if lacks := missing(recipe):
-        raise Refused(f"{name} needs {', '.join(lacks)}: apt install {' '.join(lacks)}")
+        raise RefusedError(f"{name} needs {', '.join(lacks)}: apt install {' '.join(lacks)}")
     with tempfile.TemporaryDirectory(prefix="nestwalk-gallery-") as build:
         words = command_line(name, recipe, out, build, size)
         print(shlex.join(words), file=sys.stderr)
         done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S)
     if done.returncode != 0:
-        raise Refused(f"{name}: the capture ended with {done.returncode}")
+        raise RefusedError(f"{name}: the capture ended with {done.returncode}")
     captured = json.loads(done.stdout)
     for warning in captured["warnings"]:
         print(f"gallery: {name}: {warning}", file=sys.stderr)
     if captured["accesses"] < ACCESSES_MIN:
-        raise Refused(
+        raise RefusedError(
             f"{name}: the program made {captured['accesses']:,} accesses only: it is not the one of the recipe"
         )
     return captured
@@ -113,7 +113,7 @@ def compare(trace):
     words = [nestwalk(), "compare", "--trace", str(trace), "--json", "--jobs", "1", *only]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S)
     if done.returncode != 0:
-        raise Refused(f"{trace}: the comparison ended with {done.returncode}")
+        raise RefusedError(f"{trace}: the comparison ended with {done.returncode}")
     return json.loads(done.stdout)
 
 
@@ -125,7 +125,7 @@ def make(names):
             trace = Path(folder) / f"{name}.nwt"
             try:
                 captured = capture(name, trace)
-            except Refused as why:
+            except RefusedError as why:
                 if names:
                     raise
                 print(f"gallery: left out: {why}", file=sys.stderr)
@@ -241,7 +241,7 @@ def main():
             print(json.dumps(capture(arguments.name, arguments.file, arguments.size), indent=1))
         else:
             make(arguments.names)
-    except Refused as why:
+    except RefusedError as why:
         print(f"gallery: {why}", file=sys.stderr)
         return 2
     except (OSError, subprocess.SubprocessError) as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Writes so many bytes of the source of Python's standard library, over and over if need be: ``python_text.py BYTES``."""
+"""Writes as many bytes as its argument says of the source of Python's standard library, from its start again if need be."""
 
 import itertools
 import sys

@@ -13,7 +13,7 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:  # noqa: N802 (http.server's name)
+    def do_GET(self) -> None:
         """Answers."""
         wanted = [RECORDS[int(word)] for word in self.path.strip("/").split(",")]
         body = json.dumps(wanted).encode()
