@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Writes as many bytes as its argument says of the source of Python's standard library, from its start again if need be."""
+"""Writes so many bytes (its argument) of the source of Python's standard library, from its start again if need be."""
 
 import itertools
 import sys
