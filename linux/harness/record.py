@@ -15,10 +15,16 @@ import build
 
 FILE = build.LINUX / "data" / "passed.json"
 # What only these steps depend on, below linux/.
+RACES = {"stress", "stress, debug", "stress sorted", "stress sorted, debug", "stress, debian", "variant"}
+NESTED = {"nested npt", "nested npt, 2 CPUs", "nested shadow", "nested on a stock host", "nested npt, debian"}
 OWN = {
     "qemu/kvm-hgpt.patch": {"QEMU with the patch"},
     "guest/t-qemu.sh": {"QEMU in the host", "QEMU with the patch"},
     "guest/t-migrated.sh": {"QEMU with the patch"},
+    "guest/stress.c": RACES | {"balancing, debian"},
+    "guest/t-stress.sh": RACES,
+    "guest/t-hugegpt.sh": {"hugegpt pool"},
+    "guest/t-l2.sh": NESTED | {"hugegpt pool"},
 }
 
 
