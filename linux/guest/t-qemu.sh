@@ -3,18 +3,49 @@
 [ -c /dev/kvm ] || mknod /dev/kvm c 10 232
 echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
 
-# vm NAME CPU [ACCEL]: boot a guest under QEMU with this -cpu; says what its pool and the host have counted.
-vm() {
-	timeout -s KILL 240 /usr/bin/qemu-system-x86_64 -M pc -accel "${3:-kvm}" -cpu "$2" -m 192 -nodefaults -no-user-config -display none -vga none \
-		-serial stdio -no-reboot -kernel /l2/vmlinux -initrd /l2/initrd.gz \
-		-append "console=ttyS0 noapic nokaslr reboot=t panic=-1 quiet noxsave tsc_early_khz=2000000 tsc=unstable test=pool" \
-		< /dev/null > /tmp/vm.out 2>&1
+# qemu TEST CPU ACCEL OPTION...: a guest that runs this test. Its serial line is in /tmp/vm.out.
+qemu() {
+	_test=$1 _cpu=$2 _accel=$3
+	shift 3
+	timeout -s KILL 240 /usr/bin/qemu-system-x86_64 -M pc -accel "$_accel" -cpu "$_cpu" -m 192 -nodefaults -no-user-config -display none \
+		-vga none -no-reboot -kernel /l2/vmlinux -initrd /l2/initrd.gz \
+		-append "console=ttyS0 noapic nokaslr reboot=t panic=-1 quiet noxsave tsc_early_khz=2000000 tsc=unstable test=$_test" "$@"
+}
+# ended NAME: says what the guest's pool and the host have counted.
+ended() {
 	sed "s/^/QEMU.$1| /" /tmp/vm.out
 	check "QEMU guest $1 reaches its end" grep -q '^DONE' /tmp/vm.out
 }
+# vm NAME CPU [ACCEL]
+vm() {
+	qemu pool "$2" "${3:-kvm}" -serial stdio < /dev/null > /tmp/vm.out 2>&1
+	ended "$1"
+}
+# migrated NAME CPU ACCEL: all the guest's memory is logged from before its first instruction, for a migration that is too slow to end,
+# until the guest has said what it has.
+migrated() {
+	rm -f /tmp/monitor
+	mkfifo /tmp/monitor
+	qemu migrated "$2" "$3" -S -serial file:/tmp/vm.out -monitor stdio < /tmp/monitor > /tmp/monitor.out 2>&1 &
+	exec 4> /tmp/monitor
+	printf 'migrate_set_parameter max-bandwidth 4K\nmigrate -d "exec:cat > /dev/null"\ncont\n' >&4
+	_i=0
+	while [ $_i -lt 400 ] && ! grep -q "^HGPT logged" /tmp/vm.out 2>/dev/null; do
+		sleep 0.5
+		_i=$((_i + 1))
+	done
+	printf 'info migrate\nmigrate_cancel\n' >&4
+	wait
+	exec 4>&-
+	tr -d '\r' < /tmp/monitor.out | grep "^Migration status" | sed "s/^/QEMU.$1| /"
+	check "the migration of QEMU guest $1 was under way" grep -q "Migration status: active" /tmp/monitor.out
+	ended "$1"
+}
+
 vm migratable host
 vm all host,migratable=off
 if [ "$NW_patched" = 1 ]; then
 	vm default host,migratable=off kvm,hgpt-ledger=/tmp/hgpt.blocks		# nobody has asked
 	vm passed host,+kvm-hgpt kvm,hgpt-ledger=/tmp/hgpt.blocks,hgpt-blocks=64
+	migrated logged host,+kvm-hgpt kvm,hgpt-ledger=/tmp/hgpt.blocks,hgpt-blocks=64
 fi

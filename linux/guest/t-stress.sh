@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# Races, for nw.seconds, with everything on; then nothing may be left.
+# Races, for nw.seconds, with everything on; then nothing may be left. Boot with movablecore=, where memory can be taken away.
 mkswap /dev/ram0 > /dev/null && swapon /dev/ram0
 mount -t cgroup2 none /cg && echo +memory > /cg/cgroup.subtree_control
 mkdir -p /cg/s
@@ -8,14 +8,26 @@ echo 64M > /cg/s/memory.max
 N=${NW_seconds:-20}
 echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
 check "races" stress "$N" 1
+# Memory of the movable zone goes and comes back; an attempt ends where a page cannot be moved in time.
+BLOCKS=$(grep -l Movable /sys/devices/system/memory/memory*/valid_zones 2>/dev/null)
+gone=0 back=0
 (echo 0 > /cg/s/cgroup.procs; exec stress "$N" 2) > /tmp/s2 &
-while kill -0 $! 2>/dev/null; do
+S=$!
+while kill -0 $S 2>/dev/null; do
 	echo 2 > /proc/sys/vm/drop_caches
 	echo 1 > /proc/sys/vm/compact_memory
+	for b in $BLOCKS; do
+		if timeout 20 sh -c "echo offline > ${b%/*}/state" 2>/dev/null; then
+			gone=$((gone + 1))
+			sleep 0.2
+			echo online_movable > "${b%/*}/state" && back=$((back + 1))
+		fi
+	done
 	sleep 0.5
 done
-wait $!
-check "races at a memcg limit, while memory is reclaimed and compacted" [ $? = 0 ]
+wait $S
+check "races at a memcg limit, while memory is reclaimed, compacted, and taken away" [ $? = 0 ]
+[ -z "$BLOCKS" ] || check "memory went ($gone times) and came back" [ $gone -gt 0 -a $gone = $back ]
 cat /tmp/s2
 sleep 1
 echo 1 > /proc/sys/vm/stat_refresh

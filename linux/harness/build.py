@@ -6,6 +6,7 @@ each step is skipped when its inputs have not changed. Several suites may use on
 directory at once: those of one release build one at a time, and what a suite boots,
 and what it writes while it runs, is in a folder of its own, run_folder().
 """
+
 import atexit
 import collections
 import contextlib
@@ -29,6 +30,7 @@ BUILD = Path(os.environ.get("NESTWALK_LINUX_BUILD", LINUX / "build")).resolve()
 
 class Release(typing.NamedTuple):
     """A kernel that the series exists for."""
+
     name: str
     # Of Debian's package of its source.
     version: str
@@ -59,14 +61,22 @@ class Release(typing.NamedTuple):
 
     @property
     def cloud(self):
-        """Debian's configuration for virtual machines of clouds. Of whatever version: the archive has only the newest, and the build ends
-        where an option that matters differs from it (unlike_debian)."""
+        """Debian's configuration for virtual machines of clouds.
+
+        Of whatever version: the archive has only the newest, and the build ends where an option that matters
+        differs from it (unlike_debian).
+        """
         package = f"linux-config-{self.name}"
         return unpacked(package) / f"usr/src/{package}/config.amd64_none_cloud-amd64.xz"
 
 
-RELEASES = {r.name: r for r in (Release("6.1", "6.1.192-2", "patches", "", "vm", True, False),
-                                Release("6.12", "6.12.117-1~deb12u1", "patches-6.12", "-6.12", "mm", False, True))}
+RELEASES = {
+    r.name: r
+    for r in (
+        Release("6.1", "6.1.192-2", "patches", "", "vm", True, False),
+        Release("6.12", "6.12.117-1~deb12u1", "patches-6.12", "-6.12", "mm", False, True),
+    )
+}
 # What is meant where no other is named.
 NAMED = os.environ.get("NESTWALK_LINUX", "6.1")
 if NAMED not in RELEASES:
@@ -74,9 +84,19 @@ if NAMED not in RELEASES:
     sys.exit(2)
 RELEASE = RELEASES[NAMED]
 PACKAGES = {
-    "build-essential": "gcc", "make": "make", "flex": "flex",
-    "bison": "bison", "bc": "bc", "libelf-dev": Path("/usr/include/libelf.h"), "cpio": "cpio", "xz-utils": "xz",
-    "qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "ccache": "ccache", "patch": "patch", "zstd": "zstd",
+    "build-essential": "gcc",
+    "make": "make",
+    "flex": "flex",
+    "bison": "bison",
+    "bc": "bc",
+    "libelf-dev": Path("/usr/include/libelf.h"),
+    "cpio": "cpio",
+    "xz-utils": "xz",
+    "qemu-system-x86": "qemu-system-x86_64",
+    "busybox-static": "busybox",
+    "ccache": "ccache",
+    "patch": "patch",
+    "zstd": "zstd",
 }
 # What the kernel's tests in user space need besides.
 VMA_PACKAGES = {"liburcu-dev": Path("/usr/include/x86_64-linux-gnu/urcu.h")}
@@ -95,9 +115,29 @@ KINDS = {
 # What QEMU boots through a boot stub, and not by its PVH entry.
 BZIMAGES = ("debug", "mistakes", "variant", "debian")
 # The modules of Debian's configuration that are built, in the order in which they are loaded.
-MODULES = {"IRQ_BYPASS_MANAGER": "virt/lib/irqbypass.ko", "KVM": "arch/x86/kvm/kvm.ko", "KVM_AMD": "arch/x86/kvm/kvm-amd.ko"}
+MODULES = {
+    "IRQ_BYPASS_MANAGER": "virt/lib/irqbypass.ko",
+    "KVM": "arch/x86/kvm/kvm.ko",
+    "KVM_AMD": "arch/x86/kvm/kvm-amd.ko",
+}
 UNPATCHED = ("stock", "hugetlb")
-PROGRAMS = ["frag", "corun", "pmtest", "stress", "toucher", "grower", "faultbench", "opbench", "minivmm", "hcprobe", "record", "superpages", "folios", "swapper", "sorter"]
+PROGRAMS = [
+    "frag",
+    "corun",
+    "pmtest",
+    "stress",
+    "toucher",
+    "grower",
+    "faultbench",
+    "opbench",
+    "minivmm",
+    "hcprobe",
+    "record",
+    "superpages",
+    "folios",
+    "swapper",
+    "sorter",
+]
 DIRECTORIES = ("bin", "dev", "proc", "sys", "tmp", "cg", "l2")
 JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
 # Logs of so many finished suites are kept.
@@ -112,7 +152,7 @@ _held = collections.Counter()
 def holding(name):
     """Only one process at a time is in here, for a name; whoever is may enter again."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    with open(BUILD / name, "w", encoding="utf-8") as lock:
+    with (BUILD / name).open("w", encoding="utf-8") as lock:
         if not _held[name]:
             fcntl.flock(lock, fcntl.LOCK_EX)
         _held[name] += 1
@@ -129,18 +169,22 @@ def building():
 
 def built(function):
     """Decorates what builds: one process at a time, and once a process for the same arguments."""
+
     @functools.cache
     @functools.wraps(function)
     def wrapper(*args):
         with building():
             return function(*args)
+
     return wrapper
 
 
 @functools.cache
 def run_folder():
-    """This process's own folder below runs/, or in that of the suite whose step it is. When it ends, only its logs stay; of finished
-    suites the last RUNS_KEPT do."""
+    """This process's own folder below runs/, or in that of the suite whose step it is.
+
+    When it ends, only its logs stay; of finished suites the last RUNS_KEPT do.
+    """
     runs = BUILD / "runs"
     if step := os.environ.get(STEP_FOLDER):
         folder = Path(step)
@@ -151,7 +195,7 @@ def run_folder():
         folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         folder.mkdir(parents=True)
         # Held for as long as the process lives, however it ends.
-        lock = open(folder / "lock", "w", encoding="utf-8")
+        lock = (folder / "lock").open("w", encoding="utf-8")
         fcntl.flock(lock, fcntl.LOCK_EX)
         finished = [f for f in sorted(runs.iterdir()) if not in_use(f)]
         for old in finished:
@@ -166,7 +210,7 @@ def run_folder():
 def in_use(folder):
     """Whether the process whose folder this is still runs."""
     try:
-        with open(folder / "lock", encoding="utf-8") as lock:
+        with (folder / "lock").open(encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -184,7 +228,9 @@ def keep_logs(folder):
 def run(*args, **kw):
     """Run a command, show its output only when it fails."""
     kw.setdefault("cwd", BUILD)
-    r = subprocess.run([str(a) for a in args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw)
+    r = subprocess.run(
+        [str(a) for a in args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **kw
+    )
     if r.returncode:
         sys.stdout.write(r.stdout[-6000:])
         sys.exit(f"failed ({r.returncode}): {' '.join(map(str, args))}")
@@ -193,12 +239,18 @@ def run(*args, **kw):
 
 def missing_packages(packages):
     """Packages whose marker file or program is absent."""
-    return [package for package, marker in packages.items() if not (marker.exists() if isinstance(marker, Path) else shutil.which(marker))]
+    return [
+        package
+        for package, marker in packages.items()
+        if not (marker.exists() if isinstance(marker, Path) else shutil.which(marker))
+    ]
 
 
 def deps(more=None, debian=False):
-    """Install what is missing when root; otherwise say exactly what to install. With more: packages besides, as in PACKAGES; debian:
-    Debian's configuration too."""
+    """Install what is missing when root; otherwise say exactly what to install.
+
+    With more: packages besides, as in PACKAGES; debian: Debian's configuration too.
+    """
     packages = PACKAGES | (more or {})
     absent = missing_packages(packages)
     if absent:
@@ -211,33 +263,47 @@ def deps(more=None, debian=False):
     # Now, and not when the first step needs them.
     with building():
         if not (RELEASE.pristine / "unpacked").exists():
-            RELEASE.tarball
+            _ = RELEASE.tarball
         if debian and RELEASE.debian:
-            RELEASE.cloud
+            _ = RELEASE.cloud
 
 
 def apt(command, **kw):
-    """Run it, once more with new lists of packages if it fails and these can be had. Returns the end of what it had to say."""
+    """Run it, once more with new lists of packages if it fails and these can be had.
+
+    Returns the end of what it had to say.
+    """
     env = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
     for again in (False, True):
-        r = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw)
+        r = subprocess.run(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **kw
+        )
         if r.returncode == 0 or again:
             break
-        subprocess.run(["apt-get", "update"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            ["apt-get", "update"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+        )
     return r.stdout[-3000:]
 
 
 def installed(package):
     """The version of a package that is installed, "" if none is."""
-    r = subprocess.run(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Version}", package], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                       text=True)
+    r = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Version}", package],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
     return r.stdout.removeprefix("ii ") if r.stdout.startswith("ii ") else ""
 
 
 def unpacked(package, version=None):
-    """Debian's package, of a version or of any: the folder that its files are below, which is / if it is installed. It is unpacked into the
-    build folder else, and not installed: no version of a source may take the place of another, and with a configuration would come the
-    source of its own version."""
+    """Debian's package, of a version or of any: the folder that its files are below, which is / if it is installed.
+
+    It is unpacked into the build folder else, and not installed: no version of a source may take the place of
+    another, and with a configuration would come the source of its own version.
+    """
     if shutil.which("dpkg-query") and (there := installed(package)) and version in (None, there):
         return Path("/")
     name = f"{package}={version}" if version else package
@@ -288,7 +354,10 @@ def wanted_patches(kind, release):
 
 
 def base_folder(kind):
-    """What trees and kernels are in. Kind mistakes has one of its own, with the names of kind debug in it, for the compiler cache."""
+    """What trees and kernels are in.
+
+    Kind mistakes has one of its own, with the names of kind debug in it, for the compiler cache.
+    """
     return BUILD / kind if kind == "mistakes" else BUILD
 
 
@@ -314,7 +383,7 @@ def source(kind, release=RELEASE):
     run("cp", "-al", pristine, fresh)
     for p in wanted:
         # patch(1) writes a new file and renames it, so the hard links to the pristine tree stay intact.
-        with open(p, encoding="utf-8") as text:
+        with p.open(encoding="utf-8") as text:
             run("patch", "-p1", "-s", "--fuzz=0", cwd=fresh, stdin=text)
     keep_times(tree, fresh)
     shutil.rmtree(tree, ignore_errors=True)
@@ -337,7 +406,7 @@ def keep_times(old, new):
 def wanted_options(fragments):
     """The lines that set an option; a later fragment overrides an earlier one."""
     wanted = {}
-    for line in (l for f in fragments for l in f.read_text().splitlines()):
+    for line in (line for f in fragments for line in f.read_text().splitlines()):
         words = line.removeprefix("# ").replace("=", " ").split()
         if words and words[0].startswith("CONFIG_"):
             wanted[words[0]] = line
@@ -368,9 +437,16 @@ def fragment(name, release):
 
 
 def compiler(tree, out, base):
-    """make and its environment, for a kernel of a tree into a folder. Equal files below the same paths from base on come from the compiler cache."""
-    env = dict(os.environ, KBUILD_BUILD_USER="nestwalk", KBUILD_BUILD_HOST="nestwalk",
-               KBUILD_BUILD_TIMESTAMP="2026-01-01 00:00:00 UTC")
+    """Make and its environment, for a kernel of a tree into a folder.
+
+    Equal files below the same paths from base on come from the compiler cache.
+    """
+    env = dict(
+        os.environ,
+        KBUILD_BUILD_USER="nestwalk",
+        KBUILD_BUILD_HOST="nestwalk",
+        KBUILD_BUILD_TIMESTAMP="2026-01-01 00:00:00 UTC",
+    )
     # Beyond the build folder, so that a new clone does not begin with an empty one.
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     env.setdefault("CCACHE_DIR", str(caches / "nestwalk" / "ccache"))
@@ -380,7 +456,7 @@ def compiler(tree, out, base):
     return ["nice", "-n", "10", "make", "-s", "-C", tree, f"O={out}"], env
 
 
-def configure(tree, out, fragments, make, env, base=None):
+def configure(tree, out, fragments, make, env, *, base=None):
     """Make a configuration on top of base, the text of a whole one, or of the smallest there is. Return its lines."""
     out.mkdir(parents=True, exist_ok=True)
     if base is None:
@@ -405,20 +481,47 @@ def debian_config(release):
         print(f"debian: with LINUX={release.name} there is no kernel of Debian's configuration", file=sys.stderr)
         sys.exit(2)
     text = lzma.decompress(release.cloud.read_bytes()).decode()
-    return re.sub(r"^CONFIG_(\w+)=m$", lambda m: m[0] if m[1] in MODULES else f"# CONFIG_{m[1]} is not set", text, flags=re.MULTILINE)
+    return re.sub(
+        r"^CONFIG_(\w+)=m$",
+        lambda m: m[0] if m[1] in MODULES else f"# CONFIG_{m[1]} is not set",
+        text,
+        flags=re.MULTILINE,
+    )
 
 
-# Where the kernel's options for memory, preemption and hardening are, and those of them that only its drivers select in Debian's
-# configuration, or memory errors and page_owner here.
-KCONFIG = ("mm/Kconfig", "mm/Kconfig.debug", "kernel/Kconfig.preempt", "kernel/Kconfig.hz", "kernel/Kconfig.locks",
-           "security/Kconfig.hardening", "lib/Kconfig.kasan")
-SELECTED = {"BALLOON_COMPACTION", "GET_FREE_REGION", "HMM_MIRROR", "MEMORY_BALLOON", "VMAP_PFN", "ZSMALLOC",
-            "ARCH_SUPPORTS_MEMORY_FAILURE", "PAGE_EXTENSION"}
+# Where the kernel's options for memory, preemption and hardening are, and those of them that only its drivers
+# select in Debian's configuration, or memory errors and page_owner here.
+KCONFIG = (
+    "mm/Kconfig",
+    "mm/Kconfig.debug",
+    "kernel/Kconfig.preempt",
+    "kernel/Kconfig.hz",
+    "kernel/Kconfig.locks",
+    "security/Kconfig.hardening",
+    "lib/Kconfig.kasan",
+)
+SELECTED = {
+    "BALLOON_COMPACTION",
+    "GET_FREE_REGION",
+    "HMM_MIRROR",
+    "MEMORY_BALLOON",
+    "VMAP_PFN",
+    "ZSMALLOC",
+    "ARCH_SUPPORTS_MEMORY_FAILURE",
+    "PAGE_EXTENSION",
+}
 
 
 def unlike_debian(tree, config, base, fragments):
-    """Options of KCONFIG that a configuration has otherwise than Debian's, its text, but for those that a fragment sets. Sorted."""
-    names = {name for file in KCONFIG for name in re.findall(r"^\s*(?:menu)?config (\w+)", (tree / file).read_text(), re.MULTILINE)}
+    """Options of KCONFIG that a configuration has otherwise than Debian's, but for those that a fragment sets.
+
+    Sorted.
+    """
+    names = {
+        name
+        for file in KCONFIG
+        for name in re.findall(r"^\s*(?:menu)?config (\w+)", (tree / file).read_text(), re.MULTILINE)
+    }
     ours, debian = ({line for line in lines if re.match(r"CONFIG_\w+=", line)} for lines in (config, base.splitlines()))
     differ = {line.partition("=")[0].removeprefix("CONFIG_") for line in ours ^ debian}
     chosen = set(re.findall(r"^(?:# )?CONFIG_(\w+)", "\n".join(f.read_text() for f in fragments), re.MULTILINE))
@@ -429,13 +532,20 @@ def unlike_debian(tree, config, base, fragments):
 def compiled(kind, release=RELEASE):
     """Configure and build one kernel; returns the vmlinux, or the bzImage where QEMU needs that."""
     base = debian_config(release) if kind == "debian" else None
-    tree, out = source(kind, release), base_folder(kind) / f"kernel-{'debug' if kind == 'mistakes' else kind}{release.suffix}"
+    tree, out = (
+        source(kind, release),
+        base_folder(kind) / f"kernel-{'debug' if kind == 'mistakes' else kind}{release.suffix}",
+    )
     fragments = [fragment(f, release) for f in KINDS[kind]]
     stamp = out / "nestwalk.config.stamp"
     make, env = compiler(tree, out, base_folder(kind))
-    value = (hashlib.sha256(base.encode()).hexdigest() if base else "") + digest(*fragments) + digest(*wanted_patches(kind, release))
+    value = (
+        (hashlib.sha256(base.encode()).hexdigest() if base else "")
+        + digest(*fragments)
+        + digest(*wanted_patches(kind, release))
+    )
     if not stamped(stamp, value):
-        config = configure(tree, out, fragments, make, env, base)
+        config = configure(tree, out, fragments, make, env, base=base)
         for line in wanted_options(fragments):
             if line not in config:
                 sys.exit(f"{kind}: option lost in configuration: {line}")
@@ -450,7 +560,7 @@ def compiled(kind, release=RELEASE):
 
 
 def modules(kind, release=RELEASE):
-    """KVM's modules as entries of an initramfs, where it is not built in; named so that their order is that of loading."""
+    """KVM's modules as entries of an initramfs, where it is not built in; their names sort as they are loaded."""
     if kind != "debian":
         return ()
     out = compiled(kind, release).parents[3]
@@ -458,22 +568,28 @@ def modules(kind, release=RELEASE):
 
 
 def kernels_of_each_patch(release=RELEASE):
-    """For each patch of the series in its order: the patch, a kernel with it and those before it, and what make had to say.
+    """For each patch of the series in its order: it, a kernel with it and those before it, and what make had to say.
 
-    One tree, to which one patch after the other is applied, so that make compiles what the patch changes. Tree and kernel are named as those
-    of kind nestwalk, for the compiler cache. With NESTWALK_EACH_FROM=N in the environment those before the Nth are only applied, and
-    NESTWALK_EACH_TO=N ends with the Nth.
+    One tree, to which one patch after the other is applied, so that make compiles what the patch changes. Tree and
+    kernel are named as those of kind nestwalk, for the compiler cache. With NESTWALK_EACH_FROM=N in the environment
+    those before the Nth are only applied, and NESTWALK_EACH_TO=N ends with the Nth.
+
     """
-    first, last = (int(os.environ.get(f"NESTWALK_EACH_{end}", default)) for end, default in (("FROM", "1"), ("TO", "999")))
+    first, last = (
+        int(os.environ.get(f"NESTWALK_EACH_{end}", default)) for end, default in (("FROM", "1"), ("TO", "999"))
+    )
     base = BUILD / "each"
     tree, out = base / source("nestwalk", release).name, base / f"kernel-nestwalk{release.suffix}"
     pristine, fragments = BUILD / f"pristine{release.suffix}", [fragment(f, release) for f in KINDS["nestwalk"]]
     make, env = compiler(tree, out, base)
     texts = {p: p.read_text(encoding="utf-8") for p in patches(release)}
-    options = {p: {f"CONFIG_{name}" for name in re.findall(r"^\+config (\w+)", text, re.MULTILINE)} for p, text in texts.items()}
+    options = {
+        p: {f"CONFIG_{name}" for name in re.findall(r"^\+config (\w+)", text, re.MULTILINE)}
+        for p, text in texts.items()
+    }
     later = set.union(*options.values())
     base.mkdir(exist_ok=True)
-    with open(base / "lock", "w", encoding="utf-8") as lock:
+    with (base / "lock").open("w", encoding="utf-8") as lock:
         # One at a time, but beside what is built elsewhere.
         fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(tree, ignore_errors=True)
@@ -532,25 +648,52 @@ def selftest():
     tests, exe = source("nestwalk") / "tools/testing/selftests" / RELEASE.selftests, guest_folder() / "ptemagnet"
     sources = [tests / "ptemagnet.c", tests / "vm_util.c"]
     if not exe.exists() or exe.stat().st_mtime < max(f.stat().st_mtime for f in sources):
-        # As the folder's Makefile has it on 6.12, whose vm_util.c needs newer headers than Debian 12 has; 6.1's needs none.
+        # As the folder's Makefile has it on 6.12, whose vm_util.c needs newer headers than Debian 12 has; 6.1's
+        # needs none.
         headers = [] if RELEASE.name == "6.1" else ["-isystem", source("nestwalk") / "tools/include/uapi"]
         run("gcc", "-O2", "-Wall", "-static", *headers, "-o", exe, *sources)
     return exe
 
 
 def kvm_selftest():
-    """The series' program of tools/testing/selftests/kvm, with that folder's library; what it needs of the kernel's headers is in the tree."""
+    """The series' program of tools/testing/selftests/kvm, with that folder's library and the tree's headers."""
     tree, exe = source("nestwalk"), guest_folder() / "hgpt_test"
     tests = tree / "tools/testing/selftests/kvm"
     library = [*sorted((tests / "lib").glob("*.c")), *sorted((tests / "lib/x86_64").glob("*.[cS]"))]
     sources = [tests / "x86_64/hgpt_test.c", *(f for f in library if f.name != "perf_test_util.c")]
     stamp, value = BUILD / f"hgpt_test{RELEASE.suffix}.stamp", digest(*sources, *patches())
     if not exe.exists() or not stamped(stamp, value):
-        folders = [tree / "tools/include", tree / "tools/arch/x86/include", tree / "include/uapi", tree / "arch/x86/include/uapi",
-                   tests / "include", tests / "include/x86_64", tests / "lib/x86_64", tests.parent]
-        # As the folder's Makefile has it, but for headers that are not installed. Its own memcmp() must not become a call of memcmp().
-        run("gcc", "-O2", "-std=gnu99", "-Wall", "-D_GNU_SOURCE=", "-D__packed=__attribute__((packed))", "-U_FORTIFY_SOURCE", "-fno-stack-protector", "-fno-PIE", "-no-pie", "-static", "-pthread",
-            "-ffreestanding", *(f"-I{f}" for f in folders), "-o", exe, *sources)
+        folders = [
+            tree / "tools/include",
+            tree / "tools/arch/x86/include",
+            tree / "include/uapi",
+            tree / "arch/x86/include/uapi",
+            tests / "include",
+            tests / "include/x86_64",
+            tests / "lib/x86_64",
+            tests.parent,
+        ]
+        # As the folder's Makefile has it, but for headers that are not installed. Its own memcmp() must not become
+        # a call of memcmp().
+        run(
+            "gcc",
+            "-O2",
+            "-std=gnu99",
+            "-Wall",
+            "-D_GNU_SOURCE=",
+            "-D__packed=__attribute__((packed))",
+            "-U_FORTIFY_SOURCE",
+            "-fno-stack-protector",
+            "-fno-PIE",
+            "-no-pie",
+            "-static",
+            "-pthread",
+            "-ffreestanding",
+            *(f"-I{f}" for f in folders),
+            "-o",
+            exe,
+            *sources,
+        )
         stamp.write_text(value)
     return exe
 
@@ -570,16 +713,24 @@ def initramfs(name="initramfs", extra=()):
     gen = archiver()
     scripts = sorted((LINUX / "guest").glob("*.sh"))
     lines = [f"dir /{d} 755 0 0" for d in DIRECTORIES]
-    lines += ["nod /dev/console 600 0 0 c 5 1", "nod /dev/null 666 0 0 c 1 3",
-              f"file /bin/busybox {shutil.which('busybox')} 755 0 0", "slink /bin/sh busybox 777 0 0",
-              f"file /init {LINUX}/guest/init 755 0 0"]
+    lines += [
+        "nod /dev/console 600 0 0 c 5 1",
+        "nod /dev/null 666 0 0 c 1 3",
+        f"file /bin/busybox {shutil.which('busybox')} 755 0 0",
+        "slink /bin/sh busybox 777 0 0",
+        f"file /init {LINUX}/guest/init 755 0 0",
+    ]
     lines += [f"file /bin/{p.name} {p} 755 0 0" for p in (*guest_programs(), *scripts)]
-    folders = {folder for path, _, _ in extra for folder in Path(path).parents} - {Path(f"/{d}") for d in DIRECTORIES} - {Path("/")}
+    folders = (
+        {folder for path, _, _ in extra for folder in Path(path).parents}
+        - {Path(f"/{d}") for d in DIRECTORIES}
+        - {Path("/")}
+    )
     lines += [f"dir {folder} 755 0 0" for folder in sorted(folders)]
     lines += [f"file {path} {file} {mode} 0 0" for path, file, mode in extra]
     spec, out = run_folder() / f"{name}.list", run_folder() / f"{name}.cpio.gz"
     spec.write_text("\n".join(lines) + "\n")
-    with open(out, "wb") as f:
+    with out.open("wb") as f:
         cpio = subprocess.run([gen, spec], stdout=subprocess.PIPE, check=True).stdout
         subprocess.run(["gzip", "-1"], input=cpio, stdout=f, check=True)
     return out

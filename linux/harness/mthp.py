@@ -6,6 +6,7 @@
 RUN is the folder of a run that was interrupted: boots that it has finished are read from its logs.
 Writes linux/data/mthp.json (its README has the format) to FILE and prints the tables of linux/docs/folios.md.
 """
+
 import concurrent.futures
 import json
 import re
@@ -32,15 +33,15 @@ CLEARING = ("init_on_alloc=0", "init_on_alloc=1")
 
 def checked(lines, way):
     """The guest is as asked. Returns its release."""
-    if sum(l.startswith("ok - ") for l in lines) != 1:
+    if sum(line.startswith("ok - ") for line in lines) != 1:
         raise qemu.Failure(f"{way}: not as asked")
-    return next(re.search(r"cpus=\d+ (\S+)", l)[1] for l in lines if l.startswith("UP "))
+    return next(re.search(r"cpus=\d+ (\S+)", line)[1] for line in lines if line.startswith("UP "))
 
 
 def booted(name, **kw):
     """The console of a boot, or of the same one in an earlier run."""
     log = Path(sys.argv[3]) / f"{name}.log" if len(sys.argv) > 3 else None
-    if log and log.exists() and any(l.startswith("DONE ") for l in qemu.console(log)):
+    if log and log.exists() and any(line.startswith("DONE ") for line in qemu.console(log)):
         return qemu.console(log)
     return qemu.boot(name, build.kernel("nestwalk"), build.initramfs(), "mthp", timeout=1800, **kw)
 
@@ -49,7 +50,7 @@ def measured(way, boot, lines, kinds):
     """What a boot has printed, as {kind: objects}, besides which boot it was."""
     run = {"way": way, "boot": boot, "release": checked(lines, way)}
     for kind, count in kinds.items():
-        found = [json.loads(l[len(kind) + 1:]) for l in lines if l.startswith(f"{kind} ")]
+        found = [json.loads(line[len(kind) + 1 :]) for line in lines if line.startswith(f"{kind} ")]
         if len(found) != count:
             raise qemu.Failure(f"{way}: {len(found)} lines {kind}, {count} expected")
         run[kind.lower()] = found
@@ -75,14 +76,20 @@ def limit(way, boot):
     run = measured(way, boot, lines, SWAPPED)
     if any(r["wrong"] for r in run["swapped"]):
         raise qemu.Failure(f"{way}: wrong bytes: {run['swapped']}")
-    run["counters"] = {m[1]: int(m[2]) for l in lines if (m := re.match(r"COUNTER (\S+) (\d+)$", l))}
+    run["counters"] = {m[1]: int(m[2]) for line in lines if (m := re.match(r"COUNTER (\S+) (\d+)$", line))}
     return run
 
 
 def cost(way, clearing):
     """One boot: instructions a page of each step of guest/opbench.c."""
-    lines = booted(f"mthp-cost-{way}-{clearing[-1]}", cpus=1, icount=0, mem=COST_MEMORY,
-                   append=f"nw.way={way} nw.cost=1 {clearing}", extra=["-plugin", str(build.plugin("insncount"))])
+    lines = booted(
+        f"mthp-cost-{way}-{clearing[-1]}",
+        cpus=1,
+        icount=0,
+        mem=COST_MEMORY,
+        append=f"nw.way={way} nw.cost=1 {clearing}",
+        extra=["-plugin", str(build.plugin("insncount"))],
+    )
     checked(lines, way)
     passes = [steps for tag, steps in opcost.counted(lines) if tag == way]
     count = {step: min(steps[step][0] / steps[step][1] for steps in passes) for step in passes[0]}
@@ -91,8 +98,12 @@ def cost(way, clearing):
     if max(touches) > AGREE_MAX * min(touches):
         raise qemu.Failure(f"{way}: something else ran: {touches}")
     most = {step: max(steps[step][0] / steps[step][1] for steps in passes) for step in count}
-    return {"way": way, "command_line": clearing, "instructions": {s: round(n, 1) for s, n in count.items()},
-            "greater": {s: round(n, 1) for s, n in most.items() if n > AGREE_MAX * count[s]}}
+    return {
+        "way": way,
+        "command_line": clearing,
+        "instructions": {s: round(n, 1) for s, n in count.items()},
+        "greater": {s: round(n, 1) for s, n in most.items() if n > AGREE_MAX * count[s]},
+    }
 
 
 def cells(runs):
@@ -106,8 +117,13 @@ def cells(runs):
         for r in run.get("frag", ()):
             add(f"lines a group, {r['tag']}, {r['order']}", run, r["mean"])
         for r in run.get("folios", ()):
-            for key, what in (("mean", "lines a group"), ("faults", "page faults"), ("rss_kb", "resident, kB"), ("used_kb", "used, kB"),
-                              ("kept_kb", "used after reclaim, kB")):
+            for key, what in (
+                ("mean", "lines a group"),
+                ("faults", "page faults"),
+                ("rss_kb", "resident, kB"),
+                ("used_kb", "used, kB"),
+                ("kept_kb", "used after reclaim, kB"),
+            ):
                 if key != "mean" or r["groups"]:
                     add(f"{r['tag']} {r['what']}: {what}", run, r[key])
         for r in run.get("grown", ()):
@@ -143,9 +159,16 @@ def show(runs, costs):
 
 def write(path, runs, costs):
     """The document, an object of it a line. What is there of it is shown."""
-    document = {"schema": 2, "kernel": f"{build.RELEASE.package} {build.RELEASE.version} with the series, kind nestwalk",
-                "qemu": build.run("qemu-system-x86_64", "--version").splitlines()[0], "memory_mib": MEMORY, "cpus": 2,
-                "cost_memory_mib": COST_MEMORY, "cost_cpus": 1, "command_line": "init_on_alloc=0"}
+    document = {
+        "schema": 2,
+        "kernel": f"{build.RELEASE.package} {build.RELEASE.version} with the series, kind nestwalk",
+        "qemu": build.run("qemu-system-x86_64", "--version").splitlines()[0],
+        "memory_mib": MEMORY,
+        "cpus": 2,
+        "cost_memory_mib": COST_MEMORY,
+        "cost_cpus": 1,
+        "command_line": "init_on_alloc=0",
+    }
     text = json.dumps(document, indent=1)[:-2]
     for key, values in (("runs", runs), ("costs", costs)):
         text += f',\n "{key}": [' + ",".join("\n  " + json.dumps(v) for v in values) + "\n ]"
@@ -164,7 +187,11 @@ def main():
         each = [(way, boot) for boot in range(1, boots + 1) for way in WAYS]
         runs = [*pool.map(lambda one: memory(*one), each), *pool.map(lambda one: limit(*one), each)]
         write(path, runs, [])
-        write(path, runs, list(pool.map(lambda one: cost(*one), [(way, clearing) for clearing in CLEARING for way in WAYS])))
+        write(
+            path,
+            runs,
+            list(pool.map(lambda one: cost(*one), [(way, clearing) for clearing in CLEARING for way in WAYS])),
+        )
 
 
 if __name__ == "__main__":

@@ -4,16 +4,16 @@
     opcost.py KIND [--from TAG] [--mib MIB] [STEP...]     e.g. opcost.py nestwalk dontneed
                                                           opcost.py nestwalk --from off mremap
 
-Prints, for each tag (off, sorted, others, on) and step, instructions a page, and the functions that have them. With --from: how many
-more than with that tag, in all of the step and not for each page, of the run with the fewest; what a step does once is seen so. With
---mib: of so much memory, in place of 16.
+Prints, for each tag (off, sorted, others, on) and step, instructions a page, and the functions that have them. With
+--from: how many more than with that tag, in all of the step and not for each page, of the run with the fewest; what
+a step does once is seen so. With --mib: of so much memory, in place of 16.
 """
+
 import argparse
 import bisect
 import collections
 import json
 import subprocess
-import sys
 
 import build
 import qemu
@@ -25,14 +25,14 @@ DIFFERENCE_MIN = 50  # instructions
 def functions(kernel):
     """Addresses and names of the kernel's functions, in order."""
     lines = subprocess.run(["nm", "-n", kernel], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-    named = [(int(a, 16), name) for a, kind, name in (l.split() for l in lines) if kind in "tTwW"]
+    named = [(int(a, 16), name) for a, kind, name in (line.split() for line in lines) if kind in "tTwW"]
     return [a for a, _ in named], [name for _, name in named]
 
 
 def entries(kernel, profile, of_step=0):
     """{(report, function): how often it was entered} in a step."""
     addresses, names = functions(kernel)
-    start = dict(zip(addresses, names))
+    start = dict(zip(addresses, names, strict=True))
     found = collections.Counter()
     for line in profile.read_text().splitlines():
         report, step, address, _, executions = line.split()
@@ -45,18 +45,30 @@ def measure(kind, path=None, append=""):
     """[(tag, {step: (instructions, pages)})] of the runs of t-instructions.sh. With a path: also a profile there."""
     profile = f",profile={path}" if path else ""
     # -icount makes the guest's clock follow the count, so that timer interrupts are the same.
-    lines = qemu.boot(f"instructions-{kind}", build.kernel(kind), build.initramfs(), "instructions", cpus=1, icount=0, timeout=1800, append=append,
-                      extra=["-plugin", f"{build.plugin('insncount')}{profile}"])
+    lines = qemu.boot(
+        f"instructions-{kind}",
+        build.kernel(kind),
+        build.initramfs(),
+        "instructions",
+        cpus=1,
+        icount=0,
+        timeout=1800,
+        append=append,
+        extra=["-plugin", f"{build.plugin('insncount')}{profile}"],
+    )
     return counted(lines)
 
 
 def counted(lines):
     """[(tag, {step: (instructions, pages)})] of the runs of guest/opbench.c on a console."""
-    counts = [json.loads(l[6:]) for l in lines if l.startswith("INSNS ")]
-    runs = [json.loads(l[6:]) for l in lines if l.startswith("STEPS ")]
+    counts = [json.loads(line[6:]) for line in lines if line.startswith("INSNS ")]
+    runs = [json.loads(line[6:]) for line in lines if line.startswith("STEPS ")]
     if len(counts) != len(runs) or not runs:
         raise qemu.Failure(f"instructions: {len(counts)} counts for {len(runs)} runs")
-    return [(r["tag"], {s: (c[i], pages) for i, (s, pages) in enumerate(r["pages"].items())}) for c, r in zip(counts, runs)]
+    return [
+        (r["tag"], {s: (c[i], pages) for i, (s, pages) in enumerate(r["pages"].items())})
+        for c, r in zip(counts, runs, strict=True)
+    ]
 
 
 def spent_in(kernel, profile):
@@ -72,7 +84,7 @@ def spent_in(kernel, profile):
 
 
 def differences(runs, spent, base, wanted):
-    """Of each step, the functions that have more or fewer instructions than with tag base, each tag's shortest run taken."""
+    """Of each step, the functions that have more or fewer instructions than with tag base, by shortest runs."""
     for step, name in enumerate(runs[0][1]):
         if wanted and name not in wanted:
             continue

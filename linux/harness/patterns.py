@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """Measure the allocation patterns of linux/data/README.md on a kernel and write them as one JSON file.
 
-    patterns.py KIND SEEDS FILE [KERNEL-PARAMETER...]     e.g. patterns.py nestwalk 1,2 out.json ptemagnet=2
+patterns.py KIND SEEDS FILE [KERNEL-PARAMETER...]     e.g. patterns.py nestwalk 1,2 out.json ptemagnet=2
 """
+
 import json
 import re
 import sys
+from pathlib import Path
 
 import build
 import qemu
@@ -24,14 +26,42 @@ def measure(kind, seeds, mem=1024, cpus=2, append=""):
     kernel, initrd = build.kernel(kind), build.initramfs()
     runs, release = [], None
     for seed in seeds:
-        lines = qemu.boot(f"patterns-{kind}-{seed}", kernel, initrd, "patterns", mem=mem, cpus=cpus,
-                          append=f"nw.seed={seed} {append}", timeout=1200)
-        release = release or next(re.search(r"cpus=\d+ (\S+)", l)[1] for l in lines if l.startswith("UP "))
-        for r in (json.loads(l[5:]) for l in lines if l.startswith("FRAG ")):
-            runs.append({"boot": seed, "tag": r["tag"], **TAGS[r["tag"]], "mib": r["mib"], "order": r["order"],
-                         "seed": r["seed"], "groups": r["groups"], "mean": r["mean"], "distribution": r["distribution"]})
-    return {"schema": 1, "kernel": release, "package": f"{build.RELEASE.package} {build.RELEASE.version}", "kind": kind,
-            "command_line": append, "memory_mib": mem, "cpus": cpus, "thp": "never for the measured memory", "runs": runs}
+        lines = qemu.boot(
+            f"patterns-{kind}-{seed}",
+            kernel,
+            initrd,
+            "patterns",
+            mem=mem,
+            cpus=cpus,
+            append=f"nw.seed={seed} {append}",
+            timeout=1200,
+        )
+        release = release or next(re.search(r"cpus=\d+ (\S+)", line)[1] for line in lines if line.startswith("UP "))
+        runs += [
+            {
+                "boot": seed,
+                "tag": r["tag"],
+                **TAGS[r["tag"]],
+                "mib": r["mib"],
+                "order": r["order"],
+                "seed": r["seed"],
+                "groups": r["groups"],
+                "mean": r["mean"],
+                "distribution": r["distribution"],
+            }
+            for r in (json.loads(line[5:]) for line in lines if line.startswith("FRAG "))
+        ]
+    return {
+        "schema": 1,
+        "kernel": release,
+        "package": f"{build.RELEASE.package} {build.RELEASE.version}",
+        "kind": kind,
+        "command_line": append,
+        "memory_mib": mem,
+        "cpus": cpus,
+        "thp": "never for the measured memory",
+        "runs": runs,
+    }
 
 
 def summary(document):
@@ -47,8 +77,7 @@ def main():
     document = measure(kind, seeds, append=" ".join(sys.argv[4:]))
     text = json.dumps({k: v for k, v in document.items() if k != "runs"}, indent=1)[:-2]
     rows = ",\n  ".join(json.dumps(r) for r in document["runs"])
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(f'{text},\n "runs": [\n  {rows}\n ]\n}}\n')
+    Path(path).write_text(f'{text},\n "runs": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
     print("\n".join(summary(document)))
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """Boot a kernel under QEMU TCG (no KVM needed), keep its console, judge it."""
+
 import itertools
 import json
 import re
@@ -10,46 +11,74 @@ import time
 from build import run_folder
 
 # The TSC frequency is given, and the timer not checked: against an emulated PIT on a busy machine that is noise,
-# and nested guests hang on it.
-# A CPU that a busy machine does not run for half a minute is no stall of RCU's: what really hangs runs into the time limit of boot().
-COMMAND_LINE = ("console=ttyS0 panic=-1 nokaslr reboot=t quiet tsc_early_khz=2000000 tsc=unstable no_timer_check "
-                "rcupdate.rcu_cpu_stall_timeout=250 oops=panic")
+# and nested guests hang on it. A CPU that a busy machine does not run for half a minute is no stall of RCU's: what
+# really hangs runs into the time limit of boot().
+COMMAND_LINE = (
+    "console=ttyS0 panic=-1 nokaslr reboot=t quiet tsc_early_khz=2000000 tsc=unstable no_timer_check "
+    "rcupdate.rcu_cpu_stall_timeout=250 oops=panic"
+)
 
 
-class Failure(Exception):
+class Failure(Exception):  # noqa: N818, it is what a test says
     """A test that did not hold; the message says which."""
 
 
 # Seconds.
 RESTART_MAX = 60
 
-# By how many kB the kernel's objects may grow from before a test to after it, when what can be reclaimed has been: what tests leave
-# in this kernel is up to 1.1 MB, of mounts, cgroups and swap. KASAN's quarantine is a thirty-second of memory.
+# By how many kB the kernel's objects may grow from before a test to after it, when what can be reclaimed has been:
+# what tests leave in this kernel is up to 1.1 MB, of mounts, cgroups and swap. KASAN's quarantine is a
+# thirty-second of memory.
 SLAB_GROWTH_MAX = 4096
 
 
 def command(kernel, initrd, test, *, cpu="max", cpus=2, mem=1024, append="", extra=(), icount=None, turns=False):
     """The QEMU command line of one boot.
 
-    With icount=N the guest's clock goes on by 2^N ns an instruction; Linux then boots with one CPU only. With turns the guest's CPUs
-    run one at a time, in turns that end with each interrupt.
+    With icount=N the guest's clock goes on by 2^N ns an instruction; Linux then boots with one CPU only. With turns
+    the guest's CPUs run one at a time, in turns that end with each interrupt.
+
     """
     accel = [] if icount is None else ["-icount", f"shift={icount},sleep=off"]
     thread = "single" if turns or icount is not None else "multi"
-    return ["qemu-system-x86_64", "-M", "pc", "-accel", f"tcg,thread={thread}", *accel, "-cpu", cpu,
-            "-smp", f"{cpus},sockets={cpus}", "-m", str(mem), "-nodefaults", "-no-user-config", "-display", "none",
-            "-serial", "stdio", "-no-reboot", "-kernel", str(kernel), "-initrd", str(initrd),
-            "-append", f"{COMMAND_LINE} test={test} {append}", *extra]
+    return [
+        "qemu-system-x86_64",
+        "-M",
+        "pc",
+        "-accel",
+        f"tcg,thread={thread}",
+        *accel,
+        "-cpu",
+        cpu,
+        "-smp",
+        f"{cpus},sockets={cpus}",
+        "-m",
+        str(mem),
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-serial",
+        "stdio",
+        "-no-reboot",
+        "-kernel",
+        str(kernel),
+        "-initrd",
+        str(initrd),
+        "-append",
+        f"{COMMAND_LINE} test={test} {append}",
+        *extra,
+    ]
 
 
 def grown(lines):
-    """What guest/grower.c has printed, with the pages that then were on per-CPU lists, where that was asked (guest/lib.sh)."""
+    """What guest/grower.c has printed, with the pages that then were on per-CPU lists, where guest/lib.sh asked."""
     found = []
-    for l in lines:
-        if l.startswith("GROWN "):
-            found.append({**json.loads(l[6:]), "per_cpu": 0})
-        elif l.startswith("PER_CPU "):
-            found[-1]["per_cpu"] = int(l[8:])
+    for line in lines:
+        if line.startswith("GROWN "):
+            found.append({**json.loads(line[6:]), "per_cpu": 0})
+        elif line.startswith("PER_CPU "):
+            found[-1]["per_cpu"] = int(line[8:])
     return found
 
 
@@ -58,11 +87,14 @@ def console(log):
 
 
 def has(log, pattern):
-    return pattern is not None and any(re.search(pattern, l) for l in console(log))
+    return pattern is not None and any(re.search(pattern, line) for line in console(log))
 
 
 def wait(name, guest, log, timeout, until=None):
-    """Until the guest is gone, or its console has the pattern. After DONE it has RESTART_MAX seconds: without NPT the emulator may spin there."""
+    """Until the guest is gone, or its console has the pattern.
+
+    After DONE it has RESTART_MAX seconds: without NPT the emulator may spin there.
+    """
     start, done = time.monotonic(), None
     while guest.poll() is None:
         now = time.monotonic()
@@ -70,7 +102,7 @@ def wait(name, guest, log, timeout, until=None):
             raise Failure(f"{name}: no end after {timeout} s, see {log}")
         if has(log, until):
             return
-        if done is None and any(l.startswith("DONE ") for l in console(log)):
+        if done is None and any(line.startswith("DONE ") for line in console(log)):
             done = now
         if done is not None and now - done > RESTART_MAX:
             print(f"          {name}: done, but not gone {RESTART_MAX} s later")
@@ -79,15 +111,22 @@ def wait(name, guest, log, timeout, until=None):
 
 
 def boot(name, kernel, initrd, test, *, timeout=1200, strict=True, until=None, **kw):
-    """Boot, run the guest script t-TEST.sh, return the console lines. With a pattern for until, the guest ends when its console has that.
+    """Boot, run the guest script t-TEST.sh, return the console lines.
+
+    With a pattern for until, the guest ends when its console has that.
 
     Fails when the guest does not reach its end, when a test says "not ok", or when the
     kernel complained (lockdep, KASAN, bad page, ...).
+
     """
     log, start = run_folder() / f"{name}.log", time.monotonic()
-    with open(log, "wb") as f:
-        guest = subprocess.Popen(["nice", "-n", "10", *command(kernel, initrd, test, **kw)], stdin=subprocess.DEVNULL,
-                                 stdout=f, stderr=subprocess.STDOUT)
+    with log.open("wb") as f:
+        guest = subprocess.Popen(
+            ["nice", "-n", "10", *command(kernel, initrd, test, **kw)],
+            stdin=subprocess.DEVNULL,
+            stdout=f,
+            stderr=subprocess.STDOUT,
+        )
         try:
             wait(name, guest, log, timeout, until)
         finally:
@@ -98,13 +137,16 @@ def boot(name, kernel, initrd, test, *, timeout=1200, strict=True, until=None, *
     sys.stdout.flush()
     if has(log, until):
         return lines
-    if not any(l.startswith("DONE ") for l in lines):
+    if not any(line.startswith("DONE ") for line in lines):
         raise Failure(f"{name}: the guest did not reach its end, see {log}\n" + "\n".join(lines[-15:]))
     bad = []
     for number, line in enumerate(lines):
         if line.startswith(("not ok", "SPLAT")):
-            bad += [*itertools.takewhile(lambda l: l.startswith("# "), reversed(lines[:number]))][::-1] + [line]
-    for before, after in (map(int, m.groups()) for l in lines if (m := re.match(r"SLAB (\d+) kB before, (\d+) kB after", l))):
+            said = itertools.takewhile(lambda before: before.startswith("# "), reversed(lines[:number]))
+            bad += [*reversed([*said]), line]
+    for before, after in (
+        map(int, m.groups()) for line in lines if (m := re.match(r"SLAB (\d+) kB before, (\d+) kB after", line))
+    ):
         if after - before > SLAB_GROWTH_MAX and "quarantine" not in kw.get("append", ""):
             bad.append(f"{before} kB of slab before the test, {after} kB after it")
     if strict and bad:

@@ -5,11 +5,12 @@ A suite that runs with NESTWALK_RECORD=1 (`make test RECORD=1`) writes each step
 fingerprint of what it ran on: the hunks of the patches (not their changelogs), configurations, and what runs in guests.
 So nobody has to keep a list by hand of what has not run since the last change.
 """
+
 import datetime
 import hashlib
 import json
-import os
 import tempfile
+from pathlib import Path
 
 import build
 
@@ -59,14 +60,17 @@ def write(step, cpu, elapsed):
     with build.holding("record"):
         known = passed()
         known.setdefault(build.RELEASE.name, {})[step] = {
-            "state": fingerprint(build.RELEASE, step), "date": datetime.date.today().isoformat(),
-            "cpu_s": round(cpu), "s": round(elapsed),
+            "state": fingerprint(build.RELEASE, step),
+            "date": datetime.datetime.now().astimezone().date().isoformat(),
+            "cpu_s": round(cpu),
+            "s": round(elapsed),
         }
         with tempfile.NamedTemporaryFile("w", dir=FILE.parent, delete=False) as file:
             json.dump(known, file, indent=1, sort_keys=True)
             file.write("\n")
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, FILE)
+        written = Path(file.name)
+        written.chmod(0o644)
+        written.replace(FILE)
 
 
 def report(steps):
@@ -81,5 +85,8 @@ def report(steps):
             print(f"  {step:{width}}  {what} ({entry['date']}, {entry['s']} s, CPU {entry['cpu_s']} s)")
         else:
             print(f"  {step:{width}}  has not run")
-    print(f"{len(current)} of {len(steps)} steps have passed as the series is, CPU {sum(known[s]['cpu_s'] for s in current)} s")
+    print(
+        f"{len(current)} of {len(steps)} steps have passed as the series is, "
+        f"CPU {sum(known[s]['cpu_s'] for s in current)} s"
+    )
     return len(current) == len(steps)

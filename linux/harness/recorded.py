@@ -3,10 +3,12 @@
 
     recorded.py KIND MODE FOLDER [SORTED]     e.g. recorded.py nestwalk 0 /some/folder
 
-Writes FOLDER/frag-MODE.rec, FOLDER/sparse-MODE.rec, and FOLDER/MODE.json: what frag measured of its memory, and how many groups and
-pages are reserved for the sparse process (debugfs). MODE is the value of vm.ptemagnet. With SORTED, that of vm.sorted_page_tables,
-the names end in sorted instead of MODE, the recordings have the regions of both processes, and the JSON has what debugfs says of frag's.
+Writes FOLDER/frag-MODE.rec, FOLDER/sparse-MODE.rec, and FOLDER/MODE.json: what frag measured of its memory, and how
+many groups and pages are reserved for the sparse process (debugfs). MODE is the value of vm.ptemagnet. With SORTED,
+that of vm.sorted_page_tables, the names end in sorted instead of MODE, the recordings have the regions of both
+processes, and the JSON has what debugfs says of frag's.
 """
+
 import base64
 import gzip
 import json

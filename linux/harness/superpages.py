@@ -5,6 +5,7 @@
 
 KIND may be the path of a bzImage instead, of a release that the series does not exist for.
 """
+
 import concurrent.futures
 import itertools
 import json
@@ -23,14 +24,23 @@ SCAN_SLEEP, ALLOC_SLEEP = 1000, 6000
 SECONDS = 30
 
 
-def case(percent, defrag="always", advice="plain", fill="small", proactiveness=0, wait=0, **other):
-    return {"percent": percent, "defrag": defrag, "advice": advice, "fill": fill, "proactiveness": proactiveness,
-            "wait": wait, **other}
+def case(percent, defrag="always", advice="plain", *, fill="small", proactiveness=0, wait=0, **other):
+    return {
+        "percent": percent,
+        "defrag": defrag,
+        "advice": advice,
+        "fill": fill,
+        "proactiveness": proactiveness,
+        "wait": wait,
+        **other,
+    }
 
 
 def scripts(percent, steps="pa", **other):
-    """All steps of the authors' scripts, or only these before the last, and their minute before the program. In less memory the first
-    step would not find what is left above the watermarks."""
+    """All steps of the authors' scripts, or only these before the last, and their minute before the program.
+
+    In less memory the first step would not find what is left above the watermarks.
+    """
     return case(percent, fill="scripts", wait=60, steps=steps, memory=2048, need=512, **other)
 
 
@@ -53,8 +63,16 @@ CASES = {
 
 
 # What is kept of each second.
-LATER = ("when", "second", "huge", "thp_collapse_alloc", "thp_collapse_alloc_failed", "compact_stall", "compact_fail",
-         "pgmigrate_success")
+LATER = (
+    "when",
+    "second",
+    "huge",
+    "thp_collapse_alloc",
+    "thp_collapse_alloc_failed",
+    "compact_stall",
+    "compact_fail",
+    "pgmigrate_success",
+)
 
 
 def trimmed(seen):
@@ -65,15 +83,34 @@ def measure(kernel, initrd, name, boot):
     """One boot."""
     asked = CASES[name]
     # Boots of a case differ in what was allocated before: pages of a file, kept.
-    words = {"memory": MEMORY, "need": NEED, **asked, "seconds": SECONDS, "scan_sleep": SCAN_SLEEP, "alloc_sleep": ALLOC_SLEEP,
-             "before": boot}
-    lines = qemu.boot(f"superpages-{name}-{boot}", kernel, initrd, "superpages", mem=words["memory"], cpus=1,
-                      append=" ".join(f"nw.{key}={value}" for key, value in words.items()))
-    release = next(re.search(r"cpus=\d+ (\S+)", l)[1] for l in lines if l.startswith("UP "))
-    seen = [json.loads(l.split(" ", 1)[1]) for l in lines if l.startswith("SUPERPAGES ")]
-    watermarks = next(json.loads(l.split(" ", 1)[1]) for l in lines if l.startswith("WATERMARKS "))
-    return release, {"case": name, "boot": boot, **asked, "watermarks": watermarks,
-                     "seen": [trimmed(one) for one in seen]}
+    words = {
+        "memory": MEMORY,
+        "need": NEED,
+        **asked,
+        "seconds": SECONDS,
+        "scan_sleep": SCAN_SLEEP,
+        "alloc_sleep": ALLOC_SLEEP,
+        "before": boot,
+    }
+    lines = qemu.boot(
+        f"superpages-{name}-{boot}",
+        kernel,
+        initrd,
+        "superpages",
+        mem=words["memory"],
+        cpus=1,
+        append=" ".join(f"nw.{key}={value}" for key, value in words.items()),
+    )
+    release = next(re.search(r"cpus=\d+ (\S+)", line)[1] for line in lines if line.startswith("UP "))
+    seen = [json.loads(line.split(" ", 1)[1]) for line in lines if line.startswith("SUPERPAGES ")]
+    watermarks = next(json.loads(line.split(" ", 1)[1]) for line in lines if line.startswith("WATERMARKS "))
+    return release, {
+        "case": name,
+        "boot": boot,
+        **asked,
+        "watermarks": watermarks,
+        "seen": [trimmed(one) for one in seen],
+    }
 
 
 def main():
@@ -86,19 +123,29 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(int(build.JOBS)) as pool:
         done = list(pool.map(lambda one: measure(kernel, initrd, *one), todo))
     source = {} if given else {"package": f"{build.RELEASE.package} {build.RELEASE.version}", "kind": kind}
-    document = {"schema": 1, "kernel": done[0][0], **source, "memory_mib": MEMORY, "need_mib": NEED, "cpus": 1, "kept_pages": 16,
-                "scan_sleep_ms": SCAN_SLEEP, "alloc_sleep_ms": ALLOC_SLEEP}
+    document = {
+        "schema": 1,
+        "kernel": done[0][0],
+        **source,
+        "memory_mib": MEMORY,
+        "need_mib": NEED,
+        "cpus": 1,
+        "kept_pages": 16,
+        "scan_sleep_ms": SCAN_SLEEP,
+        "alloc_sleep_ms": ALLOC_SLEEP,
+    }
     text = json.dumps(document, indent=1)[:-2]
     rows = ",\n  ".join(json.dumps(run) for _, run in done)
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(f'{text},\n "runs": [\n  {rows}\n ]\n}}\n')
+    Path(path).write_text(f'{text},\n "runs": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
     for _, run in done:
         faulted = next(s for s in run["seen"] if s["when"] == "faulted")
         before = next(s for s in run["seen"] if s["when"] == "before")
-        print(f"{run['case']:24} {run['boot']} at faults {faulted['huge']:4}, last {run['seen'][-1]['huge']:4}, of "
-              f"{run.get('need', NEED) // 2}; stalls {faulted['compact_stall'] - before['compact_stall']}, successes "
-              f"{faulted['compact_success'] - before['compact_success']}, failures "
-              f"{faulted['compact_fail'] - before['compact_fail']}")
+        print(
+            f"{run['case']:24} {run['boot']} at faults {faulted['huge']:4}, last {run['seen'][-1]['huge']:4}, of "
+            f"{run.get('need', NEED) // 2}; stalls {faulted['compact_stall'] - before['compact_stall']}, successes "
+            f"{faulted['compact_success'] - before['compact_success']}, failures "
+            f"{faulted['compact_fail'] - before['compact_fail']}"
+        )
 
 
 if __name__ == "__main__":
