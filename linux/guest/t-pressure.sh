@@ -8,7 +8,11 @@ if [ -n "$NW_generations" ]; then
 	case "$(cat $L)" in 0x0000) _now=n ;; *) _now=y ;; esac
 	check "generations of pages: $NW_generations" [ "$_now" = "$NW_generations" ]
 fi
-free_now() { settle; meminfo MemFree; }
+# What is on per-CPU lists is free, too, and so is slab here: that this does not grow is looked at by itself (init).
+free_now() {
+	settle
+	awk '$1 == "MemFree:" || $1 == "Slab:" {n += $2} $1 == "count:" {n += 4 * $2} END {print n}' /proc/meminfo /proc/zoneinfo
+}
 oom_kills() { vmstat oom_kill; }
 echo ${NW_mode:-2} > /proc/sys/vm/ptemagnet
 # The daemon would be faster than the pressure.
@@ -45,8 +49,8 @@ check "killed processes leave no reservation" no_reservation_lost
 # Before swap is on: a RAM disk keeps what was swapped to it.
 after=$(free_now)
 lost=$((before - after))
-echo "# MemFree before $before after $after"
-check "MemFree is what it was (lost $lost kB)" [ $lost -lt 1024 ]
+echo "# free before $before after $after"
+check "as much is free as was (lost $lost kB)" [ $lost -lt 512 ]
 
 # A cgroup that has to swap, with reservations in it.
 mkswap /dev/ram0 > /dev/null && swapon /dev/ram0

@@ -24,6 +24,8 @@ OWN = {
     "guest/t-migrated.sh": {"QEMU with the patch"},
     "guest/stress.c": RACES | {"balancing, debian"},
     "guest/t-stress.sh": RACES,
+    "guest/t-sorted.sh": {"sorted", "sorted, debug", "sorted, debian", "variant"},
+    "guest/t-pressure.sh": {"pressure", "pressure, debian"},
     "guest/t-hugegpt.sh": {"hugegpt pool"},
     "guest/t-l2.sh": NESTED | {"hugegpt pool"},
 }
