@@ -17,7 +17,7 @@ from support import REPOSITORY
 from nestwalk import matrix, techniques
 
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-OUTSIDE = ("*.md", "capture/**/*.md", "fuzz/**/*.md", "linux/**/*.md", "nova/**/*.md")
+OUTSIDE = ("*.md", "capture/**/*.md", "fuzz/**/*.md", "linux/*.md", "linux/*/*.md", "nova/**/*.md")
 PAGES = sorted(
     page for pattern in ("docs/**/*.md", *OUTSIDE) for page in REPOSITORY.glob(pattern) if page.name != "CHANGELOG.md"
 )
