@@ -49,7 +49,6 @@ class Release(typing.NamedTuple):
     def package(self):
         return f"linux-source-{self.name}"
 
-    @property
     def tarball(self):
         """Debian's source, which the archive keeps for years."""
         return unpacked(self.package, self.version) / f"usr/src/{self.package}.tar.xz"
@@ -59,7 +58,6 @@ class Release(typing.NamedTuple):
         """Where the source is."""
         return BUILD / f"pristine{self.suffix}"
 
-    @property
     def cloud(self):
         """Debian's configuration for virtual machines of clouds.
 
@@ -263,9 +261,9 @@ def deps(more=None, debian=False):
     # Now, and not when the first step needs them.
     with building():
         if not (RELEASE.pristine / "unpacked").exists():
-            _ = RELEASE.tarball
+            RELEASE.tarball()
         if debian and RELEASE.debian:
-            _ = RELEASE.cloud
+            RELEASE.cloud()
 
 
 def apt(command, **kw):
@@ -376,7 +374,7 @@ def source(kind, release=RELEASE):
     if not (pristine / "unpacked").exists():
         shutil.rmtree(pristine, ignore_errors=True)
         pristine.mkdir(parents=True)
-        run("tar", "xf", release.tarball, "-C", pristine, "--strip-components=1")
+        run("tar", "xf", release.tarball(), "-C", pristine, "--strip-components=1")
         (pristine / "unpacked").touch()
     fresh = base / (tree.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -480,7 +478,7 @@ def debian_config(release):
     if not release.debian:
         print(f"debian: with LINUX={release.name} there is no kernel of Debian's configuration", file=sys.stderr)
         sys.exit(2)
-    text = lzma.decompress(release.cloud.read_bytes()).decode()
+    text = lzma.decompress(release.cloud().read_bytes()).decode()
     return re.sub(
         r"^CONFIG_(\w+)=m$",
         lambda m: m[0] if m[1] in MODULES else f"# CONFIG_{m[1]} is not set",

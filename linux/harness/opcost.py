@@ -45,10 +45,8 @@ def measure(kind, path=None, append=""):
     """[(tag, {step: (instructions, pages)})] of the runs of t-instructions.sh. With a path: also a profile there."""
     profile = f",profile={path}" if path else ""
     # -icount makes the guest's clock follow the count, so that timer interrupts are the same.
-    lines = qemu.boot(
-        f"instructions-{kind}",
-        build.kernel(kind),
-        build.initramfs(),
+    lines = qemu.boot_kind(
+        kind,
         "instructions",
         cpus=1,
         icount=0,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from build import run_folder
+import build
 
 # The TSC frequency is given, and the timer not checked: against an emulated PIT on a busy machine that is noise,
 # and nested guests hang on it. A CPU that a busy machine does not run for half a minute is no stall of RCU's: what
@@ -119,7 +119,7 @@ def boot(name, kernel, initrd, test, *, timeout=1200, strict=True, until=None, *
     kernel complained (lockdep, KASAN, bad page, ...).
 
     """
-    log, start = run_folder() / f"{name}.log", time.monotonic()
+    log, start = build.run_folder() / f"{name}.log", time.monotonic()
     with log.open("wb") as f:
         guest = subprocess.Popen(
             ["nice", "-n", "10", *command(kernel, initrd, test, **kw)],
@@ -152,3 +152,8 @@ def boot(name, kernel, initrd, test, *, timeout=1200, strict=True, until=None, *
     if strict and bad:
         raise Failure(f"{name}:\n  " + "\n  ".join(bad[:40]) + f"\n  see {log}")
     return lines
+
+
+def boot_kind(kind, test, name=None, **kw):
+    """Boot a kind of kernel with the programs of guest/. Its log is named by the test, or by name, and the kind."""
+    return boot(f"{name or test}-{kind}", build.kernel(kind), build.initramfs(), test, **kw)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Which steps have passed, and with which state of the series: `make -C linux status`.
 
-A suite that runs with NESTWALK_RECORD=1 (`make test RECORD=1`) writes each step that passes to data/passed.json, with a
-fingerprint of what it ran on: the hunks of the patches (not their changelogs), configurations, and what runs in guests.
+A suite that runs with NESTWALK_RECORD=1 (`make everything RECORD=1`) writes each step that passes to
+data/passed.json, with a fingerprint of what it ran on: the hunks of the patches (not their changelogs),
+configurations, and what runs in guests.
 So nobody has to keep a list by hand of what has not run since the last change.
 """
 

@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -65,8 +66,11 @@ def patched():
     $NESTWALK_QEMU is taken in its place.
     """
     if given := os.environ.get("NESTWALK_QEMU"):
+        if not Path(given).is_file():
+            sys.exit(
+                f"NESTWALK_QEMU={given}: no such program; give a QEMU with {PATCH.name}, or nothing to have one built"
+            )
         return Path(given)
-    build.deps(more=PACKAGES)
     with build.holding("lock-qemu"):
         home = build.BUILD / "qemu"
         stamp, program = home / "nestwalk.stamp", home / "build/qemu-system-x86_64"
