@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-# What a deliberate mistake (harness/mistakes.patch) is made in. Whether the kernel complains is looked for from outside.
+# What a deliberate mistake (harness/mistakes.patch) is made in. Whether the kernel complains is looked for from outside;
+# what it does not complain of, provoke does.
+if [ "$NW_provoke" = 1 ]; then
+	echo 1 > /proc/sys/vm/ptemagnet
+	provoke contig
+	provoke kthread
+fi
 D=/sys/kernel/debug/sorted_tables
 echo 1 > /proc/sys/vm/sorted_page_tables
 sorter dense unmapped threads

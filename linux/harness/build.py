@@ -123,6 +123,7 @@ PROGRAMS = [
     "frag",
     "corun",
     "pmtest",
+    "provoke",
     "stress",
     "toucher",
     "grower",
@@ -142,8 +143,14 @@ JOBS = os.environ.get("NESTWALK_JOBS", str(os.cpu_count() or 2))
 RUNS_KEPT = 8
 # In the environment of a suite's step: where its folder is to be.
 STEP_FOLDER = "NESTWALK_STEP_FOLDER"
+# Files below linux/ that this process has used, and that what it found out hangs on: see record.py.
+USED = set()
 # Locks that this process holds, and how often it has entered them.
 _held = collections.Counter()
+
+
+def use(*paths):
+    USED.update(str(path.relative_to(LINUX)) for path in paths)
 
 
 @contextlib.contextmanager
@@ -535,6 +542,7 @@ def compiled(kind, release=RELEASE):
         base_folder(kind) / f"kernel-{'debug' if kind == 'mistakes' else kind}{release.suffix}",
     )
     fragments = [fragment(f, release) for f in KINDS[kind]]
+    use(*fragments, *(mistakes(release) if kind == "mistakes" else []))
     stamp = out / "nestwalk.config.stamp"
     make, env = compiler(tree, out, base_folder(kind))
     value = (
@@ -579,6 +587,7 @@ def kernels_of_each_patch(release=RELEASE):
     base = BUILD / "each"
     tree, out = base / source("nestwalk", release).name, base / f"kernel-nestwalk{release.suffix}"
     pristine, fragments = BUILD / f"pristine{release.suffix}", [fragment(f, release) for f in KINDS["nestwalk"]]
+    use(*fragments)
     make, env = compiler(tree, out, base)
     texts = {p: p.read_text(encoding="utf-8") for p in patches(release)}
     options = {

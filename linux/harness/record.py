@@ -1,35 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0
 """Which steps have passed, and with which state of the series: `make -C linux status`.
 
-A suite that runs with NESTWALK_RECORD=1 (`make everything RECORD=1`) writes each step that passes to
-data/passed.json, with a fingerprint of what it ran on: the hunks of the patches (not their changelogs),
-configurations, and what runs in guests.
-So nobody has to keep a list by hand of what has not run since the last change.
+A step that runs with NESTWALK_RECORD=1 (`make everything RECORD=1`) and passes writes itself into
+data/passed.json, with what it has used (build.use()) and a fingerprint of that: the hunks of the patches (not
+their changelogs), configurations, and the scripts and programs that its guests have run. So nobody has to keep a
+list by hand of what has not run since the last change.
 """
 
 import datetime
 import hashlib
 import json
+import re
 import tempfile
 from pathlib import Path
 
 import build
 
 FILE = build.LINUX / "data" / "passed.json"
-# What only these steps depend on, below linux/.
-RACES = {"stress", "stress, debug", "stress sorted", "stress sorted, debug", "stress, debian", "variant"}
-NESTED = {"nested npt", "nested npt, 2 CPUs", "nested shadow", "nested on a stock host", "nested npt, debian"}
-OWN = {
-    "qemu/kvm-hgpt.patch": {"QEMU with the patch"},
-    "guest/t-qemu.sh": {"QEMU in the host", "QEMU with the patch"},
-    "guest/t-migrated.sh": {"QEMU with the patch"},
-    "guest/stress.c": RACES | {"balancing, debian"},
-    "guest/t-stress.sh": RACES,
-    "guest/t-sorted.sh": {"sorted", "sorted, debug", "sorted, debian", "variant"},
-    "guest/t-pressure.sh": {"pressure", "pressure, debian"},
-    "guest/t-hugegpt.sh": {"hugegpt pool"},
-    "guest/t-l2.sh": NESTED | {"hugegpt pool"},
-}
+# What each guest begins with.
+ALWAYS = ["guest/init", "guest/lib.sh"]
 
 
 def hunks(patch):
@@ -40,30 +29,63 @@ def hunks(patch):
     return body
 
 
-def fingerprint(release, step):
-    """Of the series of a release, and of all that a step of its tests consists of but the harness."""
+def text_of(name):
+    path = build.LINUX / name
+    return path.read_text() if path.exists() else ""
+
+
+def named_in(name):
+    """Files of guest/ that one of them names: a script the programs and scripts that it runs, a program its headers."""
+    text = text_of(name)
+    if not name.startswith("guest/"):
+        return []
+    if name.endswith((".c", ".h")):
+        return [f"guest/{header}" for header in re.findall(r'^#include "(\S+)"', text, re.MULTILINE)]
+    code = re.sub(r"(^|\s)#.*", "", text, flags=re.MULTILINE)
+    names = [f"guest/{word}.c" for word in set(re.findall(r"\w+", code)) & set(build.PROGRAMS)]
+    if name != "guest/lib.sh":
+        # Of a guest in the guest, as a word of its own or on its command line.
+        names += [f"guest/t-{word}.sh" for word in set(re.findall(r"(?:(?<!\S)|test=)(\w+)(?!\S)", code))]
+    return [name for name in names if (build.LINUX / name).exists()]
+
+
+def with_what_they_name(names):
+    found, ahead = set(), list(names)
+    while ahead:
+        if (name := ahead.pop()) not in found:
+            found.add(name)
+            ahead += named_in(name)
+    return sorted(found)
+
+
+def fingerprint(release, used):
+    """Of the series of a release, and of the files below linux/ that a step has used, and what these name."""
     h = hashlib.sha256(release.version.encode())
     for patch in build.patches(release):
         h.update(hunks(patch).encode())
-    for folder in "config", "guest", "qemu":
-        for path in sorted((build.LINUX / folder).rglob("*")):
-            name = str(path.relative_to(build.LINUX))
-            if path.is_file() and step in OWN.get(name, {step}):
-                h.update(name.encode() + b"\0" + path.read_bytes())
+    for name in with_what_they_name(used):
+        h.update(name.encode() + b"\0" + text_of(name).encode())
     return h.hexdigest()[:12]
 
 
 def passed():
-    """By release and step: `state`, `date`, CPU time and time in seconds (`cpu_s`, `s`)."""
+    """By release and step.
+
+    `state`, `used` (files below linux/, separated by spaces), `date`, CPU time and time in seconds (`cpu_s`, `s`).
+    """
     return json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
 def write(step, cpu, elapsed):
-    """A step has passed. What others have written meanwhile is kept."""
+    """A step has passed, in this process. What others have written meanwhile is kept."""
+    used = sorted(build.USED)
+    if any(name.startswith("guest/") for name in used):
+        used += ALWAYS
     with build.holding("record"):
         known = passed()
         known.setdefault(build.RELEASE.name, {})[step] = {
-            "state": fingerprint(build.RELEASE, step),
+            "state": fingerprint(build.RELEASE, used),
+            "used": " ".join(sorted(used)),
             "date": datetime.datetime.now().astimezone().date().isoformat(),
             "cpu_s": round(cpu),
             "s": round(elapsed),
@@ -79,7 +101,11 @@ def write(step, cpu, elapsed):
 def report(steps):
     """One line for each step of the release. Returns whether all have passed as the series is."""
     known = passed().get(build.RELEASE.name, {})
-    current = [step for step in steps if step in known and known[step]["state"] == fingerprint(build.RELEASE, step)]
+    current = [
+        step
+        for step in steps
+        if step in known and known[step]["state"] == fingerprint(build.RELEASE, known[step]["used"].split())
+    ]
     width = max(len(step) for step in steps)
     print(f"Linux {build.RELEASE.name}")
     for step in steps:

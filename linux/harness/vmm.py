@@ -71,6 +71,7 @@ def patched():
                 f"NESTWALK_QEMU={given}: no such program; give a QEMU with {PATCH.name}, or nothing to have one built"
             )
         return Path(given)
+    build.use(PATCH)
     with build.holding("lock-qemu"):
         home = build.BUILD / "qemu"
         stamp, program = home / "nestwalk.stamp", home / "build/qemu-system-x86_64"
