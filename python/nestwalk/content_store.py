@@ -97,8 +97,8 @@ class Directory:
         target = self._root / name
         temporary = target.with_name(f"{files.PREFIX}{secrets.token_hex(6)}.tmp")
         for _ in range(2):  # a folder may be taken away by a clean-up between the two steps
-            target.parent.mkdir(parents=True, exist_ok=True)
             try:
+                target.parent.mkdir(parents=True, exist_ok=True)
                 temporary.write_bytes(content)
                 temporary.replace(target)
             except FileNotFoundError:
@@ -107,7 +107,8 @@ class Directory:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
             return
-        raise FileNotFoundError(2, "the folder is taken away again and again", str(target.parent))
+        problem = "no folder can be made in it, or it is taken away again and again"
+        raise NestwalkError(f"{shown(str(self._root))}: results cannot be written: {problem}; name another place")
 
     def remove(self, name: str) -> None:
         """As :class:`Shelf`."""

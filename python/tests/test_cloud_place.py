@@ -242,7 +242,7 @@ def test_a_boot_storm(command: Command, busy_trace: Path) -> None:
         (["t.csv", *COLUMNS, "--machine", "40"], "CORES:SIZE"),
         (["t.csv", *COLUMNS, "--jobs", "0"], "give a whole number from 1 to 4096"),
         (["t.csv", *COLUMNS, "--out", "no/such/dir"], "there is no directory"),
-        (["t.csv", *COLUMNS, "--map-host", "99999"], "map_host"),
+        (["t.csv", *COLUMNS, "--map-host", "99999"], "--map-host 99999: the fleet has "),
     ],
 )
 def test_bad_requests_are_one_line(command: Command, tmp_path: Path, arguments: list[str], said_: str) -> None:

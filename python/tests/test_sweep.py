@@ -374,6 +374,11 @@ def test_a_comparison_goes_on_without_a_place_for_results(tmp_path: Path, capsys
     assert "going on, but nothing is kept" in capsys.readouterr().err
 
 
+def test_a_place_that_takes_no_folders_is_said_with_a_remedy(grid: Path) -> None:
+    with pytest.raises(NestwalkError, match=r"^/proc/x: results cannot be written: no folder.*; name another place$"):
+        made(grid, "/proc/x")
+
+
 def test_a_killed_worker_is_replaced_and_its_run_made_again(grid: Path, tmp_path: Path) -> None:
     """Each group's first worker is killed in the middle; what it had made before is not made twice."""
     marks = tmp_path / "marks"

@@ -329,13 +329,15 @@ def plan(
     """What :func:`execute` will do.
 
     Raises:
-        NestwalkError: When the fleet cannot be sized.
+        NestwalkError: When the fleet cannot be sized, or has no such host as is to be drawn.
     """
     nova = {**fleet.scheduler, **settings.scheduler}
     need = fleets.demand(trace)
     ratio = float(nova.get("cpu_allocation_ratio", CPU_ALLOCATION_RATIO))
     sized = fleets.sized(fleet, need, target_utilisation, ratio)
     drawn = sized.largest_host if settings.map_host is None else settings.map_host
+    if drawn >= sized.hosts:
+        raise NestwalkError(f"--map-host {drawn}: the fleet has {sized.hosts} hosts; give 0 to {sized.hosts - 1}")
     return Plan(trace, sized, need, chosen, replace(settings, scheduler=nova, map_host=drawn))
 
 

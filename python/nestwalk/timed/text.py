@@ -130,9 +130,10 @@ def notes(done: Timed) -> Sequence[str]:
         if rounds >= ROUNDS_MIN
         else f"without intervals, which need {ROUNDS_MIN} rounds (--rounds)"
     )
+    counted = f"Medians over {rounds} rounds" if rounds > 1 else "One round"
     lines = [
         *done.notes,
-        f"Medians over {rounds} rounds of a run with either kind of pages, {intervals}.",
+        f"{counted} of a run with either kind of pages, {intervals}.",
         f"Huge pages: {GIVEN[done.means]}.",
     ]
     if done.simulation:
