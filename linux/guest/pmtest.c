@@ -286,6 +286,46 @@ static void dontneed(void)
 	EXPECT(in_place(p, 2, 2));
 }
 
+/* Whether as many new groups are all of those that were just given up, on this CPU. */
+static bool taken_again(char *p, char *q, size_t groups)
+{
+	static uint64_t before[256], frame;
+	size_t i, k, found = 0;
+
+	for (i = 0; i < groups * GROUP_PAGES; i++)
+		*page(p, i) = 1;
+	for (i = 0; i < groups; i++)
+		before[i] = frame_of(page(p, i * GROUP_PAGES));
+	madvise(p, groups * GROUP, MADV_DONTNEED);
+	for (i = 0; i < groups; i++) {
+		*page(q, i * GROUP_PAGES) = 1;
+		frame = frame_of(page(q, i * GROUP_PAGES));
+		for (k = 0; k < groups && before[k] != frame; k++)
+			;
+		found += k < groups;
+	}
+	if (found != groups)
+		printf("# %zu of %zu groups taken again\n", found, groups);
+	return found == groups;
+}
+
+/* Groups that are given up go to the CPU's list of blocks, however many there are. */
+static void groups_go_in_one_piece(void)
+{
+	char *p = map_aligned(3 * HUGE), *q = map_aligned(3 * HUGE);
+
+	run_on_cpu(0);
+	/* Room on the lists, and nothing else on them that a table could come from. */
+	EXPECT(!write_file("/proc/sys/vm/percpu_pagelist_high_fraction", "8\n"));
+	*page(q, 0) = *page(q, 512) = *page(q, 1024) = 1;
+	madvise(q, 3 * HUGE, MADV_DONTNEED);
+	EXPECT(taken_again(p, q, 1));
+	madvise(q, 3 * HUGE, MADV_DONTNEED);
+	/* More than two batches of pages that are unmapped (MAX_GATHER_BATCH). */
+	EXPECT(taken_again(p, q, 160));
+	EXPECT(!write_file("/proc/sys/vm/percpu_pagelist_high_fraction", "0\n"));
+}
+
 /* A page given up here may live on in a child: it must not be handed out again. */
 static void dontneed_with_child(void)
 {
@@ -1482,8 +1522,8 @@ static const struct {
 } tests[] = {
 #define T(name) { #name, name }
 	T(sequential), T(random_order), T(read_before_write), T(pages_are_zeroed), T(counted),
-	T(dontneed), T(dontneed_with_child), T(fork_shares_what_is_reserved),
-	T(parent_exits_first), T(cow_reuses_the_last_reference), T(moved), T(moved_in_part),
+	T(dontneed), T(groups_go_in_one_piece), T(dontneed_with_child),
+	T(fork_shares_what_is_reserved), T(parent_exits_first), T(cow_reuses_the_last_reference), T(moved), T(moved_in_part),
 	T(partly_unmapped), T(protection_splits), T(no_group_across_vmas), T(userfaultfd),
 	T(collapsed), T(khugepaged), T(swapped_out), T(lazily_freed), T(numa_policy),
 	T(numa_no_remote_groups), T(numa_pressure), T(nothing_is_left_of_what_was_unmapped),

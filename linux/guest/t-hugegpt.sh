@@ -46,18 +46,27 @@ while [ "$f" -le 3000 -a $i -lt 10 ]; do
 	sleep 4
 	f=$(field free) i=$((i + 1))
 done
-# What vmstat has is what the pool has, to the page. One process looks at both, since another has page tables of its own, a dozen;
+# What vmstat and meminfo have is what the pool has, to the page. One process looks at both, since another has page tables of its own, a dozen;
 # as some come and go meanwhile, it may have to look again.
 agreed() {
 	awk -v stats=$S 'BEGIN {
 		refresh = "/proc/sys/vm/stat_refresh"
-		for (look = 0; look < 1000 && (!look || counted != free); look++) {
+		for (look = 0; look < 1000 && (!look || counted != free || kb != 4 * free || node != kb); look++) {
 			print 1 > refresh
 			close(refresh)
 			while ((getline < "/proc/vmstat") > 0)
 				if ($1 == "nr_pgtable_pool")
 					counted = $2
 			close("/proc/vmstat")
+			kb = node = -1
+			while ((getline < "/proc/meminfo") > 0)
+				if ($1 == "PageTablePool:")
+					kb = $2
+			close("/proc/meminfo")
+			while ((getline < "/sys/devices/system/node/node0/meminfo") > 0)
+				if ($3 == "PageTablePool:")
+					node = $4
+			close("/sys/devices/system/node/node0/meminfo")
 			free = 0
 			while ((getline < stats) > 0)
 				for (i = 1; /^node/ && i < NF; i++)
@@ -65,13 +74,13 @@ agreed() {
 						free += $(i + 1)
 			close(stats)
 		}
-		print "# nr_pgtable_pool " counted ", free " free ", looks " look
-		exit counted != free || !free
+		print "# nr_pgtable_pool " counted ", meminfo " kb " kB, of the node " node " kB, free " free ", looks " look
+		exit counted != free || kb != 4 * free || node != kb || !free
 	}'
 }
 d=$(field dissolved) f=$(field free)
 check "the pool has its high-water mark in free pages" [ "$f" -gt 3000 ]
-check "/proc/vmstat has them, to the page" agreed
+check "vmstat and meminfo have them, to the page" agreed
 echo "# with one page table in 128: $(sed -n 2p $S)"
 sleep 14
 echo "# and 14 s later: $(sed -n 2p $S)"

@@ -29,7 +29,7 @@ OOM_SHARE_MIN = 0.985
 
 # How many tests there are. Folios beside reservations are of 6.12 only.
 KUNIT_SUITES = "ptemagnet-part,hugegpt-pool,sorted-tables"
-KUNIT_OK, PTEMAGNET_OK, VARIANT_OK = {"6.1": (49, 50, 44), "6.12": (50, 51, 45)}[build.RELEASE.name]
+KUNIT_OK, PTEMAGNET_OK, VARIANT_OK = {"6.1": (49, 51, 45), "6.12": (50, 52, 46)}[build.RELEASE.name]
 # With lockdep: that it has seen the locks of sorted page tables, on 6.12 those of VMAs too.
 SORTED_OK, SORTED_LOCKDEP = 28, {"6.1": 5, "6.12": 6}[build.RELEASE.name]
 # Kinds that have five levels of page tables under QEMU, whose addresses are tried too: those booted as bzImage,
