@@ -19,12 +19,9 @@
 /* Pages that a write to contig takes: CONTIG_PAGES there. */
 #define BLOCK_PAGES	1024UL
 #define PAGES		(96UL << 20 >> PAGE_SHIFT)
-/*
- * Groups that are to be on the per-CPU list, and how many neighbours are given up for that: on
- * 6.12 the first goes page by page, as its last page is in another batch of what is unmapped.
- */
+/* Neighbouring groups that are to be on the per-CPU list: fewer than it gives back at a time. */
 #define LISTED		4UL
-#define RUN_PAGES	((LISTED + 1) * GROUP_PAGES)
+#define RUN_PAGES	(LISTED * GROUP_PAGES)
 
 /* 0, or the error. */
 static int tell(const char *file, unsigned long value)
