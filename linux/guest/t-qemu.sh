@@ -41,6 +41,44 @@ migrated() {
 	check "the migration of QEMU guest $1 was under way" grep -q "Migration status: active" /tmp/monitor.out
 	ended "$1"
 }
+# told COMMAND: to the monitor of the first of two.
+told() { echo "$1" >&4; }
+# moved NAME CPU ACCEL: the guest goes on in another VMM, and there ends.
+moved() {
+	rm -f /tmp/monitor /tmp/console.in /tmp/console.out /tmp/move
+	mkfifo /tmp/monitor /tmp/console.in /tmp/console.out /tmp/move
+	: > /tmp/vm.out
+	cat /tmp/console.out > /tmp/there.out &
+	_cat=$!
+	qemu moved "$2" "$3" -serial pipe:/tmp/console -incoming 'exec:cat /tmp/move' > /tmp/there.err 2>&1 &
+	_there=$!
+	qemu moved "$2" "$3" -serial file:/tmp/vm.out -monitor stdio < /tmp/monitor > /tmp/monitor.out 2>&1 &
+	_here=$!
+	exec 4> /tmp/monitor
+	_i=0
+	while [ $_i -lt 100 ] && kill -0 $_there 2>/dev/null && ! grep -q "^HGPT here" /tmp/vm.out 2>/dev/null; do
+		sleep 0.5
+		_i=$((_i + 1))
+	done
+	told 'migrate -d "exec:cat > /tmp/move"'
+	_i=0
+	while [ $_i -lt 100 ] && kill -0 $_here 2>/dev/null && ! grep -q "Migration status: completed" /tmp/monitor.out; do
+		told "info migrate"
+		sleep 1
+		_i=$((_i + 1))
+	done
+	check "QEMU guest $1 was moved" grep -q "Migration status: completed" /tmp/monitor.out
+	kill -0 $_here 2>/dev/null && told quit
+	exec 4>&-
+	wait $_here
+	kill -0 $_there 2>/dev/null && echo > /tmp/console.in
+	wait $_there
+	kill $_cat
+	tr -d '\r' < /tmp/monitor.out | grep -E '^(total time|downtime|transferred ram):' | tail -n 3 | sed 's/^/# /'
+	cat /tmp/there.err
+	cat /tmp/there.out >> /tmp/vm.out
+	ended "$1"
+}
 
 vm migratable host
 vm all host,migratable=off
@@ -48,4 +86,5 @@ if [ "$NW_patched" = 1 ]; then
 	vm default host,migratable=off kvm,hgpt-ledger=/tmp/hgpt.blocks		# nobody has asked
 	vm passed host,+kvm-hgpt kvm,hgpt-ledger=/tmp/hgpt.blocks,hgpt-blocks=64
 	migrated logged host,+kvm-hgpt kvm,hgpt-ledger=/tmp/hgpt.blocks,hgpt-blocks=64
+	moved moved host,+kvm-hgpt kvm,hgpt-ledger=/tmp/hgpt.blocks,hgpt-blocks=64
 fi

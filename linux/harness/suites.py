@@ -314,8 +314,8 @@ def nested_stock_host(cpu):
     require(vms["stockhost"]["huge_kb"] == 0 and not pools, f"guest on a stock host: {vms}")
 
 
-# The last three only where the VMM has an answer.
-QEMU_GUESTS = "migratable", "all", "default", "passed", "logged"
+# The last four only where the VMM has an answer.
+QEMU_GUESTS = "migratable", "all", "default", "passed", "logged", "moved"
 
 
 def qemu_bit(program, patched=False):
@@ -332,10 +332,10 @@ def qemu_bit(program, patched=False):
         timeout=1200,
         append=f"nw.patched={int(patched)}",
     )
-    count_ok(lines, 6 if patched else 2, "QEMU in the host")
+    count_ok(lines, 8 if patched else 2, "QEMU in the host")
     require(not any("| not ok" in line for line in lines), "QEMU: a guest says that it is not well")
     pools = {}
-    for vm in QEMU_GUESTS[: 5 if patched else 2]:
+    for vm in QEMU_GUESTS if patched else QEMU_GUESTS[:2]:
         # The blocks of its pool that the host has answered each of the two calls for, at its first look and its last.
         pools[vm] = [
             tuple(int(n) for n in re.search(r"mapped (\d+) gathered (\d+)", line).groups())
@@ -347,7 +347,7 @@ def qemu_bit(program, patched=False):
     unasked = [vm for vm in QEMU_GUESTS[:3] if pools.get(vm)]
     require(not unasked, f"QEMU: guests {unasked} have a pool, for which nobody has asked")
     if patched:
-        for vm, looks in ("passed", 1), ("logged", 2):
+        for vm, looks in ("passed", 1), ("logged", 2), ("moved", 3):
             mapped, gathered = pools[vm][-1] if len(pools[vm]) == looks else (0, 0)
             require(mapped == gathered > 0, f"QEMU: guest {vm} has {pools[vm]}")
         require(pools["logged"][0] == (0, 0), f"QEMU: a guest whose memory is logged has {pools['logged']}")
