@@ -43,9 +43,8 @@ def named_in(name):
         return [f"guest/{header}" for header in re.findall(r'^#include "(\S+)"', text, re.MULTILINE)]
     code = re.sub(r"(^|\s)#.*", "", text, flags=re.MULTILINE)
     names = [f"guest/{word}.c" for word in set(re.findall(r"\w+", code)) & set(build.PROGRAMS)]
-    if name != "guest/lib.sh":
-        # Of a guest in the guest, as a word of its own or on its command line.
-        names += [f"guest/t-{word}.sh" for word in set(re.findall(r"(?:(?<!\S)|test=)(\w+)(?!\S)", code))]
+    # Of a guest in the guest.
+    names += [f"guest/t-{word}.sh" for word in re.findall(r"(?:\btest=|^\s*qemu )(\w+)", code, re.MULTILINE)]
     return [name for name in names if (build.LINUX / name).exists()]
 
 
