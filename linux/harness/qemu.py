@@ -143,7 +143,8 @@ def boot(name, kernel, initrd, test, *, timeout=1200, strict=True, until=None, a
     sys.stdout.flush()
     if has(log, until):
         return lines
-    if not again and any(TOO_EARLY in line for line in lines):
+    at_boot = itertools.takewhile(lambda line: not line.startswith("UP "), lines)
+    if not again and any(TOO_EARLY in line for line in at_boot):
         print(f"          {name}: an interrupt came while the CPU was being identified; again")
         return boot(name, kernel, initrd, test, timeout=timeout, strict=strict, until=until, again=True, **kw)
     if not any(line.startswith("DONE ") for line in lines):

@@ -36,9 +36,9 @@ def text_of(name):
 
 def named_in(name):
     """Files of guest/ that one of them names: a script the programs and scripts that it runs, a program its headers."""
-    text = text_of(name)
     if not name.startswith("guest/"):
         return []
+    text = text_of(name)
     if name.endswith((".c", ".h")):
         return [f"guest/{header}" for header in re.findall(r'^#include "(\S+)"', text, re.MULTILINE)]
     code = re.sub(r"(^|\s)#.*", "", text, flags=re.MULTILINE)
@@ -77,9 +77,9 @@ def passed():
 
 def write(step, cpu, elapsed):
     """A step has passed, in this process. What others have written meanwhile is kept."""
-    used = sorted(build.USED)
+    used = set(build.USED)
     if any(name.startswith("guest/") for name in used):
-        used += ALWAYS
+        used.update(ALWAYS)
     with build.holding("record"):
         known = passed()
         known.setdefault(build.RELEASE.name, {})[step] = {

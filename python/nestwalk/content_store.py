@@ -11,6 +11,7 @@ what ``nestwalk sweep --plan`` estimates from, without opening anything.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -107,8 +108,8 @@ class Directory:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
             return
-        problem = "no folder can be made in it, or it is taken away again and again"
-        raise NestwalkError(f"{shown(str(self._root))}: results cannot be written: {problem}; name another place")
+        problem = "no folder can be made there, or it is taken away again and again; name another place"
+        raise FileNotFoundError(errno.ENOENT, problem, str(target.parent))
 
     def remove(self, name: str) -> None:
         """As :class:`Shelf`."""
@@ -195,11 +196,11 @@ class ContentStore:
 
     def get(self, key: str) -> Entry | None:
         """The entry of a key; None if there is none, or it is corrupt, which is said, and it is taken away."""
-        try:
-            with self._telling("cannot be read"):
+        with self._telling("cannot be read"):
+            try:
                 content = self._shelf.read(_name(key))
-        except FileNotFoundError:
-            return None
+            except FileNotFoundError:
+                return None
         try:
             return _parse(key, content)
         except Corrupt as error:
@@ -260,12 +261,13 @@ class ContentStore:
     def heads(self, keys: Sequence[str]) -> Iterator[tuple[str, dict[str, Any] | None]]:
         """What is known about each of ``keys``; None where that cannot be read."""
         for key in keys:
-            try:
-                with self._telling("cannot be read"):
+            with self._telling("cannot be read"):
+                try:
                     content = self._shelf.read(_name(key), HEAD_BYTES_MAX)
+                except FileNotFoundError:  # taken away meanwhile
+                    continue
+            try:
                 yield key, _head(key, content)[0]
-            except FileNotFoundError:  # taken away meanwhile
-                continue
             except Corrupt:
                 yield key, None
 
@@ -286,7 +288,7 @@ class ContentStore:
 
 
 class _Telling:
-    """A block whose errors, but for a missing file, become one line about the place."""
+    """A block whose errors become one line about the place."""
 
     def __init__(self, place: str, what: str) -> None:
         self._place, self._what = place, what
@@ -295,7 +297,7 @@ class _Telling:
         """Nothing."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None or isinstance(error, FileNotFoundError | NestwalkError | KeyboardInterrupt | SystemExit):
+        if error is None or isinstance(error, NestwalkError | KeyboardInterrupt | SystemExit):
             return
         why = files.reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}".splitlines()[0]
         raise NestwalkError(f"{shown(self._place)}: results {self._what}: {why}") from error
