@@ -40,6 +40,9 @@ def run(scenario: str, path: str, traces: str, progress: Callable[[int, int | No
 def save_memory(scenario: str, path: str, traces: str, layer: int) -> tuple[str, bytes]:
     """The memory with which kernel `layer` of a scenario begins: what it is (JSON), and the bytes of its file."""
 
+def save_real_memory(proc: str, node: int | None, cpus: int, seed: int) -> tuple[str, bytes]:
+    """The memory of a real machine's largest zone (of a node): what it is (JSON), and the bytes of its file."""
+
 def touched_regions(scenario: str, path: str, traces: str) -> list[int]:
     """Numbers (address >> 21) of the 2 MiB regions that a scenario's program touches until it is populated."""
 

@@ -214,17 +214,48 @@ def run(
 
 @app.command()
 def memory(
-    scenario: Annotated[str, typer.Argument(metavar="SCENARIO.toml", help="A scenario file, or a bundled one's name.")],
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCENARIO.toml|this-machine|DIR",
+            help="A scenario file or a bundled one's name; this machine's memory as it is now (as root); or that of "
+            "another one, of whose /proc/zoneinfo, kpageflags and pagetypeinfo DIR has copies.",
+        ),
+    ],
     file: Annotated[Path, typer.Argument(metavar="FILE.nwm", help="Where to write it.")],
     *,
-    kernel: Annotated[int, typer.Option(help="Which of the [[kernels]], from 0 (the host's).", min=0, max=2)] = 0,
+    kernel: Annotated[
+        int | None, typer.Option(help="Which of the [[kernels]], from 0 (the host's; default).", min=0, max=2)
+    ] = None,
+    node: Annotated[
+        int | None, typer.Option(help="Real machines: a NUMA node (default: the largest zone's).", min=0, max=1023)
+    ] = None,
+    cpus: Annotated[
+        int | None,
+        typer.Option(
+            help="Real machines: processors of the simulated kernel (default: this machine's).", min=1, max=4096
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Real machines: chooses the order of free lists, which Linux hides.", min=0, max=SEED_MAX),
+    ] = None,
     json_: Json = False,
 ) -> None:
-    """Save the memory with which a scenario's kernel begins: fragmented or aged, for the key ``saved`` of others."""
+    """Save the memory with which a scenario's kernel begins, or a real machine's, for the key ``saved`` of others."""
     from nestwalk import engine, files
 
     files.check_file(file)
-    about, content = engine.save_memory(scenario, kernel)
+    proc = engine.PROC if scenario == "this-machine" else Path(scenario)
+    if scenario == "this-machine" or proc.is_dir():
+        if kernel is not None:
+            raise NestwalkError("a real machine has one kernel; leave out --kernel")
+        about, content = engine.save_real_memory(proc, node=node, cpus=cpus, seed=1 if seed is None else seed)
+    else:
+        for option, value in (("--node", node), ("--cpus", cpus), ("--seed", seed)):
+            if value is not None:
+                raise NestwalkError(f"{option} is for real machines; a scenario says it itself")
+        about, content = engine.save_memory(scenario, kernel or 0)
     files.write_file(file, content)
     if json_:
         output.show_json({"schema": 1, **about, "file": str(file)})
@@ -234,6 +265,9 @@ def memory(
         f"wrote {file} ({about['bytes']} bytes): memory = {about['frames'] * 4096}, cpus = {about['cpus']}; "
         f"{about['free_frames']} of {about['frames']} frames are free, and {huge} blocks of 2 MiB"
     )
+    if counted := about.get("pageblocks_counted"):
+        told = ", ".join(f"{about['pageblocks'][name]} {name} (the kernel counts {counted[name]})" for name in counted)
+        say.note(f"pageblocks of zone {about['zone']}, node {about['node']}, as told from what lies in them: {told}")
 
 
 @app.command()

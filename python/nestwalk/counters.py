@@ -811,6 +811,14 @@ class KernelStatistics(TypedDict):
     manager_counters: ManagerCounters
     """The manager's own counters, by name."""
 
+    mapped_pages: int
+    """Pages of 4 KiB that the table maps (a large page is several)."""
+
+    page_runs: int
+    """Runs of pages that follow each other in virtual memory and whose frames follow each other, too: what one
+    range, or one TLB entry of any length, could hold.
+    """
+
     paging: str | None
     """How the memory of the VM on it is translated: `ept`, `shadow`, or `segments` with their number."""
 

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, checks, data, scenario
+from nestwalk.errors import SEED_MAX
 from nestwalk.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 KINDS = ("machines", "managers", "workloads", "scenarios", "costs")
 """What the catalogue lists."""
@@ -57,6 +59,42 @@ def save_memory(name: str | Path, kernel: int) -> tuple[dict[str, Any], bytes]:
     written = scenario.read(checks.text("scenario", name))
     layer = checks.whole("kernel", kernel, 0, 2)
     about, content = _native.save_memory(written.scenario, str(written.path), str(data.TRACES), layer)
+    return json.loads(about), content
+
+
+PROC = Path("/proc")
+CPUS_MAX = 4096
+NODE_MAX = 1023
+"""Of Linux: NODES_SHIFT is 10 at most."""
+
+
+def save_real_memory(
+    proc: str | Path = PROC, *, node: int | None = None, cpus: int | None = None, seed: int = 1
+) -> tuple[dict[str, Any], bytes]:
+    """The memory of a real machine's largest zone as it is now, as the key ``saved`` of a kernel reads it.
+
+    Of each frame it is known whether it is free, a user's or the kernel's; not in which order the kernel's free
+    lists are. To be read by root, outside of containers.
+
+    Args:
+        proc: This machine's ``/proc``, or a folder with copies of another one's ``zoneinfo``, ``kpageflags`` and, if
+            it is to be held against that, ``pagetypeinfo``.
+        node: A NUMA node; if left out, the zone may be of any.
+        cpus: Processors of the kernel that is to begin with it; if left out, as many as this machine has.
+        seed: Chooses the order of the free lists.
+
+    Returns:
+        What :func:`save_memory` returns, and besides: ``node``, ``zone``, ``start_pfn``, ``spanned``, ``present``
+        (frames), ``pageblocks`` by migrate type, as told from what lies in them, and ``pageblocks_counted``, as the
+        kernel counts them.
+
+    Raises:
+        NestwalkError: Without the privilege, when a file is missing or ends early, or there is no such node.
+    """
+    processors = checks.whole("cpus", os.cpu_count() or 1 if cpus is None else cpus, 1, CPUS_MAX)
+    order = checks.whole("seed", seed, 0, SEED_MAX)
+    where = None if node is None else checks.whole("node", node, 0, NODE_MAX)
+    about, content = _native.save_real_memory(str(checks.path("proc", proc)), where, processors, order)
     return json.loads(about), content
 
 

@@ -61,4 +61,24 @@ pub enum InspectError {
         /// Bytes of a page.
         bytes: u64,
     },
+    /// No such NUMA node, or none at all.
+    #[error("{}: {}; it has memory on nodes {nodes:?}", path.display(), no_zone(*node))]
+    NoZone {
+        /// The file that lists them.
+        path: PathBuf,
+        /// The one that was asked for.
+        node: Option<u32>,
+        /// Those that there are.
+        nodes: Vec<u32>,
+    },
+    /// What frames are used for is for root to see.
+    #[error("{}: no permission; run as root, outside of containers", path.display())]
+    FramesHidden {
+        /// The file that says it.
+        path: PathBuf,
+    },
+}
+
+fn no_zone(node: Option<u32>) -> String {
+    node.map_or_else(|| "no zone has 4 MiB".to_owned(), |node| format!("no zone of node {node} has 4 MiB"))
 }

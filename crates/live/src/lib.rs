@@ -20,6 +20,7 @@ mod decode;
 mod descriptors;
 mod error;
 mod families;
+pub mod frames;
 mod groups;
 mod huge;
 mod inspection;

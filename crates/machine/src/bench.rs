@@ -468,7 +468,8 @@ fn faults(scale: Scale, technique: &Technique, repetitions: u32, watch: &mut dyn
 /// Kernels that begin with an aged memory.
 fn age(scale: Scale, repetitions: u32, watch: &mut dyn Watch) -> Result<u64, MachineError> {
     let failed = |source| MachineError::Os { place: "bench".into(), kernel: "bench".into(), source };
-    let start = StartState::Aged { used_permille: 1000, kept_permille: 10 };
+    let start =
+        StartState::Aged { used_permille: 1000, kept_permille: 10, kernel_permille: 0, kernel_kept_permille: 0 };
     let config = KernelConfig { start, ..KernelConfig::new(scale.footprint) };
     repeat(
         repetitions,

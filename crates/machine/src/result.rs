@@ -197,6 +197,11 @@ pub struct KernelStatistics {
     pub table_nodes: u64,
     /// Runs of neighbouring frames on which those nodes lie.
     pub table_runs: u64,
+    /// Pages of 4 KiB that the table maps (a large page is several).
+    pub mapped_pages: u64,
+    /// Runs of pages that follow each other in virtual memory and whose frames follow each other,
+    /// too: what one range, or one TLB entry of any length, could hold.
+    pub page_runs: u64,
     /// VMAs of the program (or VM), and the fewest of them that hold 99 % of its mapped pages.
     pub vmas: [u64; 2],
     /// All counters, by name.

@@ -2,10 +2,12 @@
 //! Saved memories (`nestwalk memory`): a file with the state of a kernel's physical memory, packed
 //! by zstd.
 //!
-//! The bytes are those of [`nestwalk_os::Kernel::save_memory`], with their checksum; the format is
-//! described in docs/scenarios.md.
+//! The bytes are those of [`PhysicalMemory::save`], with their checksum; the format is described in
+//! docs/scenarios.md.
 
 use std::path::Path;
+
+use nestwalk_mem::physical::PhysicalMemory;
 
 use crate::build;
 use crate::configuration::Configuration;
@@ -41,14 +43,18 @@ pub fn save(configuration: &Configuration, traces: &Path, layer: usize) -> Resul
     let facts = workloads::workload(configuration, traces)?.facts();
     let needs = TenantPlans::open(configuration, facts.threads.max(1), traces)?.needs();
     let kernel = build::start_of(configuration, &facts, &needs, layer)?;
-    let packed = zstd::encode_all(&kernel.save_memory()[..], 3).expect("memory can be written to");
-    let memory = kernel.memory();
+    Ok(pack(kernel.memory()))
+}
+
+/// What `memory` is, and it, packed for a file.
+pub fn pack(memory: &PhysicalMemory) -> (Saved, Vec<u8>) {
+    let packed = zstd::encode_all(&memory.save()[..], 3).expect("memory can be written to");
     let saved = Saved {
         frames: memory.frames().0,
-        cpus: kernel.config().cpus,
+        cpus: memory.cpus(),
         free_frames: memory.free_frames().0,
         free_blocks: memory.free_blocks(),
         bytes: packed.len() as u64,
     };
-    Ok((saved, packed))
+    (saved, packed)
 }

@@ -161,6 +161,7 @@ fn kernels(stack: &Stack, chain: &KernelChain) -> Result<Vec<KernelStatistics>, 
 /// Of `kernel`, of which `process` is the program or the VM.
 fn kernel_statistics(kernel: &Kernel, role: &'static str, process: ProcessId) -> Result<KernelStatistics, OsError> {
     let table = kernel.table(process)?;
+    let (mapped_pages, page_runs) = runs_of_pages(table);
     Ok(KernelStatistics {
         role,
         paging: None,
@@ -169,6 +170,8 @@ fn kernel_statistics(kernel: &Kernel, role: &'static str, process: ProcessId) ->
         free_frames: kernel.memory().free_frames().0,
         table_nodes: table.node_count(),
         table_runs: runs_of_frames(table),
+        mapped_pages,
+        page_runs,
         vmas: count_vmas(kernel.vmas(process)?.map(|vma| vma.range.len()).collect()),
         counters: ByName(*kernel.counters()),
         reserved_frames: kernel.manager().reserved().0,
@@ -184,6 +187,23 @@ fn runs_of_frames(table: &PageTable) -> u64 {
     frames.sort_unstable();
     let breaks = frames.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count() as u64;
     breaks + u64::from(!frames.is_empty())
+}
+
+/// How many pages of 4 KiB `table` maps, and on how many runs of neighbouring frames they lie, in
+/// the order of their addresses.
+fn runs_of_pages(table: &PageTable) -> (u64, u64) {
+    let (mut pages, mut runs) = (0, 0);
+    let mut expected = None;
+    table.for_each_leaf(fragmentation::everything(table), |leaf| {
+        if !leaf.entry.is_present() {
+            return;
+        }
+        let (page, frame, count) = (leaf.page, leaf.entry.frame(), leaf.size().pages());
+        runs += u64::from(expected != Some((page, frame)));
+        expected = Some((page + count, frame + count));
+        pages += count;
+    });
+    (pages, runs)
 }
 
 /// How many VMAs there are, and the fewest that hold 99 % of all pages.

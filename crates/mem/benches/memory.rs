@@ -42,7 +42,7 @@ fn pages(c: &mut Criterion) {
         b.iter_batched_ref(
             || {
                 let mut memory = memory(8, 4);
-                memory.age(&Aging { used_permille: 900, kept_permille: 50, seed: 1 });
+                memory.age(&Aging { used_permille: 900, kept_permille: 50, seed: 1, ..Aging::default() });
                 memory
             },
             |memory| first_touch(memory, |_| Cpu(0)),

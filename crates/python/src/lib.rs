@@ -99,7 +99,7 @@ mod _native {
     #[pymodule_export]
     use super::live::{
         anonymous_pages, inspect_host, inspect_is_recording, inspect_process, proc_buddyinfo, proc_mappings,
-        proc_words, processor, recorded_regions,
+        proc_words, processor, recorded_regions, save_real_memory,
     };
 
     #[pymodule_export]

@@ -4,11 +4,13 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use nestwalk_live::frames::{self, MemoryZone, Pageblocks};
 use nestwalk_live::maps::{self, Mapping};
 use nestwalk_live::{
     Host, Known, Leaf, Leaves, Nearest, Options, Piece, Processor, Recorder, Recording, Source, Sysfs, buddyinfo,
     inspect, nearest, sorted_lines, words,
 };
+use nestwalk_machine::saved::{Saved, pack};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde::Serialize;
@@ -170,6 +172,40 @@ pub(crate) fn inspect_is_recording(path: PathBuf) -> bool {
 #[pyo3(signature = (root=None))]
 pub(crate) fn inspect_host(py: Python<'_>, root: Option<PathBuf>) -> PyResult<String> {
     guarded(py, || json(&Host::read(root.as_deref().unwrap_or(Path::new("/")))))
+}
+
+/// What was saved of this machine's memory.
+#[derive(Serialize)]
+struct SavedZone {
+    #[serde(flatten)]
+    saved: Saved,
+    #[serde(flatten)]
+    zone: MemoryZone,
+    /// Pageblocks by the type that was told from what lies in them.
+    pageblocks: Pageblocks,
+    /// The same as the kernel counts them.
+    pageblocks_counted: Option<Pageblocks>,
+}
+
+/// The memory of the largest zone (of `node`, if one is given) of the machine whose `/proc` is
+/// `proc`, for a kernel with `cpus` processors and its free lists in an order that `seed` chooses:
+/// what it is, as JSON, and the bytes of its file.
+#[pyfunction]
+pub(crate) fn save_real_memory<'py>(
+    py: Python<'py>,
+    proc: PathBuf,
+    node: Option<u32>,
+    cpus: u16,
+    seed: u64,
+) -> PyResult<(String, Bound<'py, PyBytes>)> {
+    let (about, packed) = guarded(py, || {
+        let zone = frames::largest_zone(&proc, node).map_err(refuse)?;
+        let found = frames::read(&proc, &zone).map_err(refuse)?;
+        let pageblocks_counted = frames::pageblocks_counted(&proc, &zone);
+        let (saved, packed) = pack(&found.memory(cpus, seed).map_err(refuse)?);
+        Ok((json(&SavedZone { saved, zone, pageblocks: found.pageblocks(), pageblocks_counted })?, packed))
+    })?;
+    Ok((about, PyBytes::new(py, &packed)))
 }
 
 /// The best of `repetitions` runs of the benchmark `name`, as JSON; `None` if it is none of

@@ -13,7 +13,7 @@ use crate::addr::{Frame, PageCount};
 use crate::prefetch::prefetch;
 
 use super::table::{PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State};
-use super::{Cpu, MigrateType, Order, Owner, PhysicalMemory};
+use super::{Cpu, InUse, MigrateType, Order, Owner, PhysicalMemory};
 
 /// How [`PhysicalMemory::fragment`] fills a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,12 +32,16 @@ pub struct Fragmentation {
 }
 
 /// How [`PhysicalMemory::age`] uses a memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Aging {
     /// Of 1000 free frames, how many are allocated by the programs of the past.
     pub used_permille: u16,
     /// Of 1000 of those, how many are still allocated afterwards, as [`Owner::Cache`].
     pub kept_permille: u16,
+    /// Of 1000 frames, how many the kernel itself had at once (page tables, slabs).
+    pub kernel_permille: u16,
+    /// Of 1000 of those, how many it still has, as [`Owner::Kernel`].
+    pub kernel_kept_permille: u16,
     /// Chooses the order of frees and what is kept.
     pub seed: u64,
 }
@@ -50,7 +54,7 @@ fn below(rng: &mut Xoshiro256PlusPlus, bound: u64) -> u64 {
 
 /// Puts `items` into random order (Fisher and Yates). The random places are drawn some swaps before
 /// their own, so that they are fetched by then.
-fn shuffle(items: &mut [Pfn32], rng: &mut Xoshiro256PlusPlus) {
+pub(super) fn shuffle<T>(items: &mut [T], rng: &mut Xoshiro256PlusPlus) {
     const AHEAD: usize = 32;
     let mut places = [0; AHEAD];
     let mut rest = items.len();
@@ -108,25 +112,43 @@ impl PhysicalMemory {
     }
 
     /// Allocates a share of the free frames, one by one, by all processors in turn, and frees most
-    /// of them in random order. Takes some nine bytes a frame for the time being. Says how many
-    /// frames stay allocated.
+    /// of them in random order: first those of programs, then the kernel's own, which come out of
+    /// what the programs have left and so lie in pageblocks of their own. Takes some nine bytes a
+    /// frame for the time being. Says how many frames stay allocated.
     ///
     /// # Panics
     /// If a share is above 1000.
-    pub fn age(&mut self, how: &Aging) -> PageCount {
-        assert!(how.used_permille <= 1000 && how.kept_permille <= 1000, "a share is at most 1000 per mille");
+    pub fn age(&mut self, how: &Aging) -> InUse {
+        let shares = [how.used_permille, how.kept_permille, how.kernel_permille, how.kernel_kept_permille];
+        assert!(shares.iter().all(|&share| share <= 1000), "a share is at most 1000 per mille");
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(how.seed);
         let count = self.free_frames().0 * u64::from(how.used_permille) / 1000;
+        let cache = self.pass(MigrateType::Movable, count, how.kept_permille, Owner::Cache, &mut rng);
+        let count = self.frames().0 * u64::from(how.kernel_permille) / 1000;
+        let kernel = self.pass(MigrateType::Unmovable, count, how.kernel_kept_permille, Owner::Kernel, &mut rng);
+        InUse { cache, kernel }
+    }
+
+    /// Allocates up to `count` frames and frees all but a share of them, which `owner` keeps. Says
+    /// how many these are.
+    fn pass(
+        &mut self,
+        kind: MigrateType,
+        count: u64,
+        kept_permille: u16,
+        owner: Owner,
+        rng: &mut Xoshiro256PlusPlus,
+    ) -> PageCount {
         let cpus = self.cpus.len() as u64;
         let cpu_of = |index: u64| Cpu((index % cpus) as u16);
         let mut frames: Vec<Pfn32> = (0..count)
-            .map_while(|index| self.alloc(Order::PAGE, MigrateType::Movable, cpu_of(index)))
+            .map_while(|index| self.alloc(Order::PAGE, kind, cpu_of(index)))
             .map(|frame| frame.0 as Pfn32)
             .collect();
-        shuffle(&mut frames, &mut rng);
-        let kept = (frames.len() as u64 * u64::from(how.kept_permille) / 1000) as usize;
+        shuffle(&mut frames, rng);
+        let kept = (frames.len() as u64 * u64::from(kept_permille) / 1000) as usize;
         for &pfn in &frames[..kept] {
-            self.set_owner(Frame(pfn.into()), Owner::Cache);
+            self.set_owner(Frame(pfn.into()), owner);
         }
         self.free_in_turn(&frames[kept..]);
         PageCount(kept as u64)

@@ -38,7 +38,7 @@ fn aged_memory_scatters_even_a_program_alone() {
     // range.
     let of = |kept_permille| {
         let mut memory = memory(1024, 2);
-        memory.age(&Aging { used_permille: 900, kept_permille, seed: 7 });
+        memory.age(&Aging { used_permille: 900, kept_permille, seed: 7, ..Aging::default() });
         memory.check_invariants();
         fragmentation(&(0..32_768).map(|page| take(&mut memory, page, CPU)).collect::<Vec<_>>())
     };

@@ -26,6 +26,7 @@ mod compound;
 mod contig;
 mod frees;
 mod lists;
+mod occupied;
 mod pcp;
 mod saved;
 mod table;
@@ -52,8 +53,8 @@ use zeroed::Zeroed;
 use zone::Zone;
 
 pub use age::{Aging, Fragmentation};
-pub use saved::{InUse, SavedError};
-pub use types::{Compaction, Cpu, MemoryConfig, MemoryError, Migrate, MigrateType, Order, Owner};
+pub use saved::SavedError;
+pub use types::{Compaction, Cpu, FrameUse, InUse, MemoryConfig, MemoryError, Migrate, MigrateType, Order, Owner};
 pub use watermark::{Watermarks, huge_min_free, least_min_free};
 
 impl From<MigrateType> for Kind {
@@ -129,6 +130,11 @@ impl PhysicalMemory {
     /// Its size.
     pub fn frames(&self) -> PageCount {
         PageCount(u64::from(self.zone.table.len()))
+    }
+
+    /// Its processors.
+    pub fn cpus(&self) -> u16 {
+        self.cpus.len() as u16
     }
 
     /// Frames that are free, those in per-CPU lists included.

@@ -9,11 +9,10 @@
 
 use thiserror::Error;
 
-use crate::addr::PageCount;
 
 use super::lists::FreeLists;
 use super::table::{Head, Kind, MAX_ORDER, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State, Table};
-use super::{Owner, PhysicalMemory};
+use super::{FrameUse, InUse, Owner, PhysicalMemory};
 
 const MAGIC: &[u8; 8] = b"\x89NWM\r\n\x1a\n";
 const VERSION: u16 = 1;
@@ -45,23 +44,6 @@ pub enum SavedError {
         /// The kernel's processors.
         own_cpus: u16,
     },
-}
-
-/// How much of a saved memory is in use, and by whom.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct InUse {
-    /// Pages of the page cache.
-    pub cache: PageCount,
-    /// The kernel's own.
-    pub kernel: PageCount,
-}
-
-/// What a run of frames is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Class {
-    Free = 0,
-    Cache = 1,
-    Kernel = 2,
 }
 
 fn put(out: &mut Vec<u8>, mut value: u64) {
@@ -179,7 +161,7 @@ impl PhysicalMemory {
         let mut out = Vec::with_capacity(HEADER_BYTES + payload.len());
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
-        out.extend((self.cpus.len() as u16).to_le_bytes());
+        out.extend(self.cpus().to_le_bytes());
         out.extend(table.len().to_le_bytes());
         out.extend((payload.len() as u64).to_le_bytes());
         out.extend(crc32c::crc32c(&payload).to_le_bytes());
@@ -191,11 +173,11 @@ impl PhysicalMemory {
     /// What the frames of a block are, one after the other.
     fn classes(&self, pfn: Pfn32, head: Head) -> Vec<(u64, u64)> {
         if head.state() != State::Allocated {
-            return vec![(Class::Free as u64, 1 << head.order())];
+            return vec![(FrameUse::Free as u64, 1 << head.order())];
         }
         let class = |owner| match owner {
-            Owner::Page { .. } | Owner::Reserved { .. } | Owner::Cache | Owner::File { .. } => Class::Cache,
-            Owner::Unknown | Owner::Kernel | Owner::TableNode { .. } => Class::Kernel,
+            Owner::Page { .. } | Owner::Reserved { .. } | Owner::Cache | Owner::File { .. } => FrameUse::Cache,
+            Owner::Unknown | Owner::Kernel | Owner::TableNode { .. } => FrameUse::Kernel,
         };
         // Of a large page, only the first frame has an owner.
         let first = self.zone.table.owner(pfn);
@@ -225,19 +207,17 @@ impl PhysicalMemory {
         }
         let (mut in_use, mut free_expected) = (InUse::default(), 0);
         for (class, start, length) in reader.runs(frames, 3)? {
-            let (owner, count) = match class {
-                0 => {
-                    free_expected += length;
-                    continue;
+            let frames = start as Pfn32..(start + length) as Pfn32;
+            match class {
+                0 => free_expected += length,
+                1 => {
+                    in_use.cache.0 += length;
+                    table.occupy(frames, Owner::Cache);
                 }
-                1 => (Owner::Cache, &mut in_use.cache),
-                _ => (Owner::Kernel, &mut in_use.kernel),
-            };
-            count.0 += length;
-            for pfn in start as Pfn32..(start + length) as Pfn32 {
-                table.set_unlisted(pfn, Head::allocated(0));
-                table.set_owner(pfn, owner);
-                table.block_mut(pfn).detailed = true;
+                _ => {
+                    in_use.kernel.0 += length;
+                    table.occupy(frames, Owner::Kernel);
+                }
             }
         }
         let mut lists = FreeLists::new();
@@ -299,7 +279,7 @@ impl PhysicalMemory {
         if crc32c::crc32c(payload) != word(24) {
             return Err(SavedError::Damaged("the checksum does not match"));
         }
-        let (frames, own_frames, own_cpus) = (u64::from(word(12)), self.frames().0, self.cpus.len() as u16);
+        let (frames, own_frames, own_cpus) = (u64::from(word(12)), self.frames().0, self.cpus());
         if (frames, cpus) != (own_frames, own_cpus) {
             return Err(SavedError::Other { frames, cpus, own_frames, own_cpus });
         }
@@ -325,7 +305,7 @@ fn vacant(table: &mut Table, number: u32, order: u8) -> Result<Pfn32, SavedError
 mod tests {
     use super::super::{Aging, Cpu, Fragmentation, MemoryConfig, MigrateType, Order};
     use super::*;
-    use crate::addr::Frame;
+    use crate::addr::{Frame, PageCount};
 
     fn memory(cpus: u16) -> PhysicalMemory {
         PhysicalMemory::new(&MemoryConfig { frames: PageCount(1 << 14), cpus, min_free: PageCount(64) }).unwrap()
@@ -334,7 +314,7 @@ mod tests {
     fn aged(cpus: u16) -> PhysicalMemory {
         let mut memory = memory(cpus);
         memory.alloc(Order(3), MigrateType::Unmovable, Cpu(0)).unwrap();
-        memory.age(&Aging { used_permille: 600, kept_permille: 300, seed: 5 });
+        memory.age(&Aging { used_permille: 600, kept_permille: 300, seed: 5, ..Aging::default() });
         let how = Fragmentation { blocks_permille: 500, frames_per_block: 3, unmovable_permille: 400, seed: 9 };
         memory.fragment(&how);
         for _ in 0..40 {

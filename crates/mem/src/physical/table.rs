@@ -332,6 +332,15 @@ impl Table {
         }
     }
 
+    /// Makes each of `frames`, of which nothing is recorded, an allocated page of `owner`.
+    pub(super) fn occupy(&mut self, frames: std::ops::Range<Pfn32>, owner: Owner) {
+        for pfn in frames {
+            self.set_unlisted(pfn, Head::allocated(0));
+            self.set_owner(pfn, owner);
+            self.block_mut(pfn).detailed = true;
+        }
+    }
+
     /// Further mappings of an allocated frame.
     #[inline]
     pub(super) fn shares(&self, pfn: Pfn32) -> u32 {

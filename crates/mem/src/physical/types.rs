@@ -39,6 +39,26 @@ pub enum MigrateType {
     Reclaimable,
 }
 
+/// What a frame is used for, as far as a page allocator that knows no process can tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameUse {
+    /// For nothing.
+    Free = 0,
+    /// For pages that can be moved: [`Owner::Cache`].
+    Cache = 1,
+    /// By the kernel itself: [`Owner::Kernel`].
+    Kernel = 2,
+}
+
+/// How much of a memory is in use, and by whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InUse {
+    /// Pages of the page cache.
+    pub cache: PageCount,
+    /// The kernel's own.
+    pub kernel: PageCount,
+}
+
 /// Who has an allocated frame: the reverse mapping that migration and reclaim follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Owner {

@@ -115,9 +115,11 @@ impl KernelConfig {
                 }
                 Ok(())
             }
-            StartState::Aged { used_permille, kept_permille } => {
+            StartState::Aged { used_permille, kept_permille, kernel_permille, kernel_kept_permille } => {
                 share("start.used_permille", used_permille)?;
-                share("start.kept_permille", kept_permille)
+                share("start.kept_permille", kept_permille)?;
+                share("start.kernel_permille", kernel_permille)?;
+                share("start.kernel_kept_permille", kernel_kept_permille)
             }
             StartState::Frag { percent, need, kept_pages, .. } => {
                 if percent > 100 {
@@ -166,6 +168,13 @@ pub enum StartState {
         used_permille: u16,
         /// Of 1000 of those, how many stay.
         kept_permille: u16,
+        /// Of 1000 frames, how many the kernel itself had at once: page tables and slabs, in 2 MiB
+        /// blocks of their own, where page tables of the program then come to lie.
+        #[serde(default)]
+        kernel_permille: u16,
+        /// Of 1000 of those, how many it still has.
+        #[serde(default)]
+        kernel_kept_permille: u16,
     },
     /// The fragmented memory of Quicksilver's paper: a process writes all memory and unmaps all but
     /// the last pages of each 2 MiB, so that of what the program needs only a part lies in free

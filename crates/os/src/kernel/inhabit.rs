@@ -35,12 +35,6 @@ pub(crate) fn free_huge_blocks(memory: &PhysicalMemory) -> u64 {
 }
 
 impl Kernel {
-    /// The state of its memory as bytes; what processes have there is page cache in them
-    /// ([`PhysicalMemory::save`]).
-    pub fn save_memory(&self) -> Vec<u8> {
-        self.state.memory.save()
-    }
-
     /// Its memory begins in the state that `saved` was made of. There must be no process yet.
     ///
     /// # Errors

@@ -22,8 +22,10 @@ pub(crate) fn prepare(state: &mut KernelState, config: &KernelConfig) {
             state.pinned = PageCount(unmovable * frames);
             state.cache = PageCount((blocks - unmovable) * frames);
         }
-        StartState::Aged { used_permille, kept_permille } => {
-            state.cache = state.memory.age(&Aging { used_permille, kept_permille, seed });
+        StartState::Aged { used_permille, kept_permille, kernel_permille, kernel_kept_permille } => {
+            let how = Aging { used_permille, kept_permille, kernel_permille, kernel_kept_permille, seed };
+            let in_use = state.memory.age(&how);
+            (state.cache, state.pinned) = (in_use.cache, in_use.kernel);
         }
     }
 }

@@ -104,7 +104,7 @@ fn all_memory_comes_back_when_processes_exit() {
     let starts = [
         StartState::Fresh,
         StartState::Fragmented { blocks_permille: 1000, frames_per_block: 2, unmovable_permille: 100 },
-        StartState::Aged { used_permille: 900, kept_permille: 50 },
+        StartState::Aged { used_permille: 900, kept_permille: 50, kernel_permille: 0, kernel_kept_permille: 0 },
     ];
     for start in starts {
         every(
@@ -257,7 +257,8 @@ fn the_same_calls_give_the_same_frames() {
         (frames, *kernel.counters())
     };
     for mut config in configurations(MEMORY) {
-        config.start = StartState::Aged { used_permille: 700, kept_permille: 100 };
+        config.start =
+            StartState::Aged { used_permille: 700, kept_permille: 100, kernel_permille: 0, kernel_kept_permille: 0 };
         assert_eq!(run(&config), run(&config));
     }
 }

@@ -100,7 +100,7 @@ fn a_state_that_cannot_be_is_refused() {
 #[test]
 fn memory_in_use_is_not_exchanged() {
     let mut kernel = Kernel::new(&KernelConfig::new(PageCount(1 << 14))).unwrap();
-    let saved = kernel.save_memory();
+    let saved = kernel.memory().save();
     let process = kernel.spawn(&mut Bare).unwrap();
     assert_eq!(kernel.restore_memory(&saved), Err(OsError::MemoryInUse));
     kernel.exit(process, &mut Bare).unwrap();
