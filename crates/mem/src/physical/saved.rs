@@ -9,7 +9,6 @@
 
 use thiserror::Error;
 
-
 use super::lists::FreeLists;
 use super::table::{Head, Kind, MAX_ORDER, PAGEBLOCK, PAGEBLOCK_ORDER, Pfn32, State, Table};
 use super::{FrameUse, InUse, Owner, PhysicalMemory};
