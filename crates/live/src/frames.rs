@@ -35,6 +35,8 @@ const PGTABLE: u64 = 1 << 26;
 const PAGEBLOCK: usize = 512;
 /// Frames of the largest free block: a memory is a multiple of them.
 const LARGEST: u64 = 1024;
+/// Frames of the largest machine: 2^52 bytes, what x86-64 can address.
+const PFN_MAX: u64 = 1 << 40;
 /// Words of kpageflags that are read at once.
 const AT_ONCE: usize = 64 * PAGEBLOCK;
 
@@ -142,8 +144,9 @@ pub fn pageblocks_counted(proc: &Path, zone: &MemoryZone) -> Option<Pageblocks> 
     pageblocks(&std::fs::read_to_string(proc.join(TYPES)).ok()?, zone)
 }
 
-/// The zones with memory in the text of `/proc/zoneinfo` (mm/vmstat.c, `zoneinfo_show_print`).
-fn zones(text: &str) -> Vec<MemoryZone> {
+/// The zones of 4 MiB and more in the text of `/proc/zoneinfo` (mm/vmstat.c,
+/// `zoneinfo_show_print`).
+pub fn zones(text: &str) -> Vec<MemoryZone> {
     let mut found: Vec<MemoryZone> = Vec::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -158,13 +161,14 @@ fn zones(text: &str) -> Vec<MemoryZone> {
             _ => {}
         }
     }
-    found.retain(|zone| zone.present > 0 && zone.spanned >= LARGEST);
+    let possible = |zone: &MemoryZone| zone.start_pfn < PFN_MAX && (LARGEST..PFN_MAX).contains(&zone.spanned);
+    found.retain(|zone| zone.present > 0 && possible(zone));
     found
 }
 
-/// The row of `zone` in the last table of `/proc/pagetypeinfo` (mm/vmstat.c,
+/// The row of `zone` in the last table of the text of `/proc/pagetypeinfo` (mm/vmstat.c,
 /// `pagetypeinfo_showblockcount`).
-fn pageblocks(text: &str, zone: &MemoryZone) -> Option<Pageblocks> {
+pub fn pageblocks(text: &str, zone: &MemoryZone) -> Option<Pageblocks> {
     let (_, table) = text.split_once("Number of blocks type")?;
     let mut lines = table.lines();
     let types: Vec<&str> = lines.next()?.split_whitespace().collect();
@@ -264,6 +268,8 @@ fn from(file: &File, zone: &MemoryZone) -> io::Result<ZoneFrames> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -374,6 +380,48 @@ Node 0, zone   Normal          284         9218          994            0       
             (kernel, 512),
         ];
         assert_eq!(found.uses, expected);
+    }
+
+    #[test]
+    fn a_zone_that_no_machine_has_is_none() {
+        let zone = |start: u64, spanned: u64| {
+            zones(&format!("Node 0, zone X\n spanned {spanned}\n present 9\n start_pfn: {start}\n")).len()
+        };
+        assert_eq!([zone(1 << 20, 1 << 20), zone(u64::MAX, 1 << 20), zone(0, u64::MAX), zone(0, 1023)], [1, 0, 0, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_flags_make_a_memory(
+            flags in prop::collection::vec(prop_oneof![0..1_u64 << 27, any::<u64>()], 2048),
+            start in 0..1500_u64,
+            spanned in 1024..2500_u64,
+            seed: u64,
+        ) {
+            let zone = zone(start, spanned);
+            if let Ok(found) = from(&file(&flags), &zone) {
+                prop_assert_eq!(found.frames() % LARGEST, 0);
+                prop_assert_eq!(found.kinds.len() as u64 * PAGEBLOCK as u64, found.frames());
+                if found.frames() > 0 {
+                    let memory = found.memory(1, seed).unwrap();
+                    memory.check_invariants();
+                    let free = found.uses.iter().filter(|run| run.0 == FrameUse::Free).map(|run| run.1).sum::<u64>();
+                    prop_assert_eq!(memory.free_frames().0, free);
+                }
+            } else {
+                prop_assert!((zone.start_pfn + zone.spanned) / LARGEST * LARGEST > 2048);
+            }
+        }
+
+        #[test]
+        fn any_text_is_read(text: String, numbers in prop::collection::vec(any::<u64>(), 3)) {
+            let [a, b, c] = numbers[..] else { unreachable!() };
+            let zoneinfo = format!("Node 0, zone {text}\nspanned {a}\npresent {b}\nstart_pfn: {c}\n{text}");
+            for zone in zones(&zoneinfo) {
+                prop_assert!(zone.start_pfn < PFN_MAX && zone.spanned < PFN_MAX);
+                pageblocks(&text, &zone);
+            }
+        }
     }
 
     #[test]
