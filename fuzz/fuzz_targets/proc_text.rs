@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Any text is one of the files of /proc that are read, or is refused: maps, status, buddyinfo, zoneinfo, pagetypeinfo, smaps_rollup, KVM's statistics.
+//! Any text is one of the files of /proc that are read, or is refused: maps, status, buddyinfo,
+//! zoneinfo, pagetypeinfo, smaps_rollup, KVM's statistics.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

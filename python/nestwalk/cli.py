@@ -13,7 +13,16 @@ from nestwalk import _native, file_verbs, output, say, trace_verbs
 from nestwalk.advice import commands as advice
 from nestwalk.capture import commands as capturing
 from nestwalk.cloud import commands as cloud
-from nestwalk.errors import EXIT_ERROR, EXIT_INTERRUPTED, JOBS_MAX, SEED_MAX, NestwalkError, unknown
+from nestwalk.errors import (
+    CPUS_MAX,
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    JOBS_MAX,
+    NODE_MAX,
+    SEED_MAX,
+    NestwalkError,
+    unknown,
+)
 from nestwalk.live import commands as live
 from nestwalk.probe import commands as probe
 from nestwalk.sweeps import commands as sweeps
@@ -228,12 +237,12 @@ def memory(
         int | None, typer.Option(help="Which of the [[kernels]], from 0 (the host's; default).", min=0, max=2)
     ] = None,
     node: Annotated[
-        int | None, typer.Option(help="Real machines: a NUMA node (default: the largest zone's).", min=0, max=1023)
+        int | None, typer.Option(help="Real machines: a NUMA node (default: the largest zone's).", min=0, max=NODE_MAX)
     ] = None,
     cpus: Annotated[
         int | None,
         typer.Option(
-            help="Real machines: processors of the simulated kernel (default: this machine's).", min=1, max=4096
+            help="Real machines: processors of the simulated kernel (default: this machine's).", min=1, max=CPUS_MAX
         ),
     ] = None,
     seed: Annotated[

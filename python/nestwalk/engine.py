@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk import _native, checks, data, scenario
-from nestwalk.errors import SEED_MAX
+from nestwalk.errors import CPUS_MAX, NODE_MAX, SEED_MAX
 from nestwalk.result import Result
 
 if TYPE_CHECKING:
@@ -63,9 +63,6 @@ def save_memory(name: str | Path, kernel: int) -> tuple[dict[str, Any], bytes]:
 
 
 PROC = Path("/proc")
-CPUS_MAX = 4096
-NODE_MAX = 1023
-"""Of Linux: NODES_SHIFT is 10 at most."""
 
 
 def save_real_memory(

@@ -25,8 +25,14 @@ EXIT_INTERRUPTED = 130
 SEED_MAX = 2**63 - 1
 """The largest whole number that TOML has."""
 
-JOBS_MAX = 4096
-"""Of runs at a time; an assumption: no server has more processors."""
+CPUS_MAX = 4096
+"""Of a kernel; an assumption: no server has more processors."""
+
+NODE_MAX = 1023
+"""The last NUMA node that Linux can have (NODES_SHIFT is 10 at most)."""
+
+JOBS_MAX = CPUS_MAX
+"""Of runs at a time."""
 
 
 class NestwalkError(Exception):

@@ -14,22 +14,12 @@ use nestwalk_mem::physical::{FrameUse, MemoryConfig, MemoryError, MigrateType, P
 use serde::Serialize;
 
 use crate::error::InspectError;
-use crate::kpageflags::{COMPOUND_TAIL, NOPAGE};
+use crate::kpageflags::{ANON, BUDDY, COMPOUND_TAIL, HWPOISON, LRU, MMAP, NOPAGE, OFFLINE, PGTABLE, SLAB, SWAPBACKED};
 use crate::words;
 
 const FLAGS: &str = "kpageflags";
 const ZONES: &str = "zoneinfo";
 const TYPES: &str = "pagetypeinfo";
-
-const LRU: u64 = 1 << 5;
-const SLAB: u64 = 1 << 7;
-const BUDDY: u64 = 1 << 10;
-const MMAP: u64 = 1 << 11;
-const ANON: u64 = 1 << 12;
-const SWAPBACKED: u64 = 1 << 14;
-const HWPOISON: u64 = 1 << 19;
-const OFFLINE: u64 = 1 << 23;
-const PGTABLE: u64 = 1 << 26;
 
 /// Frames of a pageblock.
 const PAGEBLOCK: usize = 512;
@@ -172,21 +162,11 @@ pub fn pageblocks(text: &str, zone: &MemoryZone) -> Option<Pageblocks> {
     let (_, table) = text.split_once("Number of blocks type")?;
     let mut lines = table.lines();
     let types: Vec<&str> = lines.next()?.split_whitespace().collect();
-    let head = [format!("{},", zone.node), zone.zone.clone()];
-    for line in lines {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let ["Node", node, "zone", name, counts @ ..] = &words[..] else { continue };
-        if [*node, name.trim_end_matches(',')] != [head[0].as_str(), head[1].as_str()] {
-            continue;
-        }
-        let count = |kind: &str| counts.get(types.iter().position(|&name| name == kind)?)?.parse().ok();
-        return Some(Pageblocks {
-            unmovable: count("Unmovable")?,
-            movable: count("Movable")?,
-            reclaimable: count("Reclaimable")?,
-        });
-    }
-    None
+    let node = format!("{},", zone.node);
+    let mut rows = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row.starts_with(&["Node", &node, "zone", &zone.zone]))?;
+    let count = |kind: &str| row.get(4 + types.iter().position(|&name| name == kind)?)?.parse().ok();
+    Some(Pageblocks { unmovable: count("Unmovable")?, movable: count("Movable")?, reclaimable: count("Reclaimable")? })
 }
 
 /// What lies in a pageblock besides free frames.

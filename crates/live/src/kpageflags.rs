@@ -7,18 +7,36 @@ use std::io;
 use crate::known::Known;
 use crate::words;
 
+/// On a list of pages that reclaim goes over: a user's page, or one of the page cache.
+pub const LRU: u64 = 1 << 5;
+/// Of the slab allocator. Flags that share a bit with the slab's own (ANON, KSM) mean nothing then.
+pub const SLAB: u64 = 1 << 7;
+/// Free, in a block of the buddy allocator.
+pub const BUDDY: u64 = 1 << 10;
+/// Mapped by a process.
+pub const MMAP: u64 = 1 << 11;
+/// Of anonymous memory.
+pub const ANON: u64 = 1 << 12;
+/// Backed by swap or memory only: anonymous, or tmpfs.
+pub const SWAPBACKED: u64 = 1 << 14;
 /// First page of a compound page (a large folio, or hugetlb).
 pub const COMPOUND_HEAD: u64 = 1 << 15;
 /// Another page of a compound page.
 pub const COMPOUND_TAIL: u64 = 1 << 16;
 /// A hugetlb page.
 pub const HUGETLB: u64 = 1 << 17;
+/// The memory failed.
+pub const HWPOISON: u64 = 1 << 19;
 /// There is no memory with this number: a hole in physical memory, or a device.
 pub const NOPAGE: u64 = 1 << 20;
 /// Merged by KSM.
 pub const KSM: u64 = 1 << 21;
+/// The memory is offline.
+pub const OFFLINE: u64 = 1 << 23;
 /// The page of zeros.
 pub const ZERO_PAGE: u64 = 1 << 24;
+/// A page table.
+pub const PGTABLE: u64 = 1 << 26;
 
 const PATH: &str = "/proc/kpageflags";
 /// Frames that are read at once when those wanted are so near to each other: flags cost some 100 ns

@@ -48,6 +48,24 @@ fn aged_memory_scatters_even_a_program_alone() {
 }
 
 #[test]
+fn what_the_kernel_keeps_is_its_own_and_the_next_tables_lie_between() {
+    let runs = |kernel_permille| {
+        let mut memory = memory(1024, 2);
+        let how = Aging { used_permille: 900, kept_permille: 10, kernel_permille, kernel_kept_permille: 300, seed: 7 };
+        let in_use = memory.age(&how);
+        memory.check_invariants();
+        let owned = |owner| (0..memory.frames().0).filter(|&pfn| memory.owner(Frame(pfn)) == owner).count() as u64;
+        assert_eq!((owned(Owner::Cache), owned(Owner::Kernel)), (in_use.cache.0, in_use.kernel.0));
+        assert_eq!(in_use.kernel.0, (1 << 18) * u64::from(kernel_permille) / 1000 * 300 / 1000);
+        let mut tables: Vec<u64> =
+            (0..500).map(|_| memory.alloc(Order::PAGE, MigrateType::Unmovable, CPU).unwrap().0).collect();
+        tables.sort_unstable();
+        1 + tables.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count()
+    };
+    assert!(runs(0) < 20 && runs(30) > 400, "{} {}", runs(0), runs(30));
+}
+
+#[test]
 fn fragment_leaves_the_stated_share_of_blocks_whole() {
     for permille in [0, 500, 1000] {
         let mut memory = memory(256, 1);

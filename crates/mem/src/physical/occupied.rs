@@ -11,9 +11,9 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
 use super::age::shuffle;
-use super::table::{Kind, MAX_ORDER, PAGEBLOCK_ORDER, Pfn32, Table};
+use super::table::{MAX_ORDER, PAGEBLOCK_ORDER, Pfn32, Table};
 use super::zone::Zone;
-use super::{FrameUse, MemoryConfig, MemoryError, MigrateType, Owner, PhysicalMemory};
+use super::{FrameUse, MemoryConfig, MemoryError, MigrateType, PhysicalMemory};
 
 impl PhysicalMemory {
     /// A memory whose frames are used as `uses` says: runs, the lowest frame first. What is beyond
@@ -44,12 +44,7 @@ impl PhysicalMemory {
         let mut at = 0;
         for &(frame_use, length) in uses {
             let end = length.saturating_add(at.into()).min(all.into()) as Pfn32;
-            let owner = match frame_use {
-                FrameUse::Free => None,
-                FrameUse::Cache => Some(Owner::Cache),
-                FrameUse::Kernel => Some(Owner::Kernel),
-            };
-            if let Some(owner) = owner.filter(|_| end > at) {
+            if let Some(owner) = frame_use.owner().filter(|_| end > at) {
                 blocks(free_from..at, &mut free);
                 table.occupy(at..end, owner);
                 in_use += u64::from(end - at);
@@ -85,7 +80,7 @@ impl Zone {
             if order < PAGEBLOCK_ORDER {
                 table.block_mut(pfn).detailed = true;
             }
-            let kind: Kind = table.block(pfn).kind;
+            let kind = table.block(pfn).kind;
             lists.push_back(&mut table, pfn, order, kind);
         }
         let free = free.iter().map(|&(_, order)| 1 << order).sum();
@@ -98,7 +93,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::table::PAGEBLOCK;
-    use super::super::{Cpu, Order};
+    use super::super::{Cpu, Order, Owner};
     use super::*;
     use crate::addr::{Frame, PageCount};
 

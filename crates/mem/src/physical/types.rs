@@ -50,6 +50,17 @@ pub enum FrameUse {
     Kernel = 2,
 }
 
+impl FrameUse {
+    /// The owner of a frame that is used so; a free one has none.
+    pub(super) const fn owner(self) -> Option<Owner> {
+        match self {
+            Self::Free => None,
+            Self::Cache => Some(Owner::Cache),
+            Self::Kernel => Some(Owner::Kernel),
+        }
+    }
+}
+
 /// How much of a memory is in use, and by whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InUse {
