@@ -95,6 +95,12 @@ def test_tables_of_an_aged_memory_scatter_if_its_kernel_had_memory_too(tmp_path:
 def test_what_is_wrong_is_said_in_one_line(proc: Path, tmp_path: Path) -> None:
     with pytest.raises(NestwalkError, match=r"zoneinfo: no zone of node 3 .* nodes \[0\]"):
         engine.save_real_memory(proc, node=3)
+    zones = (proc / "zoneinfo").read_bytes()
+    for other in (b"hello", b"\xff\xfe", b""):
+        (proc / "zoneinfo").write_bytes(other)
+        with pytest.raises(NestwalkError, match=r"zoneinfo: it names no zone .*; give a copy of /proc/zoneinfo$"):
+            engine.save_real_memory(proc)
+    (proc / "zoneinfo").write_bytes(zones)
     flags = proc / "kpageflags"
     flags.write_bytes(flags.read_bytes()[:-16384])
     with pytest.raises(NestwalkError, match=r"kpageflags: it ends at frame 260096, and the zone at frame 261120"):

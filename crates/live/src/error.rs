@@ -62,7 +62,7 @@ pub enum InspectError {
         bytes: u64,
     },
     /// No such NUMA node, or none at all.
-    #[error("{}: {}; it has memory on nodes {nodes:?}", path.display(), no_zone(*node))]
+    #[error("{}: {}", path.display(), no_zone(*node, nodes))]
     NoZone {
         /// The file that lists them.
         path: PathBuf,
@@ -79,6 +79,11 @@ pub enum InspectError {
     },
 }
 
-fn no_zone(node: Option<u32>) -> String {
-    node.map_or_else(|| "no zone has 4 MiB".to_owned(), |node| format!("no zone of node {node} has 4 MiB"))
+fn no_zone(node: Option<u32>, nodes: &[u32]) -> String {
+    match node {
+        Some(node) if !nodes.is_empty() => {
+            format!("no zone of node {node} has 4 MiB; there is memory on nodes {nodes:?}")
+        }
+        _ => "it names no zone of 4 MiB or more; give a copy of /proc/zoneinfo".to_owned(),
+    }
 }

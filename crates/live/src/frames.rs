@@ -102,11 +102,11 @@ impl ZoneFrames {
 /// When `zoneinfo` cannot be read, or has no such node.
 pub fn largest_zone(proc: &Path, node: Option<u32>) -> Result<MemoryZone, InspectError> {
     let path = proc.join(ZONES);
-    let text = match std::fs::read_to_string(&path) {
+    let text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(source) => return Err(InspectError::Io { path, source }),
     };
-    let zones = zones(&text);
+    let zones = zones(&String::from_utf8_lossy(&text));
     let of_node = zones.iter().filter(|zone| node.is_none_or(|node| zone.node == node));
     of_node.max_by_key(|zone| zone.present).cloned().ok_or_else(|| {
         let mut nodes: Vec<u32> = zones.iter().map(|zone| zone.node).collect();
