@@ -5,7 +5,7 @@
 use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
     Accelerator, AcceleratorConfig, AcceleratorCounters, Accesses, Account, Asap, Asid, CoRunner, Core, Counters,
-    Cuckoo, Engine, Llc, MmuConfig, MmuError, Native, Nested, PomTlb, RunEnd, Segmented,
+    Cuckoo, Engine, Llc, LlcPolicy, MmuConfig, MmuError, Native, Nested, PomTlb, PrivateCaches, RunEnd, Segmented,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
@@ -121,6 +121,16 @@ impl Cores {
         Ok(())
     }
 
+    /// The caches of core `number`.
+    fn caches(&self, number: usize) -> &PrivateCaches {
+        match self {
+            Self::Plain(list) => list[number].caches(),
+            Self::Asap(list, _) => list[number].0.caches(),
+            Self::PomTlb(list, _) => list[number].caches(),
+            Self::Cuckoo(list, _) => list[number].caches(),
+        }
+    }
+
     /// What core `number` counts, or has put away in an account.
     fn counters(&self, number: usize, account: Option<&Account>) -> Counters {
         fn of<P: Accelerator<Counters: AcceleratorCounters>>(core: &Core<P>, account: Option<&Account>) -> Counters {
@@ -159,12 +169,12 @@ pub struct Hardware {
     users: Vec<User>,
 }
 
-/// How full the last-level cache is.
+/// How full the caches are at which a line from memory arrives: see [`Hardware::llc_fill`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fill {
-    /// Lines that it holds.
+    /// Lines that they hold.
     pub held: u64,
-    /// Lines that it has room for.
+    /// Lines that they have room for.
     pub places: u64,
 }
 
@@ -346,9 +356,18 @@ impl Hardware {
         &self.config
     }
 
-    /// How full the last-level cache is. Looks at all of it.
+    /// How full the last-level cache is. An exclusive one gets nothing but what L2s evict, so that
+    /// it is empty, and does not fill either, until they are full: the L2s of the first program's
+    /// cores are counted with it. Looks at all of them.
     pub fn llc_fill(&self) -> Fill {
-        let (held, places) = self.llc.held();
+        let (mut held, mut places) = self.llc.held();
+        if self.config.llc.policy == LlcPolicy::Exclusive {
+            for &number in self.users.first().map_or(&[][..], |user| &user.cores) {
+                let l2 = self.cores.caches(number).l2().held();
+                held += l2.0;
+                places += l2.1;
+            }
+        }
         Fill { held, places }
     }
 

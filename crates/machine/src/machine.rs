@@ -249,7 +249,7 @@ impl Machine {
         Ok(())
     }
 
-    /// How full the last-level cache is.
+    /// How full the last-level cache is, an exclusive one with the L2s above it.
     pub fn llc_fill(&self) -> Fill {
         self.platform.hardware.as_ref().map(Hardware::llc_fill).unwrap_or_default()
     }

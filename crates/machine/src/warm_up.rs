@@ -7,7 +7,8 @@
 //! within the scatter of so few walks. That alone is not enough: a cache that fills slowly drifts
 //! slowly, too. So the last-level cache must have stopped filling: it is full (under LRU it then
 //! holds what any longer history would have left there), or the lines that filled empty places
-//! since the last check cost next to nothing. (`docs/model.md`, "Warm-up")
+//! since the last check cost next to nothing. An exclusive one is judged together with the L2s
+//! whose victims are all it gets. (`docs/model.md`, "Warm-up")
 
 use serde::Serialize;
 
@@ -84,10 +85,11 @@ pub struct Drift {
     pub walks_per_access: Option<f64>,
     /// Of cycles a walk; `None` where there were none.
     pub cycles_per_walk: Option<f64>,
-    /// Cycles for lines that came into empty places of the last-level cache since the check before,
-    /// as a share of all cycles.
+    /// Cycles for lines that came into empty places of the last-level cache (an exclusive one: of
+    /// it and of the L2s of the program's cores) since the check before, as a share of all cycles.
     pub llc_filling: f64,
-    /// Lines that the last-level cache held, as a share of its places.
+    /// Lines that the last-level cache held, an exclusive one and those L2s, as a share of their
+    /// places.
     pub llc_held: f64,
 }
 

@@ -521,6 +521,17 @@ fn a_warm_up_ends_when_nothing_drifts_and_not_before() {
 }
 
 #[test]
+fn an_exclusive_cache_does_not_count_as_full_of_nothing_while_the_l2s_that_feed_it_fill() {
+    // Before the 27.5 MiB of the last-level cache come 20 L2s of 1 MiB, and it is empty until then.
+    let program = "[workload.generator]\nkind = 'transactions'\nfootprint = '30 GiB'\nthreads = 20\n\
+                   measured_accesses = 100000";
+    let kernels = ["manager = { kind = 'linux4k' }"];
+    let warm_up = run_text(&scenario(program, &kernels, "machine = 'skylake-6138'")).warm_up;
+    assert_eq!(warm_up.reached, Some(true));
+    assert!(warm_up.drift.unwrap().llc_held > 0.95, "{warm_up:?}");
+}
+
+#[test]
 fn a_warm_up_with_a_least_length_goes_on_until_then() {
     let open = store("", "");
     let ended = open.warm_up.accesses;
