@@ -6,14 +6,16 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import drawn
 import pytest
 from support import Command
 
-from nestwalk import charts, engine, techniques
+from nestwalk import charts, engine, sizes, techniques
 from nestwalk import reproduce as papers
 from nestwalk.conduct import Means
 from nestwalk.errors import NestwalkError
@@ -21,6 +23,9 @@ from nestwalk.pool import Silent
 from nestwalk.reproduce import compromis_mmu, hugegpt, paper, pictures, queueing, quicksilver, quicksilver_redis
 from nestwalk.reproduce.page import QUICK_PICTURES
 from nestwalk.reproduce.plan import execute
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MACHINES = {
     "ptemagnet": {"broadwell-asap"},
@@ -234,6 +239,42 @@ def test_hugegpt_s_worst_cases_are_exact() -> None:
     results = execute(able, Means(jobs=2), Silent())
     counts = [results[run.name].row["references_per_walk"] for run in able]
     assert counts == [24, 20, 35]
+
+
+def test_hugegpt_s_programs_share_a_last_level_cache_among_as_many_threads_as_it_has_cores() -> None:
+    for run in papers.plan("hugegpt", quick=True).experiment.runs:
+        if run.name.startswith("worst-"):
+            continue
+        measured = run.table["workload"]["preset"]
+        beside = [
+            one for entry in run.table.get("colocated", []) for one in [entry["workload"]["preset"]] * entry["count"]
+        ]
+        threads = sum(chosen["threads"] for chosen in (measured, *beside))
+        cores = hugegpt.CORES[run.table["machine"]]
+        assert threads == 1 if measured["name"] in hugegpt.OF_ONE_THREAD else cores - 3 < threads <= cores, run.name
+        if beside:
+            own, *others = (sizes.size_bytes(chosen["footprint"]) for chosen in (measured, *beside))
+            assert own + sum(others) <= hugegpt.VMS_GIB << 30
+            # The others have filled their memory when the measured one has.
+            assert max(others) < own
+
+
+def test_over_thp_hugegpt_gains_where_neither_guest_nor_host_has_a_free_huge_page() -> None:
+    runs = {run.name: run for run in papers.plan("hugegpt", quick=True).experiment.runs}
+    gains = {}
+    for base in ("thp-4", "thp-4-short-both", "thp-4-short-host"):
+        pair = [f"gups-128g-{base}{more}" for more in ("", "-hugegpt")]
+        small = [replace(runs[name], table=divided(runs[name].table, 16)) for name in pair]
+        results = execute(small, Means(jobs=2), Silent())
+        gains[base] = hugegpt._throughput(results, "gups-128g", f"{base}-hugegpt", base)
+    assert gains["thp-4-short-both"] > 1 > abs(gains["thp-4"])
+    assert abs(gains["thp-4-short-host"]) < 1
+
+
+def divided(table: Mapping[str, Any], divisor: int) -> dict[str, Any]:
+    """The scenario with a program that is so much smaller."""
+    preset = {**table["workload"]["preset"], "divide_footprint": divisor}
+    return {**table, "workload": {"preset": preset}}
 
 
 def test_an_unknown_paper_is_refused_with_the_nearest(command: Command) -> None:

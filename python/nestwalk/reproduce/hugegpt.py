@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestwalk.cycles import total
+from nestwalk.errors import unknown
 from nestwalk.reproduce import queueing
 from nestwalk.reproduce.plan import (
     UNAVAILABLE,
@@ -49,37 +49,66 @@ MICRO = {
 }
 UNPRESSED = {"swaptions": "swaptions", "raytrace": "raytrace"}
 
+STRIDDEN = "micro-stride-50g"
+STRIDES = {64: "strides of 256 KiB", 512: "strides of 2 MiB", 4096: "strides of 16 MiB"}
+"""In pages: as the paper does not give its own, the weak locality of 50 GB is made with these, too."""
+
+THP_MACHINE = "icelake-6346"
+"""The paper's second machine, for THP and for 5 levels."""
+CORES = {"skylake-6138": 20, THP_MACHINE: 16}
+"""Of a socket, which share its last-level cache. The paper's programs have a thread for each of the VM's processors:
+one socket's share of them is simulated, so that the last-level cache is shared by as many."""
+OF_ONE_THREAD = ("redis-155g", *UNPRESSED)
+"""One thread executes all commands of a redis. What has no page-walk pressure works in a few pages of each thread."""
+
 HOST_4K = {"manager": {"kind": "thp", "enabled": "madvise"}}
 """4 KiB pages but where the guest's pool asks for more; without HugeGPT nobody asks."""
-HOST_THP = {"manager": {"kind": "thp", "enabled": "always"}}
+THP = {"manager": {"kind": "thp", "enabled": "always"}}
 TABLES = {"tables": {"kind": "hugegpt"}}
+NO_BLOCK = {"start": {"kind": "fragmented", "blocks_permille": 1000}}
+"""A page of the page cache in each 2 MiB, so that no huge page is free. A fault then takes a small one; what asks for
+huge pages with `madvise`, as the guest's pool does at the host, gets them by compaction."""
+
+
+def _thp(levels: int, short: str = "") -> dict[str, list[dict[str, Any]]]:
+    """THP on both sides and HugeGPT besides, where ``short`` (host, guest, both) have no free huge page."""
+    host, guest = (
+        {**THP, "levels": levels, **(NO_BLOCK if short in (who, "both") else {})} for who in ("host", "guest")
+    )
+    name = f"thp-{levels}-short-{short}" if short else f"thp-{levels}"
+    return {name: [host, guest], f"{name}-hugegpt": [host, {**guest, **TABLES}]}
+
 
 KERNELS: dict[str, list[dict[str, Any]]] = {
     "native": [{}],
     "stock": [HOST_4K, {}],
     "hugegpt": [HOST_4K, TABLES],
-    "thp": [HOST_THP, HOST_THP],
-    "thp-hugegpt": [HOST_THP, {**HOST_THP, **TABLES}],
-    "thp-5": [{**HOST_THP, "levels": 5}, {**HOST_THP, "levels": 5}],
-    "thp-5-hugegpt": [{**HOST_THP, "levels": 5}, {**HOST_THP, **TABLES, "levels": 5}],
     "stock-5": [{**HOST_4K, "levels": 5}, {"levels": 5}],
+    **_thp(4),
+    **_thp(5),
+    **_thp(4, "both"),
+    **_thp(5, "both"),
+    **_thp(4, "host"),
+    **_thp(4, "guest"),
 }
 """Bottom first."""
+OVER_THP = ("thp-4", "thp-5", "thp-4-short-both", "thp-5-short-both")
+"""Run with all programs, with and without HugeGPT."""
+SHORT_ON_ONE_SIDE = ("thp-4-short-host", "thp-4-short-guest")
+"""Run with those of :data:`VM_GIB`."""
 
 UNCACHED = str(Path(__file__).with_name("no_walk_caches.toml"))
 """A machine without page-walk caches: every walk makes all its references."""
 WORST = {"worst-stock": "stock", "worst-hugegpt": "hugegpt", "worst-5": "stock-5"}
-THP = ("thp", "thp-hugegpt", "thp-5", "thp-5-hugegpt")
-THP_MACHINE = "icelake-6346"
-"""The paper's second machine, for THP and for 5 levels."""
 
-VM_PROGRAMS = ("memcached-95g", "gups-128g", "graph500-123g", "canneal-62g", "xsbench-84g", "btree-125g")
-"""What runs in six VMs on one host; in two VMs, one of them and the next."""
-MEASURED = {"two-vms": VM_PROGRAMS[:2], "six-vms": VM_PROGRAMS[:1]}
-"""Of which programs the throughput is measured, each beside the others."""
-VM_MIB = {True: 256, False: 4096}
-"""Of the measured program in a quick and in a full run; the others have a sixteenth less, so that all have filled their
-memory, in step, when it is measured. Six VMs of the papers' sizes would not fit the paper's host of 256 GB."""
+VM_GIB = {"memcached-95g": 95, "gups-128g": 128}
+"""Whose throughput is measured beside others of its kind, and the paper's size."""
+VM_COUNTS = {"two-vms": 2, "six-vms": 6}
+VMS_GIB = 216
+"""Of 256 GB, what the VMs of one host have together. Where the paper's sizes do not fit, each has its share."""
+REST = 255, 256
+"""Of the measured program's memory, what each of the others has. Their programs and the measured one fill their memory
+in step, so that theirs is filled when it is measured."""
 
 SERVERS = ("masstree-25g", "specjbb-60g", "shore-30g")
 """The latency programs that have generators."""
@@ -92,15 +121,11 @@ LOAD = 0.7
 
 def experiment(paper: Paper, scale: Scale) -> Experiment:
     """All runs, and the paper's values from them."""
-    cells = [(preset, configuration) for preset in PROGRAMS for configuration in ("native", "stock", "hugegpt", *THP)]
-    cells += [(preset, configuration) for preset in [*MICRO, *UNPRESSED] for configuration in ("stock", "hugegpt")]
-    titles = {**PROGRAMS, **UNPRESSED, **{preset: " ".join(words) for preset, words in MICRO.items()}}
-
-    def run(preset: str, configuration: str) -> Run:
-        name = f"{preset}-{configuration}"
-        machine = THP_MACHINE if configuration in THP else paper.machine
-        table = program(preset, scale, machine=machine, name=name, kernels=KERNELS[configuration])
-        return Run(name, f"{titles[preset]}, {configuration}", table)
+    either = ("stock", "hugegpt")
+    cells = [(preset, configuration) for preset in PROGRAMS for configuration in ("native", *either)]
+    cells += [(preset, configuration) for preset in [*MICRO, *UNPRESSED] for configuration in either]
+    for presets, bases in ((PROGRAMS, OVER_THP), (VM_GIB, SHORT_ON_ONE_SIDE)):
+        cells += [(preset, f"{base}{more}") for preset in presets for base in bases for more in ("", "-hugegpt")]
 
     small = Scale(quick=True, seed=scale.seed, divide_footprint=128)
     worst = [
@@ -114,35 +139,68 @@ def experiment(paper: Paper, scale: Scale) -> Experiment:
         Drawing("vms", "throughput of HugeGPT against stock", "%", _several_bars),
         Drawing("thp", "throughput over THP", "%", _over_thp),
     )
+    strides = [_stride(paper, scale, stride, configuration) for stride in STRIDES for configuration in either]
     several = [
         _several(paper, scale, figure, preset, configuration)
-        for figure, presets in MEASURED.items()
-        for preset in presets
-        for configuration in ("stock", "hugegpt")
+        for figure in VM_COUNTS
+        for preset in VM_GIB
+        for configuration in either
     ]
-    served = [_server(paper, scale, preset, name) for preset in SERVERS for name in ("stock", "hugegpt")]
-    runs = [*worst, *(run(*cell) for cell in cells), *several, *served]
+    served = [_server(paper, scale, preset, configuration) for preset in SERVERS for configuration in either]
+    runs = [*worst, *(_run(paper, scale, *cell) for cell in cells), *strides, *several, *served]
     return Experiment(runs, _measure, drawings, _notes)
 
 
+def _run(paper: Paper, scale: Scale, preset: str, configuration: str) -> Run:
+    """A program alone in its VM."""
+    titles = {**PROGRAMS, **UNPRESSED, **{preset: " ".join(words) for preset, words in MICRO.items()}}
+    machine = THP_MACHINE if configuration.startswith("thp") else paper.machine
+    name = f"{preset}-{configuration}"
+    table = program(preset, scale, machine=machine, name=name, kernels=KERNELS[configuration])
+    table["workload"]["preset"]["threads"] = _threads(preset, machine)
+    return Run(name, f"{titles[preset]}, {configuration}", table)
+
+
+def _threads(preset: str, machine: str, vms: int = 1) -> int:
+    """Of a program in one of so many VMs, under one last-level cache.
+
+    Raises:
+        NestwalkError: When it is not known how many cores share one on that machine.
+    """
+    if machine not in CORES:
+        raise unknown("machine", machine, CORES)
+    return 1 if preset in OF_ONE_THREAD else CORES[machine] // vms
+
+
+def _stride(paper: Paper, scale: Scale, stride: int, configuration: str) -> Run:
+    """Weak locality that skips so many pages."""
+    name = f"{STRIDDEN}-{stride}-{configuration}"
+    table = program(STRIDDEN, scale, machine=paper.machine, name=name, kernels=KERNELS[configuration])
+    table["workload"]["preset"] |= {"threads": _threads(STRIDDEN, paper.machine), "stride_pages": stride}
+    return Run(name, f"{' '.join(MICRO[STRIDDEN])}, {STRIDES[stride]}, {configuration}", table)
+
+
 def _several(paper: Paper, scale: Scale, figure: str, preset: str, configuration: str) -> Run:
-    """A program in a VM beside others in VMs of their own, all of one kind, on cores of their own under one LLC."""
-    own, mebibytes = VM_PROGRAMS.index(preset), VM_MIB[scale.quick]
-    count = {"two-vms": 1, "six-vms": len(VM_PROGRAMS) - 1}[figure]
-    others = [VM_PROGRAMS[(own + step) % len(VM_PROGRAMS)] for step in range(1, count + 1)]
+    """A program in a VM beside others of its kind in VMs of their own, on cores of their own under one LLC.
+
+    They are of one kind because the simulated time by which programs take turns leaves out what they wait for memory:
+    another program beside it would run faster, or slower, than it does.
+    """
+    count = VM_COUNTS[figure]
+    mebibytes = 1024 * min(VM_GIB[preset], VMS_GIB // count)
     host, guest = KERNELS[configuration]
-    endless = {"footprint": f"{mebibytes * 15 // 16} MiB", "warm_accesses": 0, "measured_accesses": 1 << 40}
-    colocated = [{"workload": {"preset": {"name": other, **endless}}, "vm": "own", "kernel": guest} for other in others]
+    threads = _threads(preset, paper.machine, count)
+    other = {
+        "name": preset,
+        "threads": threads,
+        "footprint": f"{mebibytes * REST[0] // REST[1]} MiB",
+        "warm_accesses": 0,
+        "measured_accesses": 1 << 40,
+    }
+    colocated = [{"workload": {"preset": other}, "count": count - 1, "vm": "own", "kernel": guest}]
     name = f"{figure}-{preset}-{configuration}"
-    table = program(
-        preset,
-        replace(scale, divide_footprint=1),
-        machine=paper.machine,
-        name=name,
-        kernels=[host, guest],
-        colocated=colocated,
-    )
-    table["workload"]["preset"]["footprint"] = f"{mebibytes} MiB"
+    table = program(preset, scale, machine=paper.machine, name=name, kernels=[host, guest], colocated=colocated)
+    table["workload"]["preset"] |= {"threads": threads, "footprint": f"{mebibytes} MiB"}
     return Run(name, f"{PROGRAMS[preset]}, {figure.replace('-', ' ')}, {configuration}", table)
 
 
@@ -152,6 +210,7 @@ def _server(paper: Paper, scale: Scale, preset: str, configuration: str) -> Run:
     sampling = {"window": REQUEST_ACCESSES, "measured_accesses_max": REQUEST_ACCESSES * REQUESTS}
     kernels = KERNELS[configuration]
     table = program(preset, scale, machine=paper.machine, name=name, kernels=kernels, sampling=sampling)
+    table["workload"]["preset"]["threads"] = _threads(preset, paper.machine)
     return Run(name, f"{PROGRAMS[preset]}, requests, {configuration}", table)
 
 
@@ -180,7 +239,7 @@ def _tails(results: Results) -> dict[str, Value]:
 
 def _vms(results: Results, figure: str) -> dict[str, float]:
     """By how many per cent the throughput of each measured program grows."""
-    return {preset: _throughput(results, f"{figure}-{preset}", "hugegpt", "stock") for preset in MEASURED[figure]}
+    return {preset: _throughput(results, f"{figure}-{preset}", "hugegpt", "stock") for preset in VM_GIB}
 
 
 def _throughput(results: Results, preset: str, after: str, before: str) -> float:
@@ -221,13 +280,17 @@ def _measure(results: Results) -> dict[str, Value]:
         "micro-average": mean(list(micro.values())),
         "micro-best": max(micro.values()),
         "micro-weak-more": kinds["weak locality"] - kinds["no locality"],
+        **{
+            f"micro-stride-{stride}": _throughput(results, f"{STRIDDEN}-{stride}", "hugegpt", "stock")
+            for stride in STRIDES
+        },
         "throughput": mean(list(gains.values())),
         "throughput-best": max(gains.values()),
         "throughput-least": min(gains.values()),
         "latency": mean(_changes(results, "hugegpt", "stock")),
         "native": mean(_changes(results, "hugegpt", "native")),
-        "thp-4": max(_gains(results, list(PROGRAMS), "thp-hugegpt", "thp").values()),
-        "thp-5": max(_gains(results, list(PROGRAMS), "thp-5-hugegpt", "thp-5").values()),
+        **{base: max(_gains(results, list(PROGRAMS), f"{base}-hugegpt", base).values()) for base in OVER_THP},
+        **{base: max(_gains(results, list(VM_GIB), f"{base}-hugegpt", base).values()) for base in SHORT_ON_ONE_SIDE},
         "two-vms": mean(list(_vms(results, "two-vms").values())),
         "six-vms": mean(list(_vms(results, "six-vms").values())),
         **_tails(results),
@@ -265,7 +328,7 @@ def _latencies(results: Results) -> Sequence[tuple[str, str, float]]:
 def _several_bars(results: Results) -> Sequence[tuple[str, str, float]]:
     return [
         (PROGRAMS[preset], figure.replace("-", " "), gain)
-        for figure in MEASURED
+        for figure in VM_COUNTS
         for preset, gain in _vms(results, figure).items()
     ]
 
@@ -273,6 +336,6 @@ def _several_bars(results: Results) -> Sequence[tuple[str, str, float]]:
 def _over_thp(results: Results) -> Sequence[tuple[str, str, float]]:
     return [
         (title, series, _throughput(results, preset, f"{base}-hugegpt", base))
-        for base, series in (("thp", "4 levels"), ("thp-5", "5 levels"))
+        for base, series in zip(OVER_THP, ("4 levels", "5 levels", "4 levels, short", "5 levels, short"), strict=True)
         for preset, title in PROGRAMS.items()
     ]
