@@ -22,7 +22,7 @@ from nestwalk.errors import NestwalkError
 from nestwalk.pool import Silent
 from nestwalk.reproduce import compromis_mmu, hugegpt, paper, pictures, queueing, quicksilver, quicksilver_redis
 from nestwalk.reproduce.page import QUICK_PICTURES
-from nestwalk.reproduce.plan import execute
+from nestwalk.reproduce.plan import Run, execute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -288,6 +288,18 @@ def test_what_cannot_be_known_is_a_sentence(command: Command) -> None:
     assert done.returncode == 0, done.stderr
     for row in json.loads(done.stdout)["rows"]:
         assert isinstance(row["ours"], int | float) or row["ours"].startswith("unavailable, because ")
+
+
+def test_shadow_paging_falls_far_behind_ept_where_processes_come_and_go() -> None:
+    build = {"preset": {"name": "buildkernel", "units": 4}}
+    base = {"schema": 1, "machine": "broadwell-asap", "seed": 1, "workload": build}
+    modes = ("native", "ept", "shadow", "ds1")
+    runs = [Run(mode, mode, {**base, "name": mode, "kernels": compromis_mmu.KERNELS[mode]}) for mode in modes]
+    results = execute(runs, Means(jobs=2), Silent())
+    kernels = {mode: sum(results[mode].whole_run["cycles"].values()) for mode in modes}
+    assert kernels["native"] == kernels["ds1"] < kernels["ept"]
+    # EPT pays for a frame once, shadow paging for each process that has it.
+    assert kernels["shadow"] - kernels["native"] > 3 * (kernels["ept"] - kernels["native"])
 
 
 def test_requests_queue_as_theory_says() -> None:
