@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 OUTSIDE = ("*.md", "capture/**/*.md", "fuzz/**/*.md", "linux/**/*.md", "nova/**/*.md")
 """Markdown files that are taken in."""
+MADE = (".venv", "build")
+"""Folders that tests and builds make in there: what they hold is of others."""
 
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 HEAD = re.compile(r"\A(\s*<!--.*?-->)+", re.DOTALL)
@@ -36,7 +38,7 @@ URL = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspac
 def outside() -> list[PurePosixPath]:
     """Markdown files outside docs/, relative to the repository."""
     found = {path.relative_to(ROOT) for pattern in OUTSIDE for path in ROOT.glob(pattern)}
-    return sorted(PurePosixPath(path) for path in found)
+    return sorted(PurePosixPath(path) for path in found if not set(MADE) & set(path.parts))
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
