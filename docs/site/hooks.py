@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-OUTSIDE = ("*.md", "capture/**/*.md", "fuzz/**/*.md", "linux/**/*.md", "nova/**/*.md")
-"""Markdown files that are taken in."""
-MADE = (".venv", "build")
-"""Folders that tests and builds make in there: what they hold is of others."""
+OUTSIDE = ("capture", "fuzz", "linux", "nova")
+"""Folders whose Markdown files are taken in, beside those of the repository's root."""
+MADE = {".venv", "build"}
+"""Folders that tests and builds make in there: what they hold is of others, and may be all of a kernel's sources."""
 
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 HEAD = re.compile(r"\A(\s*<!--.*?-->)+", re.DOTALL)
@@ -35,10 +36,15 @@ ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):<code>~?")
 URL = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["package"]["repository"]
 
 
+@cache
 def outside() -> list[PurePosixPath]:
     """Markdown files outside docs/, relative to the repository."""
-    found = {path.relative_to(ROOT) for pattern in OUTSIDE for path in ROOT.glob(pattern)}
-    return sorted(PurePosixPath(path) for path in found if not set(MADE) & set(path.parts))
+    found = list(ROOT.glob("*.md"))
+    for folder in OUTSIDE:
+        for path, folders, files in os.walk(ROOT / folder):
+            folders[:] = set(folders) - MADE
+            found += [Path(path, name) for name in files if name.endswith(".md")]
+    return sorted(PurePosixPath(path.relative_to(ROOT)) for path in found)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
