@@ -26,23 +26,23 @@ OPTIONS = [
     "--no-annotate",
     "--upgrade",
 ]
+SAME = ["--constraint", str(HERE / "dev.txt")]
+"""All are installed into one environment, so the others have the developers' versions."""
 SOURCES = {
     "dev": ["pyproject.toml", "--extra", "dask", "--group", "pyproject.toml:build", "--group", "pyproject.toml:dev"],
-    "run": ["pyproject.toml", "--group", "pyproject.toml:build"],
-    "docs": ["--group", "pyproject.toml:docs"],
+    "run": [*SAME, "pyproject.toml", "--group", "pyproject.toml:build"],
+    "docs": [*SAME, "--group", "pyproject.toml:docs"],
 }
-"""Of each file. All are installed into one environment, so the others have the first one's versions."""
+"""Of each file, the developers' first."""
 
 
 def main() -> None:
     """Writes the files."""
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "uv"], check=True)
-    same: list[str] = []
     for name, sources in SOURCES.items():
-        command = [sys.executable, "-m", "uv", "pip", "compile", *OPTIONS, *same, *sources]
+        command = [sys.executable, "-m", "uv", "pip", "compile", *OPTIONS, *sources]
         pinned = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True).stdout
         (HERE / f"{name}.txt").write_text(HEAD + pinned, encoding="utf-8")
-        same = ["--constraint", str(HERE / "dev.txt")]
 
 
 if __name__ == "__main__":

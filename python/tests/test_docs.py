@@ -19,7 +19,10 @@ from nestwalk import matrix, techniques
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 OUTSIDE = ("*.md", "capture/**/*.md", "fuzz/**/*.md", "linux/*.md", "linux/*/*.md", "nova/**/*.md")
 PAGES = sorted(
-    page for pattern in ("docs/**/*.md", *OUTSIDE) for page in REPOSITORY.glob(pattern) if page.name != "CHANGELOG.md"
+    page
+    for pattern in ("docs/**/*.md", *OUTSIDE)
+    for page in REPOSITORY.glob(pattern)
+    if page.name != "CHANGELOG.md" and ".venv" not in page.parts
 )
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 

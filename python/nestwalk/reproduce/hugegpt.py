@@ -156,8 +156,8 @@ def _run(paper: Paper, scale: Scale, preset: str, configuration: str) -> Run:
     titles = {**PROGRAMS, **UNPRESSED, **{preset: " ".join(words) for preset, words in MICRO.items()}}
     machine = THP_MACHINE if configuration.startswith("thp") else paper.machine
     name = f"{preset}-{configuration}"
-    table = program(preset, scale, machine=machine, name=name, kernels=KERNELS[configuration])
-    table["workload"]["preset"]["threads"] = _threads(preset, machine)
+    changes = {"threads": _threads(preset, machine)}
+    table = program(preset, scale, machine=machine, name=name, kernels=KERNELS[configuration], changes=changes)
     return Run(name, f"{titles[preset]}, {configuration}", table)
 
 
@@ -175,8 +175,9 @@ def _threads(preset: str, machine: str, vms: int = 1) -> int:
 def _stride(paper: Paper, scale: Scale, stride: int, configuration: str) -> Run:
     """Weak locality that skips so many pages."""
     name = f"{STRIDDEN}-{stride}-{configuration}"
-    table = program(STRIDDEN, scale, machine=paper.machine, name=name, kernels=KERNELS[configuration])
-    table["workload"]["preset"] |= {"threads": _threads(STRIDDEN, paper.machine), "stride_pages": stride}
+    changes = {"threads": _threads(STRIDDEN, paper.machine), "stride_pages": stride}
+    kernels = KERNELS[configuration]
+    table = program(STRIDDEN, scale, machine=paper.machine, name=name, kernels=kernels, changes=changes)
     return Run(name, f"{' '.join(MICRO[STRIDDEN])}, {STRIDES[stride]}, {configuration}", table)
 
 
@@ -188,8 +189,8 @@ def _several(paper: Paper, scale: Scale, figure: str, preset: str, configuration
     """
     count = VM_COUNTS[figure]
     mebibytes = 1024 * min(VM_GIB[preset], VMS_GIB // count)
-    host, guest = KERNELS[configuration]
     threads = _threads(preset, paper.machine, count)
+    kernels = KERNELS[configuration]
     other = {
         "name": preset,
         "threads": threads,
@@ -197,10 +198,16 @@ def _several(paper: Paper, scale: Scale, figure: str, preset: str, configuration
         "warm_accesses": 0,
         "measured_accesses": 1 << 40,
     }
-    colocated = [{"workload": {"preset": other}, "count": count - 1, "vm": "own", "kernel": guest}]
     name = f"{figure}-{preset}-{configuration}"
-    table = program(preset, scale, machine=paper.machine, name=name, kernels=[host, guest], colocated=colocated)
-    table["workload"]["preset"] |= {"threads": threads, "footprint": f"{mebibytes} MiB"}
+    table = program(
+        preset,
+        scale,
+        machine=paper.machine,
+        name=name,
+        kernels=kernels,
+        changes={"threads": threads, "footprint": f"{mebibytes} MiB"},
+        colocated=[{"workload": {"preset": other}, "count": count - 1, "vm": "own", "kernel": kernels[-1]}],
+    )
     return Run(name, f"{PROGRAMS[preset]}, {figure.replace('-', ' ')}, {configuration}", table)
 
 
@@ -208,9 +215,15 @@ def _server(paper: Paper, scale: Scale, preset: str, configuration: str) -> Run:
     """A latency program whose requests are told apart."""
     name = f"requests-{preset}-{configuration}"
     sampling = {"window": REQUEST_ACCESSES, "measured_accesses_max": REQUEST_ACCESSES * REQUESTS}
-    kernels = KERNELS[configuration]
-    table = program(preset, scale, machine=paper.machine, name=name, kernels=kernels, sampling=sampling)
-    table["workload"]["preset"]["threads"] = _threads(preset, paper.machine)
+    table = program(
+        preset,
+        scale,
+        machine=paper.machine,
+        name=name,
+        kernels=KERNELS[configuration],
+        changes={"threads": _threads(preset, paper.machine)},
+        sampling=sampling,
+    )
     return Run(name, f"{PROGRAMS[preset]}, requests, {configuration}", table)
 
 
@@ -336,6 +349,10 @@ def _several_bars(results: Results) -> Sequence[tuple[str, str, float]]:
 def _over_thp(results: Results) -> Sequence[tuple[str, str, float]]:
     return [
         (title, series, _throughput(results, preset, f"{base}-hugegpt", base))
-        for base, series in zip(OVER_THP, ("4 levels", "5 levels", "4 levels, short", "5 levels, short"), strict=True)
+        for base, series in zip(
+            OVER_THP,
+            ("4 levels", "5 levels", "4 levels, no free huge page", "5 levels, no free huge page"),
+            strict=True,
+        )
         for preset, title in PROGRAMS.items()
     ]

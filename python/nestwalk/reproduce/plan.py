@@ -130,10 +130,17 @@ class Results:
 
 
 def program(
-    preset: str, scale: Scale, *, machine: str, name: str, kernels: Sequence[Mapping[str, Any]], **more: Any
+    preset: str,
+    scale: Scale,
+    *,
+    machine: str,
+    name: str,
+    kernels: Sequence[Mapping[str, Any]],
+    changes: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
-    """The scenario of a preset's run."""
-    chosen: dict[str, Any] = {"name": preset, "data_accesses": [scale.data_accesses]}
+    """The scenario of a preset's run, with ``changes`` to the preset's own keys and ``more`` of the scenario's."""
+    chosen: dict[str, Any] = {"name": preset, "data_accesses": [scale.data_accesses], **(changes or {})}
     if scale.divide_footprint > 1:
         chosen["divide_footprint"] = scale.divide_footprint
     if scale.quick:

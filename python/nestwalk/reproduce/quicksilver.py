@@ -144,9 +144,10 @@ def _run(
         "lapse_ms": round(1000 * lapse_s / scale.divide_footprint),
     }
     key = _name(preset, percent, name, mark)
-    table = program(preset, scale, machine=paper.machine, name=key, kernels=[kernel], sampling=sampling)
-    if preset == "gcc":
-        table["workload"]["preset"]["heap"] = GCC_HEAPS["FreeBSD" if name in ON_FREEBSD else "Linux"]
+    changes = {"heap": GCC_HEAPS["FreeBSD" if name in ON_FREEBSD else "Linux"]} if preset == "gcc" else {}
+    table = program(
+        preset, scale, machine=paper.machine, name=key, kernels=[kernel], changes=changes, sampling=sampling
+    )
     return Run(key, ", ".join(part for part in (title, f"Frag-{percent}", name, mark) if part), table)
 
 
