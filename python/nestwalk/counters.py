@@ -966,6 +966,24 @@ class StepReferences(TypedDict):
     """`l1d`, `l2`, `llc` or `memory`."""
 
 
+class Shares(TypedDict):
+    """What samples say of a program in place of the three shares of the machine's `[timing]`."""
+
+    accesses: int
+    """Accesses that were looked at."""
+
+    cycles_per_kiloinstruction: int
+    """Cycles that 1000 instructions take when no access waits for more than an L1-D hit."""
+
+    data_overlap_permille: int | None
+    """Share of the data latency beyond L1-D that the program does not wait for, in thousandths; `None` without such
+    latency.
+    """
+
+    walk_critical_permille: int | None
+    """Share of the walk cycles that it waits for, in thousandths; `None` without walks."""
+
+
 class Window(TypedDict):
     """The counters of one measured window."""
 
@@ -1041,6 +1059,9 @@ class Statistics(TypedDict):
 
     steps: list[StepReferences]
     """The same by step of the walk."""
+
+    waiting: NotRequired[Shares | None]
+    """How much of its waiting the program hides, where it says which access needs which."""
 
     walk_cycles: int
     """Their latency."""

@@ -203,10 +203,13 @@ class _Maker:
 
     def _timing(self) -> None:
         timing = [key for key in self.lines if key.startswith("timing.")]
+        core = [key for key in timing if key.startswith("timing.out_of_order.")]
         for key in timing:
-            if key != "timing.source":
+            if key != "timing.source" and key not in core:
                 self._add(key, _parsed(self.lines[key]["value"]), f"as {self.base}", assumed=True)
         self._add("timing.source", f"Assumed: all as {self.base}, whose file says where they come from.", "")
+        for key in core:
+            self._assume(key)
 
     def _mmu(self) -> None:
         self._memory_latency()

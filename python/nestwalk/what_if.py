@@ -113,7 +113,9 @@ def limit_row(result: Result, kind: str) -> dict[str, Any]:
     own = Latencies.of(result)
     least = replace(own, l2=own.l1d, llc=own.l1d, memory=own.l1d)
     cycles = walk_cycles(result, least) if kind == "l1d" else 0
-    critical = result.configuration["machine"]["timing"]["walk_critical_permille"]
+    # Of a program whose waiting was sampled, as much of a shorter walk as of its own ones.
+    waiting = statistics.get("waiting") or result.configuration["machine"]["timing"]
+    critical = waiting["walk_critical_permille"] or 0
     other = total(statistics["cycles"]) - statistics["cycles"]["walk"]
     row = {key: None if key.endswith("_ci95") else value for key, value in result.row.items()}
     row |= {

@@ -113,6 +113,19 @@ RARE: dict[str, dict[str, Any]] = {
         ],
         "workload": {"generator": {**GUPS, "footprint": "128 MiB"}},
     },
+    "waiting": {
+        "machine": "sapphire-rapids",
+        "kernels": [{}, {"manager": THP}],
+        "workload": {
+            "generator": {
+                "kind": "shards",
+                "footprint": "24 MiB",
+                "threads": 2,
+                "warm_accesses": 100_000,
+                "measured_accesses": 400_000,
+            }
+        },
+    },
     "pom-tlb": {
         "accelerator": {"kind": "pom-tlb", "size": "256 KiB"},
         "kernels": [{}, {}],

@@ -13,6 +13,9 @@ pub enum Detail {
     TlbOnly,
     /// Everything does.
     Full,
+    /// Everything does, and how long a program waits is looked at that [says](crate::waiting) which
+    /// access needs which.
+    Timed,
 }
 
 /// The part of a batch between two of its accesses.

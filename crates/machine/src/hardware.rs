@@ -6,6 +6,7 @@ use nestwalk_mem::{Hpa, VpnRange};
 use nestwalk_mmu::{
     Accelerator, AcceleratorConfig, AcceleratorCounters, Accesses, Account, Asap, Asid, CoRunner, Core, Counters,
     Cuckoo, Engine, Llc, LlcPolicy, MmuConfig, MmuError, Native, Nested, PomTlb, PrivateCaches, RunEnd, Segmented,
+    Taken,
 };
 use nestwalk_os::{Invalidation, OsError, Scope};
 
@@ -323,6 +324,18 @@ impl Hardware {
         }
     }
 
+    /// How long the accesses took that a program's `thread` last ran on its core, and all before
+    /// them.
+    pub fn taken(&self, user: Asid, thread: u16) -> Taken {
+        let number = self.core_of(user, thread);
+        match &self.cores {
+            Cores::Plain(list) => list[number].taken(),
+            Cores::Asap(list, _) => list[number].0.taken(),
+            Cores::PomTlb(list, _) => list[number].taken(),
+            Cores::Cuckoo(list, _) => list[number].taken(),
+        }
+    }
+
     /// Counts stores among the absorbed accesses that a program's `thread` ran.
     pub fn count_absorbed_stores(&mut self, user: Asid, thread: u16, stores: u64, detail: Detail) {
         if stores == 0 {
@@ -421,8 +434,8 @@ fn run_on<P: Engine>(
             match (detail, absorbed.is_empty()) {
                 (Detail::TlbOnly, true) => core.run_functional($walker, all),
                 (Detail::TlbOnly, false) => core.run_functional_filtered($walker, all, absorbed),
-                (Detail::Full, true) => core.run(llc, $walker, all, corunner),
-                (Detail::Full, false) => core.run_filtered(llc, $walker, accesses, corunner),
+                (Detail::Full | Detail::Timed, true) => core.run(llc, $walker, all, corunner),
+                (Detail::Full | Detail::Timed, false) => core.run_filtered(llc, $walker, accesses, corunner),
             }
         };
     }

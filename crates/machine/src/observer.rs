@@ -136,7 +136,11 @@ impl<'a> Observer<'a> {
         } else {
             self.end_piece(machine);
         }
-        if stretch == Stretch::Skip { Detail::TlbOnly } else { Detail::Full }
+        match stretch {
+            Stretch::Measure => Detail::Timed,
+            Stretch::Warm => Detail::Full,
+            Stretch::Skip => Detail::TlbOnly,
+        }
     }
 
     /// That stretch is done.

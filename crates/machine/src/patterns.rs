@@ -217,6 +217,7 @@ impl Workload for Filler {
             threads: 1,
             warms_until_told: false,
             kernel_half: false,
+            tells_dependences: false,
             modelled: None,
         }
     }

@@ -12,7 +12,8 @@ use crate::configuration::Configuration;
 use crate::machine::{Machine, TenantId};
 use crate::meter::{Work, since};
 use crate::scenario::MachineConfig;
-use crate::windows::{CyclesByPart, Window, Windows};
+use crate::waiting::{Sampled, Shares};
+use crate::windows::{CyclesByPart, Latency, Window, Windows};
 
 /// Windows into which a run without windows of its own is cut: enough for batches of several
 /// ([`crate::estimate`]).
@@ -42,6 +43,7 @@ pub(crate) struct Pieces {
 struct Start {
     counters: Counters,
     work: Work,
+    sampled: Sampled,
     instructions: u64,
 }
 
@@ -51,6 +53,8 @@ pub(crate) struct Measured {
     /// What the kernels did meanwhile.
     pub work: Work,
     pub windows: Vec<Window>,
+    /// How much of its waiting the program hides, if that was sampled.
+    pub waiting: Option<Shares>,
     /// What the model of a capture counted of all that they are a sample of.
     pub modelled_program: Option<Modelled>,
 }
@@ -92,8 +96,8 @@ impl Pieces {
         if self.start.is_none() {
             self.accesses = 0;
             let counters = machine.counters(id).unwrap_or_default();
-            let work = *machine.tenant(id).family.work();
-            self.start = Some(Start { counters, work, instructions: self.instructions });
+            let (work, sampled) = (*machine.tenant(id).family.work(), machine.tenant(id).sampled());
+            self.start = Some(Start { counters, work, sampled, instructions: self.instructions });
         }
     }
 
@@ -110,17 +114,25 @@ impl Pieces {
         let counted = machine.counters(id).unwrap_or_default().minus(&start.counters);
         let work = since(machine.tenant(id).family.work(), &start.work);
         let os = machine.cycles_of(id, &work);
-        self.windows.add(window(config, &counted, self.instructions - start.instructions, os));
+        let sampled = machine.tenant(id).sampled().minus(&start.sampled);
+        let window = window(config, &counted, self.instructions - start.instructions, os);
+        self.windows.add(Window { latency: Latency { sampled, ..window.latency }, ..window });
         self.work.iter_mut().zip(&work).for_each(|(sum, done)| sum.add(done));
         self.counters = self.counters.plus(&counted);
     }
 
     /// All of them.
     pub fn finish(self) -> Measured {
+        let mut windows = self.windows.finish();
+        let sampled = windows.iter().fold(Sampled::default(), |sum, window| sum.plus(&window.latency.sampled));
+        if sampled.accesses > 0 {
+            windows = windows.into_iter().map(|window| window.timed(&sampled)).collect();
+        }
         Measured {
             counters: self.counters,
             work: self.work,
-            windows: self.windows.finish(),
+            windows,
+            waiting: sampled.shares(),
             modelled_program: self.program,
         }
     }
@@ -129,6 +141,7 @@ impl Pieces {
 /// What was counted, with the time that it took, `os` of it in the kernels.
 pub(crate) fn window(machine: &MachineConfig, counted: &Counters, instructions: u64, os: Cycles) -> Window {
     let timing = &machine.timing;
+    let data = counted.data_waits(&machine.mmu);
     Window {
         accesses: counted.tlb.accesses,
         instructions,
@@ -137,10 +150,11 @@ pub(crate) fn window(machine: &MachineConfig, counted: &Counters, instructions: 
         walk_references: counted.walk_events.total_references(),
         cycles: CyclesByPart {
             work: timing.work(instructions).0,
-            data: timing.data(counted.data_waits(&machine.mmu)).0,
+            data: timing.data(data).0,
             walk: timing.walk(Cycles(counted.walk_cycles)).0,
             os: os.0,
         },
         modelled: None,
+        latency: Latency { data: data.0, sampled: Sampled::default() },
     }
 }

@@ -16,6 +16,7 @@ use crate::contiguity::Contiguity;
 use crate::estimate::{Beside, Estimate, ratio, ratio_beside};
 use crate::requests::Requests;
 use crate::reserved::Reserved;
+use crate::waiting::Shares;
 use crate::warm_up::WarmUp;
 use crate::whole::WholeRun;
 use crate::windows::Window;
@@ -128,6 +129,9 @@ pub struct Statistics {
     /// chose them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modelled_program: Option<Modelled>,
+    /// How much of its waiting the program hides, where it says which access needs which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Shares>,
     /// The requests of a server that tells them apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<Requests>,

@@ -207,6 +207,7 @@ mod tests {
                 threads: 1,
                 warms_until_told: false,
                 kernel_half: false,
+                tells_dependences: false,
                 modelled: None,
             }
         }

@@ -66,6 +66,7 @@ pub(crate) fn summarise(configuration: Configuration, outcome: Outcome) -> Resul
         reserved,
         colocated: colocated(&configuration, &machine).map_err(gone)?,
         windows: measured.windows,
+        waiting: measured.waiting,
         modelled_program: measured.modelled_program,
         requests,
         warm_accesses,

@@ -6,7 +6,7 @@
 //! event, some first touches, or a run of accesses.
 
 use nestwalk_mem::{Access, Cpu, Cycles, Va};
-use nestwalk_mmu::{Asid, RunEnd};
+use nestwalk_mmu::{Accesses, Asid, RunEnd, Taken};
 use nestwalk_workload::{MemoryEvent, Phase, Step, Workload};
 
 use crate::accesses::Detail;
@@ -14,8 +14,10 @@ use crate::colocated::{UntilConfig, VmConfig};
 use crate::error::MachineError;
 use crate::platform::Platform;
 use crate::process_family::ProcessFamily;
+use crate::spread::Spread;
 use crate::stack::Stack;
-use crate::stream::Stream;
+use crate::stream::{Share, Stream};
+use crate::waiting::{Sampled, Waiting};
 use crate::walk_time::Counted;
 
 /// Makes a program's stream from its beginning.
@@ -116,6 +118,8 @@ pub(crate) struct Tenant {
     pub tally: Tally,
     /// What its kernels have been told of its walks.
     told: Counted,
+    /// How long it waits, if it says which access needs which.
+    waiting: Option<Waiting>,
 }
 
 impl Tenant {
@@ -132,12 +136,23 @@ impl Tenant {
             life: Life::Alive,
             tally: Tally::default(),
             told: Counted::default(),
+            waiting: None,
         }
     }
 
     /// The same as the program that the run is about.
     pub fn measured(self) -> Self {
         Self { is_measured: true, ..self }
+    }
+
+    /// The same, whose waiting is looked at.
+    pub fn waiting(self, waiting: Option<Waiting>) -> Self {
+        Self { waiting, ..self }
+    }
+
+    /// What was counted of its waiting; none if that is not looked at.
+    pub fn sampled(&self) -> Sampled {
+        self.waiting.as_ref().map(|waiting| *waiting.sampled()).unwrap_or_default()
     }
 
     /// The same, which begins anew from `source` whenever it has ended.
@@ -266,27 +281,20 @@ impl Tenant {
     fn access(&mut self, cpu: Cpu, budget: Budget, platform: &mut Platform) -> Result<Cycles, MachineError> {
         let (part, share) = self.stream.take_accesses(budget.accesses);
         let whole = self.stream.accesses(part);
-        let mut accesses = whole;
         let thread = self.stream.thread().0;
-        loop {
-            let (Some(user), Some(hardware)) = (self.user, &mut platform.hardware) else {
-                // Only its faults matter.
-                for access in accesses.all {
-                    self.family.touch(&mut platform.stack, Va::from(access.gva()).page(), access.is_store(), cpu)?;
-                }
-                break;
-            };
-            let ran = hardware.run(user, thread, &mut platform.stack, accesses, budget.detail);
-            match ran.map_err(|error| self.family.failed(self.family.chain().top(), error))? {
-                RunEnd::Done => {
-                    hardware.count_absorbed_stores(user, thread, share.absorbed_stores, budget.detail);
-                    break;
-                }
-                RunEnd::Fault { index, fault } => {
-                    accesses = accesses.from(index);
-                    self.family.serve(&mut platform.stack, fault, cpu)?;
-                    platform.shoot_down();
-                }
+        if let (Some(user), Some(_)) = (self.user, &platform.hardware) {
+            let mut cores = Cores { family: &mut self.family, user, thread, cpu, platform };
+            match &mut self.waiting {
+                Some(waiting) if budget.detail == Detail::Timed => cores.run_timed(waiting, whole, share)?,
+                _ => cores.run(whole, budget.detail)?,
+            }
+            if let Some(hardware) = &mut platform.hardware {
+                hardware.count_absorbed_stores(user, thread, share.absorbed_stores, budget.detail);
+            }
+        } else {
+            // Only its faults matter.
+            for access in whole.all {
+                self.family.touch(&mut platform.stack, Va::from(access.gva()).page(), access.is_store(), cpu)?;
             }
         }
         if platform.stack.watches_stores(self.family.chain()) {
@@ -341,6 +349,62 @@ impl Tenant {
     pub fn bound_cpu(&self, stack: &Stack) -> Option<usize> {
         let cpu = || stack.machine_cpu(self.family.chain(), self.thread_cpu(stack));
         self.first_cpu.is_none().then(|| cpu().0.into())
+    }
+}
+
+/// A tenant on its way to a core.
+struct Cores<'a> {
+    family: &'a mut ProcessFamily,
+    user: Asid,
+    thread: u16,
+    cpu: Cpu,
+    platform: &'a mut Platform,
+}
+
+impl Cores<'_> {
+    /// Runs `accesses`, with all the faults that they need.
+    fn run(&mut self, mut accesses: Accesses<'_>, detail: Detail) -> Result<(), MachineError> {
+        let Self { family, user, thread, cpu, platform } = self;
+        loop {
+            let Platform { hardware: Some(hardware), stack, .. } = &mut **platform else { return Ok(()) };
+            let ran = hardware.run(*user, *thread, stack, accesses, detail);
+            match ran.map_err(|error| family.failed(family.chain().top(), error))? {
+                RunEnd::Done => return Ok(()),
+                RunEnd::Fault { index, fault } => {
+                    accesses = accesses.from(index);
+                    family.serve(stack, fault, *cpu)?;
+                    platform.shoot_down();
+                }
+            }
+        }
+    }
+
+    /// The same, and looks at how long the program waits for some of them.
+    fn run_timed(&mut self, waiting: &mut Waiting, accesses: Accesses<'_>, share: Share) -> Result<(), MachineError> {
+        debug_assert!(accesses.absorbed.is_empty(), "what filtered accesses need is not known");
+        let all = accesses.all;
+        let instructions = Spread::new(share.instructions, all.len() as u64);
+        let mut done = 0;
+        while done < all.len() {
+            let (count, one_by_one) = waiting.ahead(self.thread, all.len() - done);
+            let some = &all[done..done + count];
+            if one_by_one {
+                for (index, one) in (done as u64..).zip(some.chunks(1)) {
+                    let before = self.taken();
+                    self.run(Accesses::unfiltered(one), Detail::Timed)?;
+                    waiting.pass(one[0], instructions.of(index, 1), &self.taken().since(&before));
+                }
+            } else {
+                self.run(Accesses::unfiltered(some), Detail::Timed)?;
+                waiting.skip(count);
+            }
+            done += count;
+        }
+        Ok(())
+    }
+
+    fn taken(&self) -> Taken {
+        self.platform.hardware.as_ref().map(|hardware| hardware.taken(self.user, self.thread)).unwrap_or_default()
     }
 }
 

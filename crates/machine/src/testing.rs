@@ -90,6 +90,7 @@ impl Workload for Script {
             threads: 1,
             warms_until_told: false,
             kernel_half: false,
+            tells_dependences: false,
             modelled: None,
         }
     }

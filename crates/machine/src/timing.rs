@@ -8,6 +8,7 @@ use nestwalk_os::OsCounters;
 use serde::{Deserialize, Serialize};
 
 use crate::error::MachineError;
+use crate::out_of_order::OutOfOrderConfig;
 
 /// The machine file's part of the time model.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
@@ -22,6 +23,10 @@ pub struct Timing {
     /// Where these come from.
     #[serde(default)]
     pub source: String,
+    /// What decides how much a core hides, for programs that say which access needs which. Without
+    /// it the shares above are taken for them, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_order: Option<OutOfOrderConfig>,
 }
 
 /// What kernel work costs.

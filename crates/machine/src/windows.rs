@@ -10,6 +10,8 @@ use nestwalk_workload::{Modelled, ModelledSample};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::waiting::Sampled;
+
 /// The counters of one measured window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
 pub struct Window {
@@ -28,6 +30,18 @@ pub struct Window {
     /// What the model of the capture counted in it, where that chose the windows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modelled: Option<Modelled>,
+    /// Latency of its data beyond L1-D hits, and what was sampled of its waiting.
+    #[serde(skip)]
+    pub(crate) latency: Latency,
+}
+
+/// What time is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Latency {
+    /// Of data beyond L1-D hits, cycles.
+    pub data: u64,
+    /// What was sampled of waiting.
+    pub sampled: Sampled,
 }
 
 /// Estimated cycles by what they are spent on (`docs/model.md`, "Time").
@@ -125,12 +139,43 @@ impl Window {
                 walk: self.cycles.walk + other.cycles.walk,
                 os: self.cycles.os + other.cycles.os,
             },
+            latency: Latency {
+                data: self.latency.data + other.latency.data,
+                sampled: self.latency.sampled.plus(&other.latency.sampled),
+            },
             modelled: match (self.modelled, other.modelled) {
                 (Some(mine), Some(its)) => Some(mine.plus(&its)),
                 (None, its) if self.accesses == 0 => its,
                 _ => None,
             },
         }
+    }
+}
+
+impl Window {
+    /// The same with the times that `whole`, what was sampled in all windows, says. Latencies are
+    /// taken by its shares; by what the samples of this window are off from these, it is, too.
+    #[must_use]
+    pub(crate) fn timed(self, whole: &Sampled) -> Self {
+        let Latency { data, sampled: own } = self.latency;
+        let part = |time: fn(&Sampled) -> (u64, u64), latency: u64| {
+            let ((time, per), (own_time, own_per)) = (time(whole), time(&own));
+            if per == 0 {
+                return 0;
+            }
+            let by_share = |latency: u64| time as f64 / per as f64 * latency as f64;
+            let off = own_time as f64 - by_share(own_per);
+            let scale = if own.accesses == 0 { 0.0 } else { self.accesses as f64 / own.accesses as f64 };
+            // A float that is too large or negative becomes the nearest number.
+            ((by_share(latency) + off * scale) / 1000.0) as u64
+        };
+        let cycles = CyclesByPart {
+            work: part(|sampled| (sampled.work, sampled.instructions), self.instructions),
+            data: part(|sampled| (sampled.data, sampled.data_latency), data),
+            walk: part(|sampled| (sampled.walk, sampled.walk_latency), self.walk_cycles),
+            os: self.cycles.os,
+        };
+        Self { cycles, ..self }
     }
 }
 

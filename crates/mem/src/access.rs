@@ -3,13 +3,32 @@
 
 use crate::addr::Gva;
 
-/// One data access, packed into eight bytes: the address and whether it is a store.
+/// What an access waits for before its address is known, as far as its program says.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Dependence {
+    /// For nothing; and no other access waits for its value.
+    #[default]
+    Free,
+    /// For nothing. The thread's next [`Dependence::After`] waits for its value.
+    First,
+    /// For the value of the thread's latest [`Dependence::First`] or [`Dependence::After`]; the
+    /// next `After` waits for its own: a chain of pointers. So does an access behind a branch that
+    /// the value decides, and that is predicted wrongly.
+    After,
+    /// It is locked (x86's `lock` prefix): for all before it, and all after it wait for it.
+    Locked,
+}
+
+/// One data access, packed into eight bytes: the address, whether it is a store, and what it waits
+/// for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Access(u64);
 
 impl Access {
     const STORE: u64 = 1 << 63;
+    const DEPENDENCE: u32 = 61;
+    const ADDRESS: u64 = (1 << 57) - 1;
 
     /// An access to `gva`, which has at most 57 bits.
     #[inline]
@@ -32,7 +51,25 @@ impl Access {
     /// Where.
     #[inline]
     pub const fn gva(self) -> Gva {
-        Gva(self.0 & !Self::STORE)
+        Gva(self.0 & Self::ADDRESS)
+    }
+
+    /// The same access with this dependence, where it was [`Dependence::Free`].
+    #[inline]
+    #[must_use]
+    pub const fn depending(self, dependence: Dependence) -> Self {
+        Self(self.0 | (dependence as u64) << Self::DEPENDENCE)
+    }
+
+    /// What it waits for.
+    #[inline]
+    pub const fn dependence(self) -> Dependence {
+        match self.0 >> Self::DEPENDENCE & 3 {
+            0 => Dependence::Free,
+            1 => Dependence::First,
+            2 => Dependence::After,
+            _ => Dependence::Locked,
+        }
     }
 
     /// Whether it is a store.
@@ -52,5 +89,12 @@ mod tests {
         let access = Access::new(Gva(0x01ff_ffff_ffff_ffff), true);
         assert!(access.is_store() && access.gva() == Gva(0x01ff_ffff_ffff_ffff));
         assert!(!Access::load(Gva(4096)).is_store());
+        for dependence in [Dependence::Free, Dependence::First, Dependence::After, Dependence::Locked] {
+            let depending = access.depending(dependence);
+            assert_eq!(
+                (depending.gva(), depending.is_store(), depending.dependence()),
+                (access.gva(), true, dependence)
+            );
+        }
     }
 }

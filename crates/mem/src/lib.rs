@@ -27,7 +27,7 @@ pub mod size;
 pub mod sorted_regions;
 pub mod time;
 
-pub use access::Access;
+pub use access::{Access, Dependence};
 pub use addr::{Frame, FrameRange, Gfn, Gpa, Gva, Gvn, Hpa, Pa, PageCount, Pfn, Va, Vpn, VpnRange};
 pub use geometry::{CONTIGUOUS_ORDER, CONTIGUOUS_PAGES, Geometry, Level, PageSize};
 pub use page_table::{Entry, EntrySlot, Leaf, NodeId, PageTable, Version, Write};

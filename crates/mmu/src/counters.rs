@@ -77,6 +77,29 @@ impl Counters {
     }
 }
 
+/// How long accesses took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Taken {
+    /// Their walks.
+    pub walk: Cycles,
+    /// Their data, L1-D hits included.
+    pub data: Cycles,
+    /// Those that the second-level TLB answered.
+    pub second_tlb_hits: u64,
+}
+
+impl Taken {
+    /// What accesses took since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            walk: self.walk - before.walk,
+            data: self.data - before.data,
+            second_tlb_hits: self.second_tlb_hits - before.second_tlb_hits,
+        }
+    }
+}
+
 /// What an accelerator counts: nothing, or a part of [`Counters`].
 pub trait AcceleratorCounters: Clone {
     /// The part of `counters`, if there is one.

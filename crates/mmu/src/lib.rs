@@ -77,7 +77,7 @@ pub use config::{
 };
 pub use contiguous::ContiguousCounters;
 pub use corunner::CoRunner;
-pub use counters::{AcceleratorCounters, Counters};
+pub use counters::{AcceleratorCounters, Counters, Taken};
 pub use engine::{Engine, EngineWalker, SeenBy};
 pub use error::MmuError;
 pub use events::{Served, Table, WalkEvents};

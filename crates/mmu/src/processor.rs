@@ -2,13 +2,13 @@
 //! A core: TLBs, walk unit, private caches and counters. How accesses run through it is in
 //! [`run`](crate::run).
 
-use nestwalk_mem::VpnRange;
+use nestwalk_mem::{Cycles, VpnRange};
 
 use crate::absorbed::AbsorbedServed;
 use crate::accelerator::prefetch::PrefetchCounters;
 use crate::accelerator::{Accelerator, NoAccelerator};
 use crate::config::MmuConfig;
-use crate::counters::{AcceleratorCounters, Counters};
+use crate::counters::{AcceleratorCounters, Counters, Taken};
 use crate::error::MmuError;
 use crate::events::{Served, Table, WalkEvents};
 use crate::hierarchy::{CacheCounters, PrivateCaches};
@@ -89,6 +89,18 @@ impl<P: Accelerator<Counters: AcceleratorCounters>> Core<P> {
             counted.clone_into(part);
         }
         self.snapshot(counters, self.player.in_flight.counters())
+    }
+
+    /// How long what it has simulated in full took, for the program that it counts for. Cheaper
+    /// than its counters.
+    pub fn taken(&self) -> Taken {
+        let Counters { walk_cycles, walk_events, tlb, .. } = &self.unit.counters;
+        let cycles = |(served, latency)| walk_events.0[usize::from(WalkEvents::DATA) + served] * latency;
+        Taken {
+            walk: Cycles(*walk_cycles),
+            data: Cycles(self.player.caches.latencies().into_iter().enumerate().map(cycles).sum()),
+            second_tlb_hits: tlb.l2_hits.iter().sum(),
+        }
     }
 
     /// What is in an account that it has put away.

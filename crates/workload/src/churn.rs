@@ -173,6 +173,7 @@ impl Workload for Churn {
             threads: 1,
             warms_until_told: false,
             kernel_half: false,
+            tells_dependences: false,
             modelled: None,
         }
     }

@@ -193,6 +193,9 @@ pub struct WorkloadFacts {
     /// Whether it accesses the kernel's half of the address space, which only tables that were
     /// found have.
     pub kernel_half: bool,
+    /// Whether its accesses say what they wait for ([`nestwalk_mem::Dependence`]); otherwise all
+    /// are [free](nestwalk_mem::Dependence::Free), which then means nothing.
+    pub tells_dependences: bool,
     /// What the model of a capture counted, if that chose its windows.
     pub modelled: Option<ModelledSample>,
 }

@@ -40,6 +40,7 @@ impl Workload for Toucher {
             threads: 1,
             warms_until_told: false,
             kernel_half: false,
+            tells_dependences: false,
             modelled: None,
         }
     }

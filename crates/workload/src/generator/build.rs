@@ -480,6 +480,7 @@ impl Workload for Build {
             threads: 1,
             warms_until_told: inner.is_some_and(|facts| facts.warms_until_told),
             kernel_half: false,
+            tells_dependences: false,
             modelled: None,
         }
     }

@@ -5,7 +5,7 @@
 //! kernel hands frames out in ascending order, so the layout comes about by itself (a run's
 //! `host_pt_fragmentation` says whether it did).
 
-use nestwalk_mem::{Access, PageCount, Vpn};
+use nestwalk_mem::{Access, Dependence, PageCount, Vpn};
 
 use super::config::parameters;
 use super::memory::{MmapArea, Region};
@@ -51,6 +51,7 @@ impl GroupChase {
 
 impl Program for GroupChase {
     const NAME: &'static str = "group_chase";
+    const TELLS_DEPENDENCES: bool = true;
 
     fn regions(&self) -> Vec<Region> {
         vec![self.region]
@@ -72,7 +73,7 @@ impl Program for GroupChase {
         accesses.extend((0..room).map(|_| {
             let page = self.visits.page(self.step);
             self.step = if self.step + 1 == self.visits.pages() { 0 } else { self.step + 1 };
-            Access::load(self.region.at(page * 4096 + offset(page)))
+            Access::load(self.region.at(page * 4096 + offset(page))).depending(Dependence::After)
         }));
         room as u64 * INSTRUCTIONS_PER_STEP
     }

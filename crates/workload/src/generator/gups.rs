@@ -56,6 +56,8 @@ impl Gups {
 
 impl Program for Gups {
     const NAME: &'static str = "gups";
+    // No update needs another one: the next word is drawn without a load.
+    const TELLS_DEPENDENCES: bool = true;
 
     fn regions(&self) -> Vec<Region> {
         vec![self.table]

@@ -291,6 +291,7 @@ impl Workload for Neighbour {
             threads: self.threads,
             warms_until_told: false,
             kernel_half: false,
+            tells_dependences: false,
             modelled: None,
         }
     }

@@ -17,6 +17,9 @@ pub(super) trait Pattern: Send {
     /// The program's name.
     const NAME: &'static str;
 
+    /// See [`Program::TELLS_DEPENDENCES`]; local accesses are free.
+    const TELLS_DEPENDENCES: bool = false;
+
     /// Its address space.
     fn layout(&self) -> &Layout;
 
@@ -136,6 +139,7 @@ impl Thread {
 
 impl<P: Pattern> Program for Mixed<P> {
     const NAME: &'static str = P::NAME;
+    const TELLS_DEPENDENCES: bool = P::TELLS_DEPENDENCES;
 
     fn regions(&self) -> Vec<Region> {
         self.pattern.layout().regions()

@@ -3,7 +3,7 @@
 //! random order; node `k` of the cycle is a permutation's image of `k`, so the cycle is computed
 //! and never stored. Threads start evenly spaced in it.
 
-use nestwalk_mem::{Access, PageCount, Vpn};
+use nestwalk_mem::{Access, Dependence, PageCount, Vpn};
 
 use super::bijection::{Bijection, mix};
 use super::config::{impossible, parameters};
@@ -59,6 +59,7 @@ impl PointerChase {
 
 impl Program for PointerChase {
     const NAME: &'static str = "pointer_chase";
+    const TELLS_DEPENDENCES: bool = true;
 
     fn regions(&self) -> Vec<Region> {
         vec![self.nodes]
@@ -78,7 +79,7 @@ impl Program for PointerChase {
         accesses.extend((0..room).map(|_| {
             let node = self.order.apply(*position);
             *position = if *position + 1 == self.count { 0 } else { *position + 1 };
-            Access::load(self.nodes.at(node * self.stride))
+            Access::load(self.nodes.at(node * self.stride)).depending(Dependence::After)
         }));
         room as u64 * INSTRUCTIONS_PER_STEP
     }

@@ -31,6 +31,9 @@ pub(super) trait Program: Send {
     /// Its name.
     const NAME: &'static str;
 
+    /// Whether its accesses say what they wait for.
+    const TELLS_DEPENDENCES: bool = false;
+
     /// Its mappings, in the order in which it makes them.
     fn regions(&self) -> Vec<Region>;
 
@@ -198,6 +201,7 @@ impl<P: Program> Workload for Driver<P> {
             accesses: (!fills).then(|| self.common.warm_accesses.unwrap_or(0) + self.common.measured_accesses),
             warms_until_told: !fills && self.common.warm_accesses.is_none(),
             kernel_half: false,
+            tells_dependences: P::TELLS_DEPENDENCES,
             modelled: None,
             threads: self.common.threads,
         }

@@ -275,6 +275,7 @@ impl<P: Ending> Workload for Windows<P> {
             threads: self.script.common.threads,
             warms_until_told: false,
             kernel_half: false,
+            tells_dependences: P::TELLS_DEPENDENCES,
             modelled: None,
         }
     }

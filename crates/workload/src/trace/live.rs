@@ -249,6 +249,7 @@ impl Workload for Follower {
             threads: self.options.threads,
             warms_until_told: true,
             kernel_half: false,
+            tells_dependences: false,
             modelled: None,
         }
     }

@@ -236,6 +236,7 @@ impl Workload for TraceWorkload {
             threads: u16::try_from(metadata.threads).unwrap_or(u16::MAX),
             warms_until_told: false,
             kernel_half: metadata.kernel_half,
+            tells_dependences: false,
             modelled: metadata.sampling.as_ref().and_then(|sampling| sampling.modelled.clone()),
         }
     }

@@ -2,7 +2,7 @@
 //! The two passes over a shard.
 
 use nestwalk_mem::addr::PAGE_BYTES;
-use nestwalk_mem::{Access, Gva, Vpn};
+use nestwalk_mem::{Access, Dependence, Gva, Vpn};
 
 use super::super::adjacency::Adjacency;
 use super::super::bijection::mix;
@@ -71,6 +71,8 @@ pub(super) struct Graph {
     pub(super) shard: Shard,
     pub(super) pass: Pass,
     pub(super) cursors: Vec<Cursor>,
+    /// How an edge waits for its place.
+    pub(super) counting: Dependence,
     /// Whether the gather reads edges.
     pub(super) sums: bool,
 }
@@ -149,13 +151,14 @@ impl Graph {
         let shared = self.layout.locals(0);
         accesses.extend((0..SHARED).map(|variable| Access::load(shared.at(variable * 8))));
         accesses.extend([
-            Access::load(self.file(byte)),
-            Access::load(field(SCHEDULED)),
-            Access::load(field(IN_COUNT)),
+            Access::load(self.file(byte)).depending(Dependence::First),
+            Access::load(field(SCHEDULED)).depending(Dependence::After),
+            // The place of the edge.
+            Access::load(field(IN_COUNT)).depending(self.counting),
             Access::store(field(IN_COUNT)),
-            Access::load(field(IN_EDGES)),
-            Access::store(self.shard.edge(edge, 0)),
-            Access::store(self.shard.edge(edge, 4)),
+            Access::load(field(IN_EDGES)).depending(Dependence::First),
+            Access::store(self.shard.edge(edge, 0)).depending(Dependence::After),
+            Access::store(self.shard.edge(edge, 4)).depending(Dependence::After),
             Access::load(field(NUMBER)),
             Access::load(field(PARALLEL)),
             Access::store(field(PARALLEL)),
@@ -183,9 +186,9 @@ impl Graph {
             accesses.extend([
                 Access::load(field(IN_COUNT)),
                 Access::load(field(IN_COUNT)),
-                Access::load(field(IN_EDGES)),
-                Access::load(self.shard.edge(edge, 0)),
-                Access::load(self.rank(source)),
+                Access::load(field(IN_EDGES)).depending(Dependence::First),
+                Access::load(self.shard.edge(edge, 0)).depending(Dependence::After),
+                Access::load(self.rank(source)).depending(Dependence::After),
             ]);
         }
         cursor.edge += some.end.saturating_sub(some.start);

@@ -30,7 +30,7 @@
 mod graph;
 mod plan;
 
-use nestwalk_mem::{Access, PageCount, Vpn};
+use nestwalk_mem::{Access, Dependence, PageCount, Vpn};
 
 use super::adjacency::{self, Adjacency, GraphKind};
 use super::bijection::mix;
@@ -65,6 +65,9 @@ parameters! {
         loads: u64 = 21,
         /// Windows of a shard that are simulated: 2 to 1000.
         windows: u64 = 4,
+        /// Whether an edge is counted at its target by a locked addition, as in the source; else by
+        /// a plain one.
+        locked: bool = true,
     }
 }
 
@@ -102,7 +105,9 @@ impl Shards {
         let shard = plan.shards[0];
         let cursors = vec![Cursor::default(); usize::from(common.threads)];
         let Plan { graph, in_edges, shards } = plan;
-        let graph = Graph { layout, graph, in_edges, ranks, shard, pass: Pass::Scatter, cursors, sums: true };
+        // `__sync_add_and_fetch`, or `++`: then the target's line is all that is waited for.
+        let counting = if config.locked { Dependence::Locked } else { Dependence::After };
+        let graph = Graph { layout, graph, in_edges, ranks, shard, pass: Pass::Scatter, cursors, counting, sums: true };
         Ok(Self { config: config.clone(), shards, loads: 0, graph, footprint })
     }
 
@@ -120,6 +125,7 @@ impl Shards {
 
 impl Pattern for Shards {
     const NAME: &'static str = "shards";
+    const TELLS_DEPENDENCES: bool = true;
 
     fn layout(&self) -> &Layout {
         &self.graph.layout
