@@ -73,13 +73,15 @@ impl Instant {
 /// What a miss register is busy with that a walk has: no line of the program.
 const NO_LINE: u64 = u64::MAX;
 
-/// A part of a core is busy with a page, or a line, for a time.
+/// A part of a core is busy with a page, or a line, until a time.
 #[derive(Clone, Copy, Debug)]
 struct Busy {
     with: u64,
-    from: Instant,
     until: Instant,
 }
+
+/// Changes that have passed are forgotten when there are so many.
+const FORGET: usize = 64;
 
 /// Some equal parts of a core. They are asked for in the order of the program, and used in the
 /// order of time: an access that waits for another one's value leaves its part to those behind it
@@ -87,56 +89,77 @@ struct Busy {
 #[derive(Clone, Debug)]
 struct Parts {
     busy: Vec<Busy>,
+    /// How many of `busy` there were when the old ones were last forgotten.
+    kept: usize,
     /// How many there are; none: any number.
     count: Option<u64>,
-    /// Room for [`Parts::free_from`].
+    /// When one becomes free (false), or is taken: in order, at the same time those that become
+    /// free first.
     changes: Vec<(Instant, bool)>,
+    /// How many are in use before all of that.
+    used: u64,
 }
 
 impl Parts {
     fn new(count: Option<u64>) -> Self {
-        Self { busy: Vec::new(), count, changes: Vec::new() }
+        Self { busy: Vec::new(), kept: 0, count, changes: Vec::new(), used: 0 }
     }
 
-    /// When what is under way `with` that is done; the beginning of time if nothing is.
+    /// When what is under way `with` that is done; a time that has passed if nothing is.
     fn until(&self, with: u64) -> Instant {
         self.busy.iter().rev().find(|busy| busy.with == with).map_or(Instant(0), |busy| busy.until)
     }
 
     /// Nothing will be asked for before `now`.
     fn forget_before(&mut self, now: Instant) {
-        self.busy.retain(|busy| busy.until > now);
+        if self.changes.get(FORGET).is_some_and(|&(at, _)| at <= now) {
+            let passed = self.changes.partition_point(|&(at, _)| at <= now);
+            self.used = self.changes.drain(..passed).fold(self.used, after);
+        }
+        if self.busy.len() >= 2 * self.kept + FORGET {
+            self.busy.retain(|busy| busy.until > now);
+            self.kept = self.busy.len();
+        }
     }
 
     /// One that is free is busy `with` that for so long from then on; until when.
     fn take(&mut self, with: u64, from: Instant, cycles: Cycles) -> Instant {
         let until = from.after(cycles);
-        self.busy.push(Busy { with, from, until });
+        self.busy.push(Busy { with, until });
+        if self.count.is_some() {
+            for change in [(from, true), (until, false)] {
+                let place = self.changes.partition_point(|other| *other <= change);
+                self.changes.insert(place, change);
+            }
+        }
         until
     }
 
     /// As soon as one is free for that long, from `ready` on.
-    fn free_from(&mut self, ready: Instant, cycles: Cycles) -> Instant {
-        let later = self.busy.iter().filter(|busy| busy.until > ready);
-        let Some(count) = self.count.filter(|&count| later.clone().count() as u64 >= count) else { return ready };
-        self.changes.clear();
-        self.changes.extend(later.flat_map(|busy| [(busy.from.max(ready), true), (busy.until, false)]));
-        // At the same time, parts become free first.
-        self.changes.sort_unstable();
-        let (mut used, mut from) = (0, Some(ready));
-        for &(at, taken) in &self.changes {
-            if from.is_some_and(|from| from.after(cycles) <= at) {
+    fn free_from(&self, ready: Instant, cycles: Cycles) -> Instant {
+        let Some(count) = self.count else { return ready };
+        let passed = self.changes.partition_point(|&(at, _)| at <= ready);
+        let (passed, later) = self.changes.split_at(passed);
+        let mut used = passed.iter().copied().fold(self.used, after);
+        let mut from = (used < count).then_some(ready);
+        for &change in later {
+            if from.is_some_and(|from| from.after(cycles) <= change.0) {
                 break;
             }
-            used = if taken { used + 1 } else { used - 1 };
+            used = after(used, change);
             if used >= count {
                 from = None;
             } else if from.is_none() {
-                from = Some(at);
+                from = Some(change.0);
             }
         }
         from.expect("all are free in the end")
     }
+}
+
+/// How many parts are in use after a change.
+fn after(used: u64, (_, taken): (Instant, bool)) -> u64 {
+    if taken { used + 1 } else { used - 1 }
 }
 
 /// A core while accesses pass through it.
