@@ -58,8 +58,7 @@ pub(crate) fn machine(
         timing: configuration.machine.timing.clone(),
     };
     let mut machine = Machine::new(platform, started, configuration.machine.frequency_mhz);
-    let measured = Tenant::new(family, workload, Some(Hardware::FIRST)).measured();
-    machine.add(measured.waiting(waiting(configuration, facts)));
+    machine.add(Tenant::new(family, workload, Some(Hardware::FIRST)).measured());
     if !plans.is_empty() {
         machine.share(schedule(configuration, &machine.platform.stack, &chain)?);
         let mut next = Next { same: threads, vm: threads + plans.needs().threads };
@@ -72,7 +71,7 @@ pub(crate) fn machine(
 
 /// What looks at how long the program waits of whose workload these `facts` are known, if that can
 /// be told.
-fn waiting(configuration: &Configuration, facts: &WorkloadFacts) -> Option<Waiting> {
+pub(crate) fn waiting(configuration: &Configuration, facts: &WorkloadFacts) -> Option<Waiting> {
     let Configuration { scenario, machine: MachineConfig { timing, mmu, .. }, .. } = configuration;
     let config = timing.out_of_order.clone().filter(|_| facts.tells_dependences)?;
     let core = OutOfOrder {

@@ -131,6 +131,8 @@ impl Populated {
             self.machine.platform.hardware = Some(hardware);
             self.machine.tenant_mut(Machine::FIRST).family.rename(&configuration.scenario.name);
         }
+        let waiting = assembly::waiting(configuration, &self.facts);
+        self.machine.tenant_mut(Machine::FIRST).look_at_waiting(waiting);
         Ok(())
     }
 }

@@ -145,9 +145,9 @@ impl Tenant {
         Self { is_measured: true, ..self }
     }
 
-    /// The same, whose waiting is looked at.
-    pub fn waiting(self, waiting: Option<Waiting>) -> Self {
-        Self { waiting, ..self }
+    /// Its waiting is looked at from now on, if there is what does it.
+    pub fn look_at_waiting(&mut self, waiting: Option<Waiting>) {
+        self.waiting = waiting;
     }
 
     /// What was counted of its waiting; none if that is not looked at.

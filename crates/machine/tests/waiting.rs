@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use nestwalk_machine::RunResult;
+use nestwalk_machine::{Configuration, Populated, RunResult};
 
 const SMALL_PAGES: &str = "{ kind = 'linux4k' }";
 const HUGE_PAGES: &str = "{ kind = 'thp' }";
@@ -23,7 +23,7 @@ fn machine(name: &str, change: impl FnOnce(&mut toml::Table)) -> String {
     let core = "reorder_buffer = 192\nstore_buffer = 42\npage_walkers = 2\nlocked_cycles = 20";
     let timing = machine["timing"].as_table_mut().unwrap();
     timing.insert("out_of_order".to_owned(), core.parse::<toml::Table>().unwrap().into());
-    change(timing);
+    change(&mut machine);
     std::fs::write(&file, machine.to_string()).unwrap();
     file.to_str().unwrap().to_owned()
 }
@@ -34,16 +34,18 @@ fn plain_core(name: &str) -> String {
 }
 
 fn core_with(name: &str, key: &str, value: i64) -> String {
-    machine(name, |timing| {
-        timing["out_of_order"].as_table_mut().unwrap().insert(key.to_owned(), value.into());
+    machine(name, |machine| {
+        machine["timing"]["out_of_order"].as_table_mut().unwrap().insert(key.to_owned(), value.into());
     })
 }
 
-fn run(machine: &str, workload: &str, managers: &[&str], more: &str) -> RunResult {
+fn scenario(machine: &str, workload: &str, managers: &[&str], more: &str) -> String {
     let kernels: String = managers.iter().map(|m| format!("[[kernels]]\nmanager = {m}\n")).collect();
-    let text = format!(
-        "schema = 1\nname = 'test'\nmachine = '{machine}'\n{more}\n[workload.generator]\n{workload}\n{kernels}"
-    );
+    format!("schema = 1\nname = 'test'\nmachine = '{machine}'\n{more}\n[workload.generator]\n{workload}\n{kernels}")
+}
+
+fn run(machine: &str, workload: &str, managers: &[&str], more: &str) -> RunResult {
+    let text = scenario(machine, workload, managers, more);
     nestwalk_machine::run(&text, Path::new("test.toml"), Path::new("."), &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
@@ -121,4 +123,21 @@ fn intervals_of_sampled_times_cover_those_of_a_long_run() {
     let covered = runs.iter().filter(|(value, half)| (value - truth).abs() <= half + own).count();
     assert!(covered >= 18, "{covered} of 20 cover {truth} +- {own}: {runs:?}");
     assert!(runs.iter().all(|(value, half)| *half > 0.0 && half / value < 0.05), "{runs:?}");
+}
+
+#[test]
+fn a_machine_populated_for_another_core_waits_as_its_own_does() {
+    let parse = |machine: &str| {
+        let text = scenario(machine, UPDATES, &[SMALL_PAGES], "");
+        Configuration::parse(&text, Path::new("test.toml")).unwrap()
+    };
+    let ten = plain_core("ten-registers");
+    let four = machine("four-registers", |machine| {
+        machine["mmu"].as_table_mut().unwrap().insert("l1d_miss_registers".to_owned(), 4.into());
+    });
+    let populated = Populated::new(&parse(&ten), Path::new("."), &mut |_| ControlFlow::Continue(())).unwrap();
+    let shared = populated.run(parse(&four), &mut |_| ControlFlow::Continue(())).unwrap().statistics;
+    let own = run(&four, UPDATES, &[SMALL_PAGES], "").statistics;
+    assert_eq!((shared.total, shared.waiting), (own.total, own.waiting));
+    assert_ne!(shared.total.cycles, run(&ten, UPDATES, &[SMALL_PAGES], "").statistics.total.cycles);
 }
