@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use nestwalk_mem::{Cpu, Cycles, Frame, Hpa};
+use nestwalk_mem::{Cpu, Frame, Hpa};
 use nestwalk_mmu::Asid;
 use nestwalk_os::{KernelConfig, OsError};
 use nestwalk_workload::{Workload, WorkloadFacts};
@@ -21,15 +21,12 @@ use crate::error::MachineError;
 use crate::hardware::{AnyAccelerator, Hardware};
 use crate::machine::Machine;
 use crate::meter::Meter;
-use crate::out_of_order::OutOfOrder;
 use crate::plans::{TenantPlan, TenantPlans, check_limit};
 use crate::platform::Platform;
 use crate::process_family::ProcessFamily;
-use crate::scenario::MachineConfig;
 use crate::schedule::Schedule;
 use crate::stack::Stack;
 use crate::tenant::{Company, Tenant};
-use crate::waiting::Waiting;
 
 /// The machine of `configuration` with the program `workload`, of which `facts` are known, as its
 /// first tenant, beside the others that are planned.
@@ -67,20 +64,6 @@ pub(crate) fn machine(
         }
     }
     Ok(machine)
-}
-
-/// What looks at how long the program waits of whose workload these `facts` are known, if that can
-/// be told.
-pub(crate) fn waiting(configuration: &Configuration, facts: &WorkloadFacts) -> Option<Waiting> {
-    let Configuration { scenario, machine: MachineConfig { timing, mmu, .. }, .. } = configuration;
-    let config = timing.out_of_order.clone().filter(|_| facts.tells_dependences)?;
-    let core = OutOfOrder {
-        config,
-        miss_registers: mmu.l1d_miss_registers.map(u64::from),
-        l1d_latency: Cycles(mmu.l1d.latency_cycles.into()),
-        cycles_per_kiloinstruction: timing.base_cycles_per_kiloinstruction,
-    };
-    Some(Waiting::new(core, Cycles(mmu.l2_tlb_hit_cycles.into()), scenario.seed))
 }
 
 /// The cores of `configuration` over the kernels of `stack`, for the `threads` of the program on

@@ -326,14 +326,9 @@ impl Hardware {
 
     /// How long the accesses took that a program's `thread` last ran on its core, and all before
     /// them.
-    pub fn taken(&self, user: Asid, thread: u16) -> Taken {
+    pub fn taken(&mut self, user: Asid, thread: u16) -> Taken {
         let number = self.core_of(user, thread);
-        match &self.cores {
-            Cores::Plain(list) => list[number].taken(),
-            Cores::Asap(list, _) => list[number].0.taken(),
-            Cores::PomTlb(list, _) => list[number].taken(),
-            Cores::Cuckoo(list, _) => list[number].taken(),
-        }
+        with_core!(&mut self.cores, number, core => core.taken())
     }
 
     /// Counts stores among the absorbed accesses that a program's `thread` ran.

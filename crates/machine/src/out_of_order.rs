@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 
+use nestwalk_mem::addr::{LINE_SHIFT, PAGE_SHIFT};
 use nestwalk_mem::{Cycles, Dependence};
 use serde::{Deserialize, Serialize};
 
@@ -223,7 +224,7 @@ impl Passing {
             Dependence::First | Dependence::After if !access.store => self.value = done,
             _ => {}
         }
-        self.leave(core, access, translated, done);
+        self.leave(access, translated, done);
     }
 
     /// It enters the reorder buffer, as soon as that and the store buffer have room.
@@ -246,7 +247,6 @@ impl Passing {
 
     /// When its frame is known, if its address is at `start`.
     fn translate(&mut self, start: Instant, access: &Timed) -> Instant {
-        const PAGE_SHIFT: u32 = 12;
         let page = access.gva >> PAGE_SHIFT;
         if access.walk > Cycles(0) {
             return self.walk(page, start, access.walk);
@@ -272,7 +272,6 @@ impl Passing {
 
     /// When its data is there.
     fn fetch(&mut self, core: &OutOfOrder, translated: Instant, access: &Timed) -> Instant {
-        const LINE_SHIFT: u32 = 6;
         let line = access.gva >> LINE_SHIFT;
         let locked =
             if access.dependence == Dependence::Locked { Cycles(core.config.locked_cycles) } else { Cycles(0) };
@@ -288,15 +287,12 @@ impl Passing {
 
     /// It leaves the reorder buffer: a store as soon as it is translated, since it has the store
     /// buffer to wait in.
-    fn leave(&mut self, core: &OutOfOrder, access: &Timed, translated: Instant, done: Instant) {
+    fn leave(&mut self, access: &Timed, translated: Instant, done: Instant) {
         let waits_outside = access.store && access.dependence != Dependence::Locked;
         self.left = self.left.max(if waits_outside { translated } else { done });
         if access.store {
             let before = self.stores.back().copied().unwrap_or_default();
             self.stores.push_back(before.max(self.left).max(done));
-            if self.stores.len() as u64 > core.config.store_buffer {
-                self.stores.pop_front();
-            }
         }
         self.inside.push_back((access.instruction, self.left));
     }

@@ -24,6 +24,7 @@ use crate::meter::Work;
 use crate::plans::TenantPlans;
 use crate::progress::{OnProgress, Progress};
 use crate::timing::{Costs, Timing};
+use crate::waiting::Waiting;
 use crate::whole::snapshot;
 use crate::workload_config::WorkloadConfig;
 use crate::workloads;
@@ -131,7 +132,7 @@ impl Populated {
             self.machine.platform.hardware = Some(hardware);
             self.machine.tenant_mut(Machine::FIRST).family.rename(&configuration.scenario.name);
         }
-        let waiting = assembly::waiting(configuration, &self.facts);
+        let waiting = Waiting::of(configuration, &self.facts);
         self.machine.tenant_mut(Machine::FIRST).look_at_waiting(waiting);
         Ok(())
     }

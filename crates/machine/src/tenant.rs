@@ -403,8 +403,8 @@ impl Cores<'_> {
         Ok(())
     }
 
-    fn taken(&self) -> Taken {
-        self.platform.hardware.as_ref().map(|hardware| hardware.taken(self.user, self.thread)).unwrap_or_default()
+    fn taken(&mut self) -> Taken {
+        self.platform.hardware.as_mut().map(|hardware| hardware.taken(self.user, self.thread)).unwrap_or_default()
     }
 }
 

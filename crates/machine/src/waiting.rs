@@ -11,12 +11,15 @@ use std::ops::Range;
 
 use nestwalk_mem::{Access, Cycles};
 use nestwalk_mmu::Taken;
+use nestwalk_workload::WorkloadFacts;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::configuration::Configuration;
 use crate::out_of_order::{OutOfOrder, Passing, Timed};
+use crate::scenario::MachineConfig;
 
 /// Measured accesses of which one stretch is looked at; the first periods are shorter, from the
 /// least on twice as long as the one before each, so that short runs have some.
@@ -27,48 +30,23 @@ const LEAD: u64 = 512;
 /// Accesses of a stretch that are counted.
 const COUNTED: u64 = 1024;
 
-/// What was counted of the stretches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Sampled {
-    /// Accesses.
-    pub accesses: u64,
-    /// Instructions.
-    pub instructions: u64,
-    /// Thousandths of cycles that the program needs if nothing waits.
-    pub work: u64,
-    /// Those that it waits for data.
-    pub data: u64,
-    /// Those that it waits for walks.
-    pub walk: u64,
-    /// Latency of that data beyond an L1-D hit, cycles.
-    pub data_latency: u64,
-    /// Latency of those walks, cycles.
-    pub walk_latency: u64,
-}
-
-impl Sampled {
-    fn combine(&self, other: &Self, with: fn(u64, u64) -> u64) -> Self {
-        Self {
-            accesses: with(self.accesses, other.accesses),
-            instructions: with(self.instructions, other.instructions),
-            work: with(self.work, other.work),
-            data: with(self.data, other.data),
-            walk: with(self.walk, other.walk),
-            data_latency: with(self.data_latency, other.data_latency),
-            walk_latency: with(self.walk_latency, other.walk_latency),
-        }
-    }
-
-    /// Both together.
-    #[must_use]
-    pub fn plus(&self, other: &Self) -> Self {
-        self.combine(other, |one, two| one + two)
-    }
-
-    /// What was counted since `before`.
-    #[must_use]
-    pub fn minus(&self, before: &Self) -> Self {
-        self.combine(before, |now, then| now - then)
+nestwalk_mem::counters! {
+    /// What was counted of the stretches.
+    pub numbers Sampled {
+        /// Accesses.
+        accesses ["accesses"],
+        /// Instructions.
+        instructions ["instructions"],
+        /// What the program needs if nothing waits.
+        work ["thousandths of cycles"],
+        /// What it waits for data.
+        data ["thousandths of cycles"],
+        /// What it waits for walks.
+        walk ["thousandths of cycles"],
+        /// Latency of that data beyond an L1-D hit.
+        data_latency ["cycles"],
+        /// Latency of those walks.
+        walk_latency ["cycles"],
     }
 }
 
@@ -129,9 +107,23 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    /// What looks at how long the program of a run waits, of whose workload these `facts` are
+    /// known; `None` where that cannot be told.
+    pub fn of(configuration: &Configuration, facts: &WorkloadFacts) -> Option<Self> {
+        let Configuration { scenario, machine: MachineConfig { timing, mmu, .. }, .. } = configuration;
+        let config = timing.out_of_order.clone().filter(|_| facts.tells_dependences)?;
+        let core = OutOfOrder {
+            config,
+            miss_registers: mmu.l1d_miss_registers.map(u64::from),
+            l1d_latency: Cycles(mmu.l1d.latency_cycles.into()),
+            cycles_per_kiloinstruction: timing.base_cycles_per_kiloinstruction,
+        };
+        Some(Self::new(core, Cycles(mmu.l2_tlb_hit_cycles.into()), scenario.seed))
+    }
+
     /// Nothing looked at yet of a program on `core`, where a hit in the second-level TLB takes so
     /// long. The `seed` decides which stretches are.
-    pub fn new(core: OutOfOrder, second_tlb_hit: Cycles, seed: u64) -> Self {
+    fn new(core: OutOfOrder, second_tlb_hit: Cycles, seed: u64) -> Self {
         let (sampled, stretch) = (Sampled::default(), None);
         let period = 0..PERIOD_MIN;
         Self { core, second_tlb_hit, seed, at: 0, next: place(seed, &period), period, stretch, sampled }

@@ -77,6 +77,15 @@ impl Access {
     pub const fn is_store(self) -> bool {
         self.0 & Self::STORE != 0
     }
+
+    /// Whether it is to the address of `other` but for the bits below `lowest`, and, unless
+    /// `store_ok`, a store if that is one: one comparison of both.
+    #[inline(always)]
+    pub const fn agrees(self, other: Self, lowest: u32, store_ok: bool) -> bool {
+        const WITHOUT: u64 = !(3 << Access::DEPENDENCE);
+        let compared = if store_ok { WITHOUT & !Self::STORE } else { WITHOUT };
+        ((self.0 ^ other.0) & compared) >> lowest == 0
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +104,16 @@ mod tests {
                 (depending.gva(), depending.is_store(), depending.dependence()),
                 (access.gva(), true, dependence)
             );
+            let agrees = |access: Access, address: u64, lowest: u32, store_ok: bool| {
+                access.depending(dependence).agrees(Access::load(Gva(address)), lowest, store_ok)
+            };
+            let load = Access::load(Gva(0x1fff));
+            assert!(
+                agrees(load, 0x1fff, 0, false) && agrees(load, 0x1000, 12, true) && !agrees(load, 0x2fff, 12, true)
+            );
+            let store = Access::store(Gva(0x1fff));
+            assert!(agrees(store, 0x1fc0, 6, true) && !agrees(store, 0x1fff, 6, false));
+            assert!(!agrees(load, 0x1fff | 1 << 60, 0, true), "a bit that no address has");
         }
     }
 }

@@ -108,6 +108,11 @@ impl WalkEvents {
         self.0[Self::REFERENCES..].first_chunk_mut().expect("there are as many places")
     }
 
+    /// The counts from the place `code` on.
+    pub(crate) fn counts<const N: usize>(&self, code: u8) -> [u64; N] {
+        *self.0[usize::from(code)..].first_chunk().expect("there are as many places")
+    }
+
     /// Takes out the counts from the place `code` on. A core's snapshot hands them to the
     /// structures that they belong to.
     pub(crate) fn take<const N: usize>(&mut self, code: u8) -> [u64; N] {

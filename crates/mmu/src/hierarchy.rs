@@ -140,6 +140,11 @@ impl PrivateCaches {
         self.latency_cycles
     }
 
+    /// Cycles of so many references, by [`Served`].
+    pub fn cycles_of(&self, references: [u64; 4]) -> u64 {
+        references.into_iter().zip(self.latencies()).map(|(count, latency)| count * latency).sum()
+    }
+
     /// Has `task` done on these caches over `llc`. It refers to no line above `highest`.
     #[inline(always)]
     pub(crate) fn with<T: Task>(&mut self, llc: &mut Llc, highest: u64, task: T) -> T::Output {

@@ -10,7 +10,7 @@ use crate::accelerator::{Accelerator, NoAccelerator};
 use crate::config::MmuConfig;
 use crate::counters::{AcceleratorCounters, Counters, Taken};
 use crate::error::MmuError;
-use crate::events::{Served, Table, WalkEvents};
+use crate::events::{Table, WalkEvents};
 use crate::hierarchy::{CacheCounters, PrivateCaches};
 use crate::key::Asid;
 use crate::memo::Memo;
@@ -95,10 +95,9 @@ impl<P: Accelerator<Counters: AcceleratorCounters>> Core<P> {
     /// than its counters.
     pub fn taken(&self) -> Taken {
         let Counters { walk_cycles, walk_events, tlb, .. } = &self.unit.counters;
-        let cycles = |(served, latency)| walk_events.0[usize::from(WalkEvents::DATA) + served] * latency;
         Taken {
             walk: Cycles(*walk_cycles),
-            data: Cycles(self.player.caches.latencies().into_iter().enumerate().map(cycles).sum()),
+            data: Cycles(self.player.caches.cycles_of(walk_events.counts(WalkEvents::DATA))),
             second_tlb_hits: tlb.l2_hits.iter().sum(),
         }
     }
@@ -133,9 +132,7 @@ impl<P: Accelerator<Counters: AcceleratorCounters>> Core<P> {
         let [useful] = events.take(WalkEvents::prefetch_hit_code());
         counters.prefetch = PrefetchCounters { useful, ..prefetch };
         let data: [u64; 4] = events.take(WalkEvents::DATA);
-        let latencies = self.player.caches.latencies();
-        let cycles = |served| data[served as usize] * latencies[served as usize];
-        let data_cycles = Served::ALL.map(cycles).iter().sum();
+        let data_cycles = self.player.caches.cycles_of(data);
         counters.caches = CacheCounters { data, data_cycles, corunner: events.take(WalkEvents::CORUNNER) };
         let mut events = std::mem::take(&mut counters.walk_events);
         if let Some(part) = AcceleratorCounters::of(&mut counters) {

@@ -49,7 +49,8 @@ const WALKS_MIN: usize = 2;
 /// The access before: its page and its line.
 #[derive(Clone, Copy)]
 struct Last {
-    gva: u64,
+    /// No store, unless `store_ok`.
+    access: Access,
     /// log2 of the bytes around it that its L1 TLB entry certainly serves: see
     /// [`Tlbs::served_shift`].
     shift: u32,
@@ -62,11 +63,17 @@ struct Last {
 
 impl Last {
     /// None: differs from every address in a bit that no address has.
-    const NONE: Self = Self { gva: Tlbs::NO_ADDRESS, shift: 12, size: PageSize::Small, store_ok: false, start: Hpa(0) };
+    const NONE: Self = Self {
+        access: Access::load(Gva(Tlbs::NO_ADDRESS)),
+        shift: 12,
+        size: PageSize::Small,
+        store_ok: false,
+        start: Hpa(0),
+    };
 
     #[inline(always)]
-    fn new(gva: Gva, mapping: Mapping, shift: u32) -> Self {
-        Self { gva: gva.0, shift, size: mapping.size(), store_ok: mapping.takes_stores(), start: mapping.start() }
+    fn new(access: Access, mapping: Mapping, shift: u32) -> Self {
+        Self { access, shift, size: mapping.size(), store_ok: mapping.takes_stores(), start: mapping.start() }
     }
 
     #[inline(always)]
@@ -74,14 +81,10 @@ impl Last {
         self.store_ok || !access.is_store()
     }
 
-    /// Whether `access` has the same address but for its lowest bits, and is allowed: one
-    /// comparison of both.
+    /// Whether `access` has the same address but for its lowest bits, and is allowed.
     #[inline(always)]
     fn agrees(&self, access: Access, lowest: u32) -> bool {
-        const STORE: u64 = 1 << 63;
-        let word = access.gva().0 | if access.is_store() { STORE } else { 0 };
-        let compared = if self.store_ok { !STORE } else { !0 };
-        ((word ^ self.gva) & compared) >> lowest == 0
+        access.agrees(self.access, lowest, self.store_ok)
     }
 
     #[inline(always)]
@@ -97,7 +100,7 @@ impl Last {
     /// Where it lies.
     #[inline(always)]
     fn hpa(&self) -> Hpa {
-        self.start + (self.gva & (self.size.bytes() - 1))
+        self.start + (self.access.gva().0 & (self.size.bytes() - 1))
     }
 }
 
@@ -277,13 +280,13 @@ fn first_level_hits<const N: usize, S: Simd, D: Detail>(
         // A caller with a larger page has found that this access is to another one.
         if now.agrees(access, PAGE_SHIFT) {
             same_line = D::FULL && D::only_counts(&now, access);
-            now.gva = access.gva().0;
+            now.access = access;
         } else {
             let Some(mapping) = pages.find(simd, access.gva().page()) else {
                 next = Next::NotSmall;
                 break;
             };
-            let found = Last::new(access.gva(), mapping, PAGE_SHIFT);
+            let found = Last::new(access, mapping, PAGE_SHIFT);
             if !found.allows(access) {
                 next = Next::Unknown;
                 break;
@@ -291,7 +294,7 @@ fn first_level_hits<const N: usize, S: Simd, D: Detail>(
             now = found;
         }
         if D::FULL {
-            writer.data_if(now.start + (now.gva & (PageSize::Small.bytes() - 1)), !same_line);
+            writer.data_if(now.start + now.access.gva().page_offset(), !same_line);
         }
         if let Some(hpa) = detail.corunner() {
             writer.corunner(hpa);
@@ -327,7 +330,7 @@ fn small_pages_in<const N: usize, P: Accelerator, S: Simd, W: Walker, D: Detail>
         }
         let (gva, page) = (access.gva(), access.gva().page());
         let mapping = if let Some(mapping) = pages.find_second(simd, page) {
-            if !Last::new(gva, mapping, PAGE_SHIFT).allows(access) {
+            if !Last::new(access, mapping, PAGE_SHIFT).allows(access) {
                 return (row, Next::Unknown);
             }
             row.l2_hits += 1;
@@ -345,7 +348,7 @@ fn small_pages_in<const N: usize, P: Accelerator, S: Simd, W: Walker, D: Detail>
             prepared.mapping
         };
         pages.insert(simd, page, mapping);
-        *last = Last::new(gva, mapping, PAGE_SHIFT);
+        *last = Last::new(access, mapping, PAGE_SHIFT);
         refer(unit, detail, *last);
     }
 }
@@ -518,7 +521,7 @@ impl<P: Accelerator> Core<P> {
             }
             if D::FULL && last.same_page(access) {
                 D::tlb(&mut self.unit.counters).l1_hits[last.size as usize] += 1;
-                last.gva = access.gva().0;
+                last.access = access;
             } else {
                 let (row, next) = self.small_pages(simd, walker, (&batch[index..], hints), detail, last);
                 index += row.accesses();
@@ -540,8 +543,8 @@ impl<P: Accelerator> Core<P> {
                     },
                 };
                 walks += usize::from(hit.is_none());
-                let gva = Gva(access.gva().0 | self.tlbs.uncounted());
-                *last = Last::new(gva, mapping, self.tlbs.served_shift(mapping.size()));
+                let load = Access::load(Gva(access.gva().0 | self.tlbs.uncounted()));
+                *last = Last::new(load, mapping, self.tlbs.served_shift(mapping.size()));
             }
             refer(&mut self.unit, detail, *last);
             index += 1;

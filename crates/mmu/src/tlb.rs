@@ -154,7 +154,7 @@ impl Tlbs {
     }
 
     /// A bit that no address has.
-    pub(crate) const NO_ADDRESS: u64 = 1 << 62;
+    pub(crate) const NO_ADDRESS: u64 = 1 << 60;
 
     /// Set in the address of the access before, where the arrays must hear of every hit: then it
     /// differs from that of any access.
