@@ -7,7 +7,7 @@ A boot for each seed, and one of a fresh guest. The recipe is guest/t-used.sh, i
 writes 800 MiB in random order and ends; six co-runners of 64 MiB run while 60,000 files are made, and nine in ten
 deleted; then they end. The program is capture/programs/frame_runs.c, which runs with 16, 64 and 256 MiB, one after
 the other. Prints a line for each, and what a scenario's kernel would say of such a memory (docs/scenarios.md, start
-"aged"), of which nothing is taken from what the program gets. All of it goes to DIR/used.json, and what the kernel
+"aged" and "buddyinfo"), of which nothing is taken from what the program gets. All of it goes to DIR/used.json, and what the kernel
 said of its memory before the program began to DIR/boot-SEED, as `nestwalk memory` reads it.
 """
 
@@ -28,28 +28,34 @@ PAGEBLOCK = 512
 
 
 def types(lines):
-    """Of zone DMA32, which has nearly all memory: pageblocks, and free frames, of each migrate type."""
+    """Of zone DMA32, which has nearly all memory: pageblocks, free frames, free blocks, of each migrate type."""
     words = [line.split() for line in lines]
-    free = {
-        w[5]: sum(int(n) << order for order, n in enumerate(w[-ORDERS:])) for w in words if w[3:5] == ["DMA32,", "type"]
-    }
+    blocks = {w[5]: [int(n) for n in w[-ORDERS:]] for w in words if w[3:5] == ["DMA32,", "type"]}
+    free = {name: sum(n << order for order, n in enumerate(counts)) for name, counts in blocks.items()}
     header = next(w for w in words if w[:4] == ["Number", "of", "blocks", "type"])[4:]
     counts = next(w for w in words if w[3:4] == ["DMA32"] and "type" not in w)[4:]
-    return {"pageblocks": dict(zip(header, map(int, counts), strict=True)), "free": free}
+    return {"pageblocks": dict(zip(header, map(int, counts), strict=True)), "free": free, "free_blocks": blocks}
 
 
-def start(found, memfree):
-    """The start of a simulated kernel whose memory is used alike: what was in use at once, and what still is."""
+def starts(found, memfree):
+    """Starts of a simulated kernel whose memory is used alike: by what is in use, and by what is free."""
     blocks, free = found["pageblocks"], found["free"]
     total = PAGEBLOCK * sum(blocks.values())
     kernel, movable = PAGEBLOCK * blocks["Unmovable"], PAGEBLOCK * blocks["Movable"]
-    return {
-        "kind": "aged",
-        "used_permille": 1000 - 1000 * min(memfree) * 1024 // (MIB << 20) if memfree else 0,
-        "kept_permille": 1000 - 1000 * free["Movable"] // movable,
+    own = {
         "kernel_permille": 1000 * kernel // total,
         "kernel_kept_permille": 1000 - 1000 * free["Unmovable"] // kernel,
     }
+    aged = {
+        "kind": "aged",
+        "used_permille": 1000 - 1000 * min(memfree) * 1024 // (MIB << 20) if memfree else 0,
+        "kept_permille": 1000 - 1000 * free["Movable"] // movable,
+        **own,
+    }
+    # The kernel's pageblocks were free in one piece before it took them.
+    *small, largest = found["free_blocks"]["Movable"]
+    buddyinfo = {"kind": "buddyinfo", "free_blocks": [*small, largest + kernel // 1024], "of": MIB << 20, **own}
+    return {"aged": aged, "buddyinfo": buddyinfo}
 
 
 def measure(seed, folder):
@@ -75,7 +81,7 @@ def measure(seed, folder):
         "seed": seed,
         "memory": {name: int(kib) for name, kib, *_ in map(str.split, said("MEMORY"))},
         **found,
-        "start": start(found, [int(word) for word in said("MEMFREE")]),
+        "starts": starts(found, [int(word) for word in said("MEMFREE")]),
         "runs": [{key: int(value) for key, value in run.items()} for run in runs],
     }
 
@@ -87,7 +93,7 @@ def main():
     for seed in (0, *seeds):
         rows.append(measure(seed, folder))
         row = rows[-1]
-        print(f"seed {seed}: {row['pageblocks']}, free {row['free']}, start {row['start']}", flush=True)
+        print(f"seed {seed}: {row['pageblocks']}, free {row['free']}, starts {row['starts']}", flush=True)
         for run in row["runs"]:
             print(f"        {run}", flush=True)
     (folder / "used.json").write_text(

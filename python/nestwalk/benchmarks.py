@@ -64,6 +64,7 @@ REFERENCES = {
     "generate_graph": Reference("accesses of PageRank over a graph of 16 GiB, not simulated", None),
     "generate_shards": Reference("accesses of GraphChi's PageRank, 16 GiB, not simulated", None),
     "generate_lonestar": Reference("accesses of Galois' search of a graph of 16 GiB, not simulated", None),
+    "sampled_waiting": Reference("accesses that pass through a model of the core, three times each", None),
     "aged_memory": Reference("frames of a memory that was used before, 16 GiB", None),
     "place_improv_1k_hosts": Reference("VMs' arrivals and departures, ImprovPlacement, 1,000 hosts", 4e6 / 60),
     "place_improv_10k_hosts": Reference("the same, 10,000 hosts, 2 M VMs (goal: 60 s)", 4e6 / 60),

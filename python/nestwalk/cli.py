@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -274,6 +275,8 @@ def memory(
         f"wrote {file} ({about['bytes']} bytes): memory = {about['frames'] * 4096}, cpus = {about['cpus']}; "
         f"{about['free_frames']} of {about['frames']} frames are free, and {huge} blocks of 2 MiB"
     )
+    keys = ", ".join(f"{key} = {json.dumps(value)}" for key, value in about["alike"].items())
+    say.note(f"as much is free, in blocks of the same orders, with start = {{ {keys} }}")
     if counted := about.get("pageblocks_counted"):
         told = ", ".join(f"{about['pageblocks'][name]} {name} (the kernel counts {counted[name]})" for name in counted)
         say.note(f"pageblocks of zone {about['zone']}, node {about['node']}, as told from what lies in them: {told}")

@@ -86,6 +86,33 @@ def test_a_program_gets_of_it_what_it_got_in_the_guest(proc: Path, tmp_path: Pat
         assert kernel["table_runs"] == pytest.approx(table_runs, rel=0.5), mib
 
 
+def test_a_memory_with_as_many_free_blocks_gives_what_the_guest_gave(proc: Path, tmp_path: Path) -> None:
+    about = engine.save_real_memory(proc, cpus=2)[0]
+    alike = about["alike"]
+    assert (alike["kind"], alike["of"]) == ("buddyinfo", "1016 MiB")
+    keys = ", ".join(f"{key} = {json.dumps(value)}" for key, value in alike.items())
+    real = {16: (3783, 8), 64: (7069, 30), 256: (6406, 92)}
+    found = {mib: runs(tmp_path, f"start = {{ {keys} }}", mib) for mib in real}
+    for mib, (page_runs, table_runs) in real.items():
+        assert found[mib]["page_runs"] == pytest.approx(page_runs, rel=0.5), mib
+        assert found[mib]["table_runs"] == pytest.approx(table_runs, rel=0.5), mib
+    # Of a kernel with half the memory half as many blocks are free, so they last half as long.
+    half = runs(tmp_path, f"start = {{ {keys} }}".replace("1016 MiB", "2032 MiB"), 128)
+    assert half["page_runs"] == pytest.approx(found[256]["page_runs"] / 2, rel=0.1)
+
+
+def test_more_free_blocks_than_there_can_be_are_refused(tmp_path: Path) -> None:
+    for start, message in {
+        "free_blocks = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255]": r"start.free_blocks`: 255 blocks of order 10 cannot be free",
+        "free_blocks = [1, 2]": "free_blocks",
+        "free_blocks = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], of = 0": r"start.of",
+        "free_blocks = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], kernel_permille = 1001": r"start.kernel_permille",
+    }.items():
+        with pytest.raises(NestwalkError, match=message) as caught:
+            runs(tmp_path, f"start = {{ kind = 'buddyinfo', {start} }}", 16)
+        assert "scenario.toml" in str(caught.value)
+
+
 def test_tables_of_an_aged_memory_scatter_if_its_kernel_had_memory_too(tmp_path: Path) -> None:
     without, with_kernel = (runs(tmp_path, start, 256) for start in (AGED, KERNEL_TOO))
     assert (without["table_runs"], without["table_nodes"]) == (1, 131)

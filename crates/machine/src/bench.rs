@@ -12,6 +12,7 @@ mod colocated;
 mod generators;
 pub mod imports;
 mod pace;
+mod sampled;
 mod traces;
 
 use std::hint::black_box;
@@ -147,7 +148,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// All benchmarks except [`imports::NAMES`], whose instructions are not counted because two threads
 /// share the work.
-pub const NAMES: [&str; 30] = [
+pub const NAMES: [&str; 31] = [
     "nested_all_walks",
     "nested_all_walks_sapphire_rapids",
     "nested_all_walks_zen4",
@@ -176,6 +177,7 @@ pub const NAMES: [&str; 30] = [
     "generate_graph",
     "generate_shards",
     "generate_lonestar",
+    sampled::NAME,
     "aged_memory",
     LARGE,
 ];
@@ -270,6 +272,7 @@ pub fn work(
         name if generators::has(name) => {
             return generators::generate(name, scale, repetitions, watch).map(|count| (count, "accesses/s"));
         }
+        sampled::NAME => return sampled::pass(scale, repetitions, watch).map(|count| (count, "accesses/s")),
         "aged_memory" => return age(scale, repetitions, watch).map(|count| (count, "frames/s")),
         name if name.starts_with("nested_all_walks") => random_pages(scale),
         "nested_sequential" => sequential(scale),

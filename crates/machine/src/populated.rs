@@ -132,7 +132,8 @@ impl Populated {
             self.machine.platform.hardware = Some(hardware);
             self.machine.tenant_mut(Machine::FIRST).family.rename(&configuration.scenario.name);
         }
-        let waiting = Waiting::of(configuration, &self.facts);
+        let waiting = Waiting::on(&configuration.machine, configuration.scenario.seed);
+        let waiting = waiting.filter(|_| self.facts.tells_dependences);
         self.machine.tenant_mut(Machine::FIRST).look_at_waiting(waiting);
         Ok(())
     }

@@ -128,6 +128,8 @@ macro_rules! kernel_keys {
             key(concat!($before, ".start.unmovable_permille"), 0, 1000, SHARE, WHOLE),
             key(concat!($before, ".start.used_permille"), 0, 1000, SHARE, WHOLE),
             key(concat!($before, ".start.kept_permille"), 0, 1000, SHARE, WHOLE),
+            key(concat!($before, ".start.free_blocks[]"), 0, MEMORY_MAX >> 12, "blocks", ALL_PAGES),
+            key(concat!($before, ".start.of"), 1 << 20, MEMORY_MAX, BYTES, PHYSICAL),
             key(concat!($before, ".start.kernel_permille"), 0, 1000, SHARE, WHOLE),
             key(concat!($before, ".start.kernel_kept_permille"), 0, 1000, SHARE, WHOLE),
             key(concat!($before, ".start.percent"), 0, 100, "per cent", WHOLE),
@@ -173,8 +175,8 @@ macro_rules! kernel_keys {
     };
 }
 
-const KERNEL: [Key; 47] = kernel_keys!("kernels[]");
-const COLOCATED_KERNEL: [Key; 47] = kernel_keys!("colocated[].kernel");
+const KERNEL: [Key; 49] = kernel_keys!("kernels[]");
+const COLOCATED_KERNEL: [Key; 49] = kernel_keys!("colocated[].kernel");
 
 /// The numbers of a generator, wherever it is.
 macro_rules! generator_keys {

@@ -8,6 +8,7 @@
 use std::path::Path;
 
 use nestwalk_mem::physical::PhysicalMemory;
+use nestwalk_os::StartState;
 
 use crate::build;
 use crate::configuration::Configuration;
@@ -26,6 +27,8 @@ pub struct Saved {
     pub free_frames: u64,
     /// Free blocks of each order, 4 KiB first.
     pub free_blocks: [u64; 11],
+    /// A start with as much free, in blocks of the same orders.
+    pub alike: StartState,
     /// Bytes of the file.
     pub bytes: u64,
 }
@@ -54,6 +57,7 @@ pub fn pack(memory: &PhysicalMemory) -> (Saved, Vec<u8>) {
         cpus: memory.cpus(),
         free_frames: memory.free_frames().0,
         free_blocks: memory.free_blocks(),
+        alike: StartState::alike(memory),
         bytes: packed.len() as u64,
     };
     (saved, packed)

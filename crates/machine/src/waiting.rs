@@ -11,13 +11,11 @@ use std::ops::Range;
 
 use nestwalk_mem::{Access, Cycles};
 use nestwalk_mmu::Taken;
-use nestwalk_workload::WorkloadFacts;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::configuration::Configuration;
 use crate::out_of_order::{OutOfOrder, Passing, Timed};
 use crate::scenario::MachineConfig;
 
@@ -107,22 +105,22 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// What looks at how long the program of a run waits, of whose workload these `facts` are
-    /// known; `None` where that cannot be told.
-    pub fn of(configuration: &Configuration, facts: &WorkloadFacts) -> Option<Self> {
-        let Configuration { scenario, machine: MachineConfig { timing, mmu, .. }, .. } = configuration;
-        let config = timing.out_of_order.clone().filter(|_| facts.tells_dependences)?;
+    /// What looks at how long a program waits that says which access needs which; `None` where the
+    /// machine's core is not known. The `seed` decides which stretches are looked at.
+    pub fn on(machine: &MachineConfig, seed: u64) -> Option<Self> {
+        let MachineConfig { timing, mmu, .. } = machine;
+        let config = timing.out_of_order.clone()?;
         let core = OutOfOrder {
             config,
             miss_registers: mmu.l1d_miss_registers.map(u64::from),
             l1d_latency: Cycles(mmu.l1d.latency_cycles.into()),
             cycles_per_kiloinstruction: timing.base_cycles_per_kiloinstruction,
         };
-        Some(Self::new(core, Cycles(mmu.l2_tlb_hit_cycles.into()), scenario.seed))
+        Some(Self::new(core, Cycles(mmu.l2_tlb_hit_cycles.into()), seed))
     }
 
     /// Nothing looked at yet of a program on `core`, where a hit in the second-level TLB takes so
-    /// long. The `seed` decides which stretches are.
+    /// long.
     fn new(core: OutOfOrder, second_tlb_hit: Cycles, seed: u64) -> Self {
         let (sampled, stretch) = (Sampled::default(), None);
         let period = 0..PERIOD_MIN;

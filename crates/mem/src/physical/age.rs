@@ -48,7 +48,7 @@ pub struct Aging {
 
 /// A uniform number below `bound`, by multiplication; the bias is below 2^-32 for bounds up to
 /// 2^32.
-fn below(rng: &mut Xoshiro256PlusPlus, bound: u64) -> u64 {
+pub(super) fn below(rng: &mut Xoshiro256PlusPlus, bound: u64) -> u64 {
     ((u128::from(rng.next_u64()) * u128::from(bound)) >> 64) as u64
 }
 
@@ -133,7 +133,7 @@ impl PhysicalMemory {
     /// how many these are.
     // Always: with `kind` known, ageing takes 2 % fewer instructions.
     #[inline(always)]
-    fn pass(
+    pub(super) fn pass(
         &mut self,
         kind: MigrateType,
         count: u64,

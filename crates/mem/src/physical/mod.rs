@@ -20,6 +20,7 @@
 //! reserve, no CMA.
 
 mod age;
+mod buddyinfo;
 mod check;
 mod compact;
 mod compound;
@@ -53,6 +54,7 @@ use zeroed::Zeroed;
 use zone::Zone;
 
 pub use age::{Aging, Fragmentation};
+pub use buddyinfo::BuddyInfo;
 pub use saved::SavedError;
 pub use types::{Compaction, Cpu, FrameUse, InUse, MemoryConfig, MemoryError, Migrate, MigrateType, Order, Owner};
 pub use watermark::{Watermarks, huge_min_free, least_min_free};

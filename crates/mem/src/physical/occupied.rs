@@ -74,7 +74,7 @@ fn blocks(frames: Range<Pfn32>, out: &mut Vec<(Pfn32, u8)>) {
 impl Zone {
     /// A zone whose free blocks are `free`, in the order of their lists; `table` says of the frames
     /// that are in use, and of none of these.
-    fn of_blocks(mut table: Table, free: &[(Pfn32, u8)], nofragment: bool) -> Self {
+    pub(super) fn of_blocks(mut table: Table, free: &[(Pfn32, u8)], nofragment: bool) -> Self {
         let mut lists = super::lists::FreeLists::new();
         for &(pfn, order) in free {
             if order < PAGEBLOCK_ORDER {

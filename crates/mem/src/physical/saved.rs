@@ -170,7 +170,7 @@ impl PhysicalMemory {
     }
 
     /// What the frames of a block are, one after the other.
-    fn classes(&self, pfn: Pfn32, head: Head) -> Vec<(u64, u64)> {
+    pub(super) fn classes(&self, pfn: Pfn32, head: Head) -> Vec<(u64, u64)> {
         if head.state() != State::Allocated {
             return vec![(FrameUse::Free as u64, 1 << head.order())];
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A kernel's configuration, as scenario files have it.
 
+use nestwalk_mem::physical::{BuddyInfo, PhysicalMemory};
 use nestwalk_mem::{Geometry, PageCount};
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +122,22 @@ impl KernelConfig {
                 share("start.kernel_permille", kernel_permille)?;
                 share("start.kernel_kept_permille", kernel_kept_permille)
             }
+            StartState::BuddyInfo { free_blocks, of, kernel_permille, kernel_kept_permille } => {
+                share("start.kernel_permille", kernel_permille)?;
+                share("start.kernel_kept_permille", kernel_kept_permille)?;
+                let here = scaled(&free_blocks, of, self.memory);
+                if let Some(order) = BuddyInfo::too_many(self.memory.0 >> 10 << 10, &here) {
+                    let what = format!(
+                        "{} blocks of order {} cannot be free in {} pages, beside the larger ones; say with `of` of \
+                         which memory these are the numbers",
+                        here[usize::from(order.0)],
+                        order.0,
+                        self.memory.0
+                    );
+                    return Err(OsError::Config { key: "start.free_blocks", what });
+                }
+                Ok(())
+            }
             StartState::Frag { percent, need, kept_pages, .. } => {
                 if percent > 100 {
                     let what = format!("{percent}: a share of what the program needs, give 0 to 100");
@@ -176,6 +193,24 @@ pub enum StartState {
         #[serde(default)]
         kernel_kept_permille: u16,
     },
+    /// As many free blocks of each order as a real machine has, at random places.
+    BuddyInfo {
+        /// Free blocks of each order, 4 KiB first: the eleven numbers of a line of
+        /// `/proc/buddyinfo`. What is in none is in use, as page cache.
+        free_blocks: [u64; 11],
+        /// The memory of which these are the numbers (else this kernel's); another one has as many
+        /// as is its share.
+        #[serde(default, with = "nestwalk_mem::size::optional_pages", skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<nestwalk_mem::schema::Pages>")]
+        of: Option<PageCount>,
+        /// Of 1000 frames, how many of these the kernel itself then took: page tables and slabs, in
+        /// 2 MiB blocks of their own, where page tables of the program then come to lie.
+        #[serde(default)]
+        kernel_permille: u16,
+        /// Of 1000 of those, how many it still has.
+        #[serde(default)]
+        kernel_kept_permille: u16,
+    },
     /// The fragmented memory of Quicksilver's paper: a process writes all memory and unmaps all but
     /// the last pages of each 2 MiB, so that of what the program needs only a part lies in free
     /// 2 MiB blocks. What it keeps is anonymous memory of a process, which may be moved, and the
@@ -199,6 +234,22 @@ pub enum StartState {
         #[serde(default)]
         steps: FragSteps,
     },
+}
+
+impl StartState {
+    /// The one of which as much is free as of `memory`, in blocks of the same orders.
+    pub fn alike(memory: &PhysicalMemory) -> Self {
+        let BuddyInfo { free_blocks, kernel_permille, kernel_kept_permille, .. } = memory.buddyinfo();
+        Self::BuddyInfo { free_blocks, of: Some(memory.frames()), kernel_permille, kernel_kept_permille }
+    }
+}
+
+/// Blocks that `memory` has if one `of` such a size has `blocks`.
+pub(crate) fn scaled(blocks: &[u64; 11], of: Option<PageCount>, memory: PageCount) -> [u64; 11] {
+    let of = u128::from(of.unwrap_or(memory).0.max(1));
+    // More than fit is too many anyway.
+    let here = |count: u64| (u128::from(count) * u128::from(memory.0) + of / 2) / of;
+    blocks.map(|count| here(count).min(1 << 50) as u64)
 }
 
 /// Steps by which the authors of Quicksilver's paper fragment memory.

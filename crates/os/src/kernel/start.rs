@@ -2,9 +2,9 @@
 //! The state in which a kernel's memory begins, before there is a process.
 
 use nestwalk_mem::PageCount;
-use nestwalk_mem::physical::{Aging, Fragmentation};
+use nestwalk_mem::physical::{Aging, BuddyInfo, Fragmentation};
 
-use crate::config::{KernelConfig, StartState};
+use crate::config::{KernelConfig, StartState, scaled};
 use crate::state::KernelState;
 
 /// Brings fresh memory into the state that `config`, which has been checked, asks for.
@@ -25,6 +25,11 @@ pub(crate) fn prepare(state: &mut KernelState, config: &KernelConfig) {
         StartState::Aged { used_permille, kept_permille, kernel_permille, kernel_kept_permille } => {
             let how = Aging { used_permille, kept_permille, kernel_permille, kernel_kept_permille, seed };
             let in_use = state.memory.age(&how);
+            (state.cache, state.pinned) = (in_use.cache, in_use.kernel);
+        }
+        StartState::BuddyInfo { free_blocks, of, kernel_permille, kernel_kept_permille } => {
+            let free_blocks = scaled(&free_blocks, of, state.memory.frames());
+            let in_use = state.memory.lay_out(&BuddyInfo { free_blocks, kernel_permille, kernel_kept_permille, seed });
             (state.cache, state.pinned) = (in_use.cache, in_use.kernel);
         }
     }

@@ -106,6 +106,12 @@ fn all_memory_comes_back_when_processes_exit() {
         StartState::Fragmented { blocks_permille: 1000, frames_per_block: 2, unmovable_permille: 100 },
         StartState::Aged { used_permille: 900, kept_permille: 50, kernel_permille: 0, kernel_kept_permille: 0 },
         StartState::Aged { used_permille: 900, kept_permille: 50, kernel_permille: 30, kernel_kept_permille: 300 },
+        StartState::BuddyInfo {
+            free_blocks: [90, 80, 70, 60, 50, 30, 10, 6, 3, 1, 1],
+            of: None,
+            kernel_permille: 60,
+            kernel_kept_permille: 300,
+        },
     ];
     for start in starts {
         every(
