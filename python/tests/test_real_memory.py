@@ -91,6 +91,8 @@ def test_a_memory_with_as_many_free_blocks_gives_what_the_guest_gave(proc: Path,
     alike = about["alike"]
     assert (alike["kind"], alike["of"]) == ("buddyinfo", "1016 MiB")
     keys = ", ".join(f"{key} = {json.dumps(value)}" for key, value in alike.items())
+    printed = run_command("memory", str(proc), str(tmp_path / "used.nwm"), "--cpus", "2")
+    assert f"start = {{ {keys} }}" in printed.stderr
     real = {16: (3783, 8), 64: (7069, 30), 256: (6406, 92)}
     found = {mib: runs(tmp_path, f"start = {{ {keys} }}", mib) for mib in real}
     for mib, (page_runs, table_runs) in real.items():
