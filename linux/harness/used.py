@@ -7,8 +7,8 @@ A boot for each seed, and one of a fresh guest. The recipe is guest/t-used.sh, i
 writes 800 MiB in random order and ends; six co-runners of 64 MiB run while 60,000 files are made, and nine in ten
 deleted; then they end. The program is capture/programs/frame_runs.c, which runs with 16, 64 and 256 MiB, one after
 the other. Prints a line for each, and what a scenario's kernel would say of such a memory (docs/scenarios.md, start
-"aged" and "buddyinfo"), of which nothing is taken from what the program gets. All of it goes to DIR/used.json, and what the kernel
-said of its memory before the program began to DIR/boot-SEED, as `nestwalk memory` reads it.
+"aged" and "buddyinfo"), of which nothing is taken from what the program gets. All of it goes to DIR/used.json, and
+what the kernel said of its memory before the program began to DIR/boot-SEED, as `nestwalk memory` reads it.
 """
 
 import base64

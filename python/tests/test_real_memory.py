@@ -105,7 +105,7 @@ def test_a_memory_with_as_many_free_blocks_gives_what_the_guest_gave(proc: Path,
 
 def test_more_free_blocks_than_there_can_be_are_refused(tmp_path: Path) -> None:
     for start, message in {
-        "free_blocks = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255]": r"start.free_blocks`: 255 blocks of order 10 cannot be free",
+        "free_blocks = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255]": r"free_blocks`: 255 blocks of order 10 cannot be free",
         "free_blocks = [1, 2]": "free_blocks",
         "free_blocks = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], of = 0": r"start.of",
         "free_blocks = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], kernel_permille = 1001": r"start.kernel_permille",
