@@ -126,7 +126,7 @@ impl KernelConfig {
                 share("start.kernel_permille", kernel_permille)?;
                 share("start.kernel_kept_permille", kernel_kept_permille)?;
                 let here = scaled(&free_blocks, of, self.memory);
-                if let Some(order) = BuddyInfo::too_many(self.memory.0 >> 10 << 10, &here) {
+                if let Some(order) = BuddyInfo::too_many(self.memory.0, &here) {
                     let what = format!(
                         "{} blocks of order {} cannot be free in {} pages, beside the larger ones; say with `of` of \
                          which memory these are the numbers",
@@ -247,8 +247,8 @@ impl StartState {
 /// Blocks that `memory` has if one `of` such a size has `blocks`.
 pub(crate) fn scaled(blocks: &[u64; 11], of: Option<PageCount>, memory: PageCount) -> [u64; 11] {
     let of = u128::from(of.unwrap_or(memory).0.max(1));
-    // More than fit is too many anyway.
     let here = |count: u64| (u128::from(count) * u128::from(memory.0) + of / 2) / of;
+    // More than that is too many for any memory.
     blocks.map(|count| here(count).min(1 << 50) as u64)
 }
 
